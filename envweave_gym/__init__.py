@@ -1,0 +1,100 @@
+"""Any agentic environment is one ``gymnasium.make`` or ``pettingzoo.make`` away.
+
+Importing this package registers its IDs, and those of every installed plug-in, with Gymnasium and PettingZoo.
+The names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from envweave_gym.catalog import register_all
+
+if TYPE_CHECKING:
+    from envweave_gym import examples, testing
+    from envweave_gym.catalog import EnvCard, cards
+    from envweave_gym.faults import (
+        EnvweaveError,
+        Fault,
+        FaultKind,
+        FaultStorm,
+        InvalidAction,
+        InvalidArgument,
+        MissingExtra,
+        NotAvailable,
+        ResetNeeded,
+        SessionLost,
+        UnknownEnvironment,
+    )
+    from envweave_gym.ids import make, register
+    from envweave_gym.multiagent.turn_based import TurnBasedParallel
+    from envweave_gym.protocols import parse_action, state_of
+    from envweave_gym.rewards import (
+        CodeQuality,
+        CodeSafety,
+        Composite,
+        MathAnswer,
+        RewardTransform,
+        TaskCompletion,
+        math_transform,
+        safe_transform,
+    )
+    from envweave_gym.spaces import Chat, Json, Unicode
+    from envweave_gym.stream import (
+        Emitter,
+        Event,
+        EventKind,
+        Request,
+        RequestKind,
+        Stream,
+        message,
+        messages_of,
+        metrics,
+        reveal,
+        stream_of,
+        trainable,
+    )
+    from envweave_gym.typed import TypedEnv, from_model, space_of, to_model
+    from envweave_gym.vector import NativeVectorEnv
+    from envweave_gym.wrappers import Autoreset, NumericInfo, RequestStream
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "catalog": "EnvCard cards",
+    "faults": "EnvweaveError Fault FaultKind FaultStorm InvalidAction InvalidArgument MissingExtra NotAvailable "
+    "ResetNeeded SessionLost UnknownEnvironment",
+    "ids": "make register",
+    "multiagent.turn_based": "TurnBasedParallel",
+    "protocols": "parse_action state_of",
+    "rewards": "CodeQuality CodeSafety Composite MathAnswer RewardTransform TaskCompletion math_transform "
+    "safe_transform",
+    "spaces": "Chat Json Unicode",
+    "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal stream_of "
+    "trainable",
+    "typed": "TypedEnv from_model space_of to_model",
+    "vector": "NativeVectorEnv",
+    "wrappers": "Autoreset NumericInfo RequestStream",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = ("examples", "testing")
+
+__all__ = [*sorted(_HOME_OF), *_MODULES, "__version__", "register_all"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"envweave_gym.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'envweave_gym' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"envweave_gym.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+register_all()

@@ -1,0 +1,1 @@
+"""The Gymnasium environments, one a file, without any network in them."""

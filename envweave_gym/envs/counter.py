@@ -1,0 +1,56 @@
+"""Counter: the smallest example of an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+from numpy.typing import NDArray
+
+
+class CounterEnv(gym.Env[dict[str, NDArray[np.int64]], dict[str, int]]):
+    """Add ``delta`` to a counter that starts somewhere near 0 until it reaches ``target``.
+
+    Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
+    """
+
+    metadata = {"render_modes": ["ansi"]}
+
+    def __init__(self, target: int = 10, render_mode: str | None = None) -> None:
+        if isinstance(target, bool) or not isinstance(target, int) or abs(target) > 1_000_000:
+            raise ValueError(f"target={target!r} is not a count; give an int between -1000000 and 1000000")
+        self.target, self.render_mode = target, render_mode
+        self.action_space = Dict({"delta": Discrete(21, start=-10)})
+        bound = np.iinfo(np.int64).max
+        self.observation_space = Dict({"count": Box(-bound, bound, (), np.int64)})
+        self.count = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Any]]:
+        """Start from a count between -5 and 5, never from the target."""
+        super().reset(seed=seed)
+        self.count = int(self.np_random.integers(-5, 6))
+        self.count += self.count == self.target
+        return self._observation(), {}
+
+    def step(
+        self, action: dict[str, int]
+    ) -> tuple[dict[str, NDArray[np.int64]], float, bool, bool, dict[str, Any]]:
+        """Add ``action["delta"]``."""
+        self.count += int(action["delta"])
+        reached = self.count == self.target
+        return self._observation(), float(reached), reached, False, {}
+
+    def _observation(self) -> dict[str, NDArray[np.int64]]:
+        return {"count": np.array(self.count, np.int64)}
+
+    def render(self) -> Any:
+        """The count and the target."""
+        return f"{self.count} of {self.target}" if self.render_mode == "ansi" else None
+
+    def episode_state(self) -> dict[str, Any]:
+        """The count and the target."""
+        return {"count": self.count, "target": self.target}

@@ -1,0 +1,100 @@
+"""What can go wrong, as data and as exceptions.
+
+A :class:`Fault` in ``info["fault"]`` ends an episode that was lost rather than played: it is never a reward.
+Every exception takes one string, so that it survives pickling between worker processes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from enum import StrEnum
+from types import ModuleType
+
+import gymnasium.error
+import msgspec
+
+
+class FaultKind(StrEnum):
+    """Why an episode was lost."""
+
+    CRASH = "crash"
+    """The environment raised an exception, or its process died."""
+    TIMEOUT = "timeout"
+    """An answer did not come before its deadline."""
+    LOST = "lost"
+    """The session or the connection to it is gone."""
+    CAPACITY = "capacity"
+    """There was no room for the session."""
+
+
+class Fault(msgspec.Struct, frozen=True, gc=False):
+    """Why an episode was lost, and whether trying again can help."""
+
+    kind: FaultKind
+    message: str
+    retryable: bool
+
+
+class EnvweaveError(Exception):
+    """The base of every exception of this package."""
+
+
+class InvalidAction(EnvweaveError, gymnasium.error.InvalidAction, ValueError):
+    """The action is not in the action space; nothing was done with it and the episode goes on."""
+
+
+class InvalidArgument(EnvweaveError, TypeError, ValueError):
+    """An argument of ``make``, ``reset`` or a constructor is unknown or has a wrong value."""
+
+
+class ResetNeeded(EnvweaveError, gymnasium.error.ResetNeeded):
+    """``step`` was called before ``reset`` or after the end of the episode."""
+
+
+class UnknownEnvironment(EnvweaveError, gymnasium.error.UnregisteredEnv):
+    """No environment has this name."""
+
+
+class NotAvailable(EnvweaveError):
+    """What was asked for needs something that is not there."""
+
+
+class MissingExtra(NotAvailable, ImportError):
+    """What was asked for needs an optional dependency; the message names the pip command."""
+
+
+class SessionLost(EnvweaveError):
+    """The session of a remote environment is gone, and ``on_fault="raise"`` asked to hear of it."""
+
+
+class FaultStorm(EnvweaveError):
+    """Too many faults in a row: something is wrong that trying again does not cure."""
+
+
+FAULTS_IN_A_ROW = 10
+"""So many episodes lost one after the other raise :class:`FaultStorm`."""
+
+
+def fault_of(error: BaseException) -> Fault:
+    """The fault an exception of an environment amounts to."""
+    kind = FaultKind.TIMEOUT if isinstance(error, TimeoutError) else FaultKind.CRASH
+    return Fault(kind, f"{type(error).__name__}: {error}", retryable=True)
+
+
+def need(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import ``module``, or say in one line which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        line = f"{purpose} needs {module}, which is not installed: pip install 'envweave-gym[{extra}]'"
+        raise MissingExtra(line) from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``" (did you mean 'x' or 'y'?)"`` for a name that was mistyped, empty where nothing is near."""
+    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""
