@@ -1,0 +1,356 @@
+"""Reward transforms: what an action that is a program, and the result of running it, are worth.
+
+A reward function is any callable ``(action, observation, info) -> float``. Those defined here are
+:class:`Transform`: they give a :class:`Score` of three parts instead of one number. Scores add up, so the
+order and the nesting of a :class:`Composite` never matter:
+
+- ``earned``: for what the action achieved. What a plain function returns counts as earned.
+- ``style``: for how it is written; added whatever was achieved.
+- ``penalty``: a violation. No more than the penalty is then earned, and the total is never above zero, so
+  nothing that comes later can pay for it.
+
+A transform learns what a program did from ``info["result"]`` or else from the observation, whichever first is
+a :class:`Result` or a mapping with one of its fields. An environment that runs code provides it:
+
+- ``success``: whether it ran without an error (true where it is missing);
+- ``value``: the value of its last expression, as JSON or as the text of its ``repr``;
+- ``stdout``: what it printed; its last line is the answer of a program whose last expression has no value.
+
+In ``info`` a :class:`Result` is the better choice: vector environments merge a dictionary field by field into
+arrays of the type that came first, where 1.5 after 1 becomes 1 and ``None`` after 1 raises.
+
+Programs are judged by their syntax tree and never run here. :class:`CodeSafety` teaches, it does not protect:
+Python has more ways out than a list can name. What keeps a program in is the sandbox that runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import gymnasium
+import msgspec
+import numpy as np
+
+from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.program_source import TOO_LONG, parse, reaches
+from envweave_gym.stream import Stream, trainable
+
+ObsType = TypeVar("ObsType")
+
+RewardFunction = Callable[[str, Any, Mapping[str, Any]], float]
+"""``(action, observation, info) -> reward``."""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """The parts of a reward; ``a + b`` joins two, keeping the more severe penalty."""
+
+    earned: float = 0.0
+    style: float = 0.0
+    penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.penalty is not None and not self.penalty < 0:
+            raise InvalidArgument(
+                f"penalty is a number below zero, or None for no violation, not {self.penalty!r}."
+            )
+
+    def __add__(self, other: Score) -> Score:
+        penalties = [score.penalty for score in (self, other) if score.penalty is not None]
+        return Score(self.earned + other.earned, self.style + other.style, min(penalties, default=None))
+
+    @property
+    def total(self) -> float:
+        """The reward."""
+        if self.penalty is None:
+            return float(self.earned + self.style)
+        # min() keeps its first argument where the second is NaN: not even that overwrites a violation.
+        return min(0.0, float(min(self.penalty, self.earned) + self.style))
+
+    def parts(self) -> dict[str, float]:
+        """The parts by name, without ``penalty`` where there is none."""
+        parts = {"earned": float(self.earned), "style": float(self.style)}
+        return parts if self.penalty is None else {**parts, "penalty": float(self.penalty)}
+
+
+class Transform(ABC):
+    """A reward function that says how its reward comes about: a subclass writes :meth:`score`."""
+
+    @abstractmethod
+    def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
+        """What the action is worth, in parts."""
+
+    def __call__(self, action: str, observation: Any, info: Mapping[str, Any]) -> float:
+        """The total of :meth:`score`."""
+        return self.score(action, observation, info).total
+
+
+def score_of(function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
+    """What any reward function says, in parts."""
+    if isinstance(function, Transform):
+        return function.score(action, observation, info)
+    return Score(earned=float(function(action, observation, info)))
+
+
+def _require_function(value: Any) -> None:
+    if not callable(value):
+        raise InvalidArgument(
+            f"A transform is a function (action, observation, info) -> reward, not {value!r}."
+        )
+
+
+class Composite(Transform):
+    """The sum of several reward functions, in any order; a violation caps what all of them earn."""
+
+    def __init__(self, *members: RewardFunction) -> None:
+        for member in members:
+            _require_function(member)
+        self.members = members
+
+    def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
+        """Add up the scores of the members."""
+        return sum((score_of(member, action, observation, info) for member in self.members), Score())
+
+    def __repr__(self) -> str:
+        return f"Composite({', '.join(map(repr, self.members))})"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What running a program came to; an environment with more to tell makes a subclass."""
+
+    success: bool = True
+    value: Any = None
+    stdout: str = ""
+
+    def answers(self) -> Iterator[Any]:
+        """The value and, where there is none, the last line printed."""
+        yield self.value
+        if self.value is None or (isinstance(self.value, str) and self.value.strip() in ("", "None")):
+            yield from self.stdout.strip().splitlines()[-1:]
+
+
+def result_of(observation: Any, info: Mapping[str, Any]) -> Result | None:
+    """The result an environment reports, by the contract at the top; ``None`` where nothing was run."""
+    for source in (info.get("result"), observation):
+        if isinstance(source, Result):
+            return source
+        if isinstance(source, Mapping) and any(name in source for name in Result.__struct_fields__):
+            stdout = source.get("stdout")
+            printed = stdout if isinstance(stdout, str) else ""
+            return Result(_truth(source.get("success", True)), source.get("value"), printed)
+    return None
+
+
+def _truth(value: Any) -> bool:
+    return value.strip().lower() in ("true", "1") if isinstance(value, str) else bool(np.all(value))
+
+
+@dataclass(frozen=True)
+class MathAnswer(Transform):
+    """1.0 for the expected answer, 0.0 for another one, -0.5 for a program that failed.
+
+    Numbers, also those in lists and those that came as text (``"42.0"``, ``"1/3"``, ``"np.float64(42.0)"``),
+    may differ by ``tolerance``; NaN is never right and ``True`` is no number. Everything else must be equal,
+    as a value or as its text.
+    """
+
+    expected: Any
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not self.tolerance >= 0:
+            raise InvalidArgument(f"tolerance is a number of at least zero, not {self.tolerance!r}.")
+
+    def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
+        """Compare the answer in the result with the expected one."""
+        result = result_of(observation, info)
+        if result is None:
+            return Score()
+        if not result.success:
+            return Score(earned=-0.5)
+        right = any(_equal(answer, self.expected, self.tolerance) for answer in result.answers())
+        return Score(earned=float(right))
+
+
+@dataclass(frozen=True)
+class TaskCompletion(Transform):
+    """1.0 for a completed task, -0.5 for a program that failed, 0.0 otherwise.
+
+    A task is completed when ``completed(action, observation, info)`` says so; without it, by any program that
+    runs.
+    """
+
+    completed: Callable[[str, Any, Mapping[str, Any]], bool] | None = None
+
+    def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
+        """Ask the result, then ``completed``."""
+        result = result_of(observation, info)
+        if result is not None and not result.success:
+            return Score(earned=-0.5)
+        if self.completed is not None:
+            return Score(earned=float(bool(self.completed(action, observation, info))))
+        return Score(earned=float(result is not None))
+
+
+@dataclass(frozen=True)
+class CodeQuality(Transform):
+    """0.1 for a program of at most 100 characters, -0.2 for one that is no Python."""
+
+    def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
+        """Measure the text and parse it."""
+        brevity = 0.1 if len(action.strip()) <= 100 else 0.0
+        unreadable = reaches(action) in (None, {TOO_LONG})
+        return Score(style=brevity - 0.2 if unreadable else brevity)
+
+
+@dataclass(frozen=True)
+class CodeSafety(Transform):
+    """-1.0 for a program that reaches for files, processes, the network or the interpreter, 0.0 otherwise.
+
+    To mention one of ``UNSAFE_NAMES`` is enough, so ``e = eval`` is no way round; so is importing one of
+    ``UNSAFE_MODULES``, reading one of ``UNSAFE_ATTRIBUTES``, or asking ``getattr`` for a computed name. What
+    a task needs is let through by its name: ``allow=("pathlib", "open")``. A text that is no Python violates
+    nothing, since it cannot run; one that is too long to read is not vouched for.
+    """
+
+    allow: tuple[str, ...] = ()
+
+    def violations(self, code: str) -> tuple[str, ...]:
+        """What the program reaches for and should not, sorted: ``("eval", "os")``."""
+        return tuple(sorted((reaches(code) or frozenset()).difference(self.allow)))
+
+    def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
+        """Look for violations."""
+        return Score(penalty=-1.0) if self.violations(action) else Score()
+
+
+def math_transform(expected: Any, tolerance: float = 1e-6) -> Composite:
+    """For a problem with one answer: found, in few words, without reaching for the machine."""
+    return Composite(MathAnswer(expected, tolerance), CodeSafety(), CodeQuality())
+
+
+def safe_transform() -> Composite:
+    """For a task that is done when the program runs: in few words, without reaching for the machine."""
+    return Composite(CodeSafety(), CodeQuality(), TaskCompletion())
+
+
+class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
+    """Replaces the reward of an environment whose actions are text by what ``transform`` says.
+
+    The environment's own reward stays in ``info["env_reward"]``, where the transform may read it; the parts
+    of the score are in ``info["reward_parts"]``. A lost step (``info["fault"]``) and the reset row of an
+    autoreset are no deed of the agent and keep the reward they have. A violation found by an inner
+    ``RewardTransform`` counts in an outer one too. ``transform`` may be replaced at any time; it is no JSON,
+    so ``gymnasium.make(env.spec)`` refuses to make the wrapper anew.
+    """
+
+    def __init__(self, env: gymnasium.Env[ObsType, str], transform: RewardFunction) -> None:
+        _require_function(transform)
+        super().__init__(env)
+        self.transform = transform
+
+    def step(self, action: str) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
+        """Step the environment and judge the action by what came of it."""
+        if not isinstance(action, str):
+            name = self.spec.id if self.spec else type(self.unwrapped).__name__
+            raise InvalidAction(f"{name}: a reward transform judges text, not {action!r:.100}: send a str.")
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not _played(info):
+            return observation, float(reward), terminated, truncated, info
+        info = {**info, "env_reward": float(reward)}
+        score = score_of(self.transform, action, observation, info) + _inner_violation(info)
+        info["reward_parts"] = score.parts()
+        return observation, score.total, terminated, truncated, info
+
+
+def _played(info: Mapping[str, Any]) -> bool:
+    stream = info.get("stream")
+    return "fault" not in info and not (isinstance(stream, Stream) and not trainable({"stream": stream}))
+
+
+def _inner_violation(info: Mapping[str, Any]) -> Score:
+    parts = info.get("reward_parts")
+    return Score(penalty=parts.get("penalty")) if isinstance(parts, Mapping) else Score()
+
+
+# Answers: is what was found what was expected?
+
+Number = int | float | complex | Fraction
+
+_WRAPPED_NUMBER = re.compile(
+    r"(?:(?:np|numpy)\.(?:u?int|float|complex|longdouble)\d*|Fraction|Decimal)\((.*)\)"
+)
+
+
+def _equal(found: Any, expected: Any, tolerance: float) -> bool:
+    found, expected = _plain(found), _plain(expected)
+    left, right = _number(found), _number(expected)
+    if left is not None and right is not None:
+        return _close(left, right, tolerance)
+    if isinstance(found, str) and not isinstance(expected, str):
+        found = _literal(found)
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(
+            _equal(a, b, tolerance) for a, b in zip(found, expected, strict=True)
+        )
+    if type(found) is type(expected) and found == expected:
+        return True
+    return not _texts(found).isdisjoint(_texts(expected))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _texts(value: Any) -> frozenset[str]:
+    try:
+        return frozenset({str(value).strip(), repr(value)})
+    except (ValueError, RecursionError):  # an int of too many digits, a list too deep
+        return frozenset()
+
+
+def _number(value: Any) -> Number | None:
+    if isinstance(value, Number):
+        return None if isinstance(value, bool) else value
+    return _number_in(str(value)) if isinstance(value, str | Decimal | np.number) else None
+
+
+def _number_in(text: str) -> Number | None:
+    text = text.strip()
+    if wrapped := _WRAPPED_NUMBER.fullmatch(text):
+        text = wrapped[1].strip("'").replace(", ", "/")
+    for read in (int, float, _ratio, complex):
+        try:
+            return read(text)
+        except (ValueError, ZeroDivisionError):
+            continue
+    return None
+
+
+def _ratio(text: str) -> Fraction:
+    numerator, denominator = text.split("/")
+    return Fraction(int(numerator), int(denominator))  # Fraction("1e999999999") would compute for ever
+
+
+def _close(left: Number, right: Number, tolerance: float) -> bool:
+    try:
+        return left == right or abs(left - right) <= tolerance
+    except OverflowError:  # an int beyond all floats
+        return False
+
+
+def _literal(text: str) -> Any:
+    """The value of a literal, the text itself where it is none."""
+    match parse(text.strip()):
+        case ast.Module(body=[ast.Expr(value=node)]):
+            try:
+                return ast.literal_eval(node)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                return text
+    return text
