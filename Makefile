@@ -1,0 +1,82 @@
+# Two commands: `make demo` trains a policy and draws its curve, `make test` runs the whole test suite.
+# Both make .venv on first use; a second run installs nothing.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
+PINS := pyproject.toml setup.cfg constraints.txt
+TRAINERS := sb3 tianshou torchrl agilerl
+JOBS ?= 2
+
+.PHONY: demo test lint type bench docs trainers floor clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m envweave_gym.training.lineworld
+
+test: $(VENV)/.dev
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+type: $(VENV)/.dev
+	$(BIN)/pyright
+
+bench: $(VENV)/.dev $(VENV)/.bench
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict --quiet
+
+trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
+	for name in $(TRAINERS); do \
+		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$$name.py || exit 1; \
+	done
+
+# The lowest Gymnasium that pyproject.toml allows.
+floor: .venv-floor/.ready
+	.venv-floor/bin/python -m pytest tests/test_spaces.py tests/test_conformance.py tests/test_ids.py
+
+clean:
+	rm -rf $(VENV) .venv-trainers .venv-floor build dist site runs *.egg-info
+
+$(VENV)/.base:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	touch $@
+
+$(VENV)/.demo: $(PINS) | $(VENV)/.base
+	$(UV) --editable '.[demo]'
+	touch $@
+
+# Torch comes first and by pip, at the exact pin: an open range would pull gigabytes of CUDA packages.
+$(VENV)/.torch: constraints.txt | $(VENV)/.base
+	$(BIN)/pip install --quiet --disable-pip-version-check $(shell grep '^torch==' constraints.txt)
+	touch $@
+
+$(VENV)/.dev: $(PINS) $(VENV)/.torch
+	$(UV) --editable '.[dev]'
+	touch $@ $(VENV)/.demo
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(UV) --editable '.[bench]'
+	touch $@
+
+.venv-trainers/%/.ready: tests/trainers/%.txt $(PINS) | $(VENV)/.base
+	$(PYTHON) -m venv .venv-trainers/$*
+	.venv-trainers/$*/bin/pip install --quiet --disable-pip-version-check $(shell grep '^torch==' constraints.txt)
+	$(BIN)/uv pip install --quiet --python .venv-trainers/$*/bin/python --constraint constraints.txt \
+		--requirement tests/trainers/$*.txt --editable . pytest pytest-timeout
+	touch $@
+
+.venv-floor/.ready: $(PINS) | $(VENV)/.base
+	$(PYTHON) -m venv .venv-floor
+	$(BIN)/uv pip install --quiet --python .venv-floor/bin/python --editable . \
+		'gymnasium==1.1.1' pytest pytest-timeout hypothesis
+	touch $@
