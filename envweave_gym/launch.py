@@ -4,8 +4,8 @@ The registries of Gymnasium and PettingZoo hold strings like ``"envweave_gym.lau
 looking such an attribute up gives a :class:`Launch`, which knows the card of the ID. So a spec stays plain JSON,
 its kwargs are the user's own, and a spawned process finds its way from the string alone.
 
-The stack is ``PassiveEnvChecker < TimeLimit(max_steps) < RequestStream < Autoreset``. The time limit is inside
-the stream because an outer one would truncate while the stream still says ``act``.
+The stack is ``PassiveEnvChecker < RequestStream(max_steps) < Autoreset``. The step limit is the stream's own
+because an outer ``TimeLimit`` would truncate while the stream still says ``act``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
+from gymnasium.wrappers import PassiveEnvChecker
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.catalog import EnvCard, card_of
@@ -75,11 +75,8 @@ def launch_env(
     core = _construct(card, card.gym, kwargs)
     if not isinstance(core, gym.Env):
         raise InvalidArgument(f"{card.id}: {card.gym} gave a {type(core).__name__}, not a gymnasium.Env")
-    env: gym.Env[Any, Any] = PassiveEnvChecker(core)
     limit = step_limit(card.id, card.max_steps if max_steps is None else max_steps)
-    if limit is not None:
-        env = TimeLimit(env, limit)
-    env = LaunchedStream(env, name=card.id, on_fault=on_fault)
+    env = LaunchedStream(PassiveEnvChecker(core), name=card.id, max_steps=limit, on_fault=on_fault)
     return LaunchedAutoreset(env) if autoreset else env
 
 
@@ -139,10 +136,7 @@ def stack(
     env: gym.Env[Any, Any], *, name: str, max_steps: int | None, autoreset: bool, on_fault: OnFault
 ) -> gym.Env[Any, Any]:
     """The stack of an environment that comes from elsewhere, as a factory or a foreign ID built it."""
-    limit = step_limit(name, max_steps)
-    if limit is not None:
-        env = TimeLimit(env, limit)
-    env = RequestStream(env, name=name, on_fault=on_fault)
+    env = RequestStream(env, name=name, max_steps=step_limit(name, max_steps), on_fault=on_fault)
     return Autoreset(env) if autoreset else env
 
 

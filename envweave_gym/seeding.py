@@ -14,20 +14,22 @@ import secrets
 from typing import Any
 
 import numpy as np
+from gymnasium.utils.seeding import np_random
 from numpy.typing import NDArray
 
 from envweave_gym.faults import InvalidArgument
 
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
-_U = {value: np.uint64(value) for value in (_GOLDEN, _MIX_1, _MIX_2, 1, 27, 30, 31, 33, 11)}
+_SALT = 0x5DEECE66D5DEECE6
+_U = {value: np.uint64(value) for value in (_GOLDEN, _MIX_1, _MIX_2, _SALT, 27, 30, 31, 33, 11)}
 
 SEED_BITS = 31
 """Drawn seeds fit a C int, which many an environment asks for."""
 
 
 def mix(key: int, step: int = 0) -> int:
-    """A 64-bit hash of ``(key, step)``."""
+    """A 64-bit hash of ``(key, step)``; keys are taken modulo 2**64."""
     z = (key + (step + 1) * _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
     z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
@@ -39,10 +41,9 @@ def mix_many(keys: NDArray[np.uint64], steps: int | NDArray[np.int64] = 0) -> ND
     if isinstance(steps, int):
         z = keys + np.uint64(((steps + 1) * _GOLDEN) & _MASK)
     else:
-        z = steps.astype(np.uint64)
-        z += _U[1]
-        z *= _U[_GOLDEN]
+        z = steps.view(np.uint64) * _U[_GOLDEN]
         z += keys
+        z += _U[_GOLDEN]
     z ^= z >> _U[30]
     z *= _U[_MIX_1]
     z ^= z >> _U[27]
@@ -51,24 +52,19 @@ def mix_many(keys: NDArray[np.uint64], steps: int | NDArray[np.int64] = 0) -> ND
     return z
 
 
-def unit(key: int, step: int = 0) -> float:
-    """A float in [0, 1) drawn by hashing ``(key, step)``."""
-    return (mix(key, step) >> 11) * 2.0**-53
-
-
-def unit_many(keys: NDArray[np.uint64], steps: int | NDArray[np.int64] = 0) -> NDArray[np.float64]:
-    """:func:`unit` of arrays."""
-    return (mix_many(keys, steps) >> _U[11]) * 2.0**-53
+def chance(probability: float) -> int:
+    """The threshold under which a fraction ``probability`` of all hashes lies: ``mix(key, step) < chance(0.1)``."""
+    return int(probability * 2.0**64)
 
 
 def draw_seed(base: int, count: int) -> int:
     """The seed of the ``count``-th reset without a seed after one with seed ``base``."""
-    return mix(mix(base & _MASK), count) >> (64 - SEED_BITS)
+    return mix((base & _MASK) ^ _SALT, count) >> (64 - SEED_BITS)
 
 
 def draw_seeds(bases: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.uint64]:
     """:func:`draw_seed` of arrays."""
-    return mix_many(mix_many(bases), counts) >> _U[33]
+    return mix_many(bases ^ _U[_SALT], counts) >> _U[33]
 
 
 def fresh_seed() -> int:
@@ -100,3 +96,30 @@ class Seeds:
             self._base = fresh_seed()
         self._count += 1
         return draw_seed(self._base, self._count)
+
+
+class HashedRandomness:
+    """Mix-in for a ``gymnasium.Env`` that draws by hashing: its ``np_random`` is built only when asked for.
+
+    Building a generator costs as much as several steps of a small environment, at every reset with a seed.
+    """
+
+    _np_random_seed: int | None
+    _generator: np.random.Generator | None = None
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:
+        if self._generator is None and self._np_random_seed is not None:
+            self._generator, _ = np_random(self._np_random_seed)
+        return self._generator
+
+    @_np_random.setter
+    def _np_random(self, value: np.random.Generator | None) -> None:
+        self._generator = value
+
+    def episode_key(self, seed: int | None) -> int:
+        """Seed the environment as ``gymnasium.Env.reset`` does, and give the key of this episode's draws: the seed."""
+        if seed is not None:
+            self._np_random_seed, self._generator = seed, None
+            return seed & _MASK
+        return int(self.np_random.integers(1 << SEED_BITS))  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ class EventKind(StrEnum):
     IGNORED = "ignored"
     """``agent`` sent an action although it was not asked; nothing was done with it; ``data``: ``action``."""
     REWARD = "reward"
-    """``agent`` was rewarded; ``data``: ``reward``."""
+    """``agent`` got a reward other than 0; ``data``: ``reward``."""
     MESSAGE = "message"
     """A chat message; ``data``: ``role``, ``content`` and, where the history was rewritten, ``replace``."""
     REVEAL = "reveal"
@@ -125,19 +125,21 @@ def reveal(to: tuple[str, ...], **data: Any) -> Event:
 class Emitter:
     """Mix-in for environments that have something to tell: ``self.tell(message("user", prompt))``.
 
-    The stream wrapper takes the events after every reset and step, numbers them and hands them out.
+    The stream wrapper takes the events after every reset and step, numbers them and hands them out. Until
+    somebody has asked for events, what is told is dropped.
     """
 
-    _told: tuple[Event, ...] = ()
+    _told: list[Event] | None = None
 
     def tell(self, *events: Event) -> None:
         """Put events into the stream."""
-        self._told += events
+        if self._told is not None:
+            self._told.extend(events)
 
-    def take_events(self) -> tuple[Event, ...]:
+    def take_events(self) -> Sequence[Event]:
         """The events told since this was called last."""
-        told, self._told = self._told, ()
-        return told
+        told, self._told = self._told, []
+        return told or ()
 
 
 def jsonable(value: Any) -> Any:
@@ -145,7 +147,7 @@ def jsonable(value: Any) -> Any:
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return jsonable(value.tolist())
+        return jsonable(value.tolist())  # bytes, dates and objects take another round
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -329,6 +331,10 @@ class Ledger:
 
 def number(events: Sequence[Event], first: int) -> tuple[Event, ...]:
     """``events`` with consecutive numbers from ``first``."""
-    return tuple(
-        Event(first + i, event.kind, event.agent, event.to, event.data) for i, event in enumerate(events)
-    )
+    if len(events) == 1:
+        event = events[0]
+        return (Event(first, event.kind, event.agent, event.to, event.data),)
+    numbered = []
+    for seq, event in enumerate(events, first):
+        numbered.append(Event(seq, event.kind, event.agent, event.to, event.data))
+    return tuple(numbered)

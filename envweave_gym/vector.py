@@ -126,7 +126,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             terminated[resetting] = False
             truncated[resetting] = False
         over = terminated | truncated
-        self._seq = self._seq + (over + np.int64(2))
+        self._seq = self._seq + 1
+        self._seq += over
+        self._seq += rewards != 0
         if resetting is not None:
             self._autoreset(resetting)
         self._over = over
@@ -278,13 +280,11 @@ class _Steps:
             return self._resets(row) or Stream()
         seq, turn = int(self._seq[row]), int(self._turns[row])
         ends = {"terminated": bool(self._terminated[row]), "truncated": bool(self._truncated[row])}
-        over = any(ends.values())
-        first = seq - 1 - over
-        action = {"action": int(self._actions[row]) + self._start}
-        events = (
-            Event(first, EventKind.ACT, AGENT, None, action),
-            Event(first + 1, EventKind.REWARD, AGENT, None, {"reward": float(self._rewards[row])}),
-        )
+        over, reward = any(ends.values()), float(self._rewards[row])
+        first = seq - over - (reward != 0)
+        events = (Event(first, EventKind.ACT, AGENT, None, {"action": int(self._actions[row]) + self._start}),)
+        if reward:
+            events += (Event(first + 1, EventKind.REWARD, AGENT, None, {"reward": reward}),)
         if over:
             end = Event(seq, EventKind.EPISODE_END, None, None, ends)
             return Stream((Request(seq, RequestKind.RESET, None, turn),), (*events, end))

@@ -10,14 +10,14 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envweave_gym.seeding import mix, mix_many, unit, unit_many
+from envweave_gym.seeding import HashedRandomness, chance, mix, mix_many
 from envweave_gym.vector import NativeVectorEnv
 
 GOAL_REWARD, STEP_REWARD = 1.0, -0.01
-_START, _GOAL, _NOISE = 0, 1, 2
+_NOISE = 1
 
 
-class LineWorldEnv(gym.Env[NDArray[np.float32], int]):
+class LineWorldEnv(HashedRandomness, gym.Env[NDArray[np.float32], int]):
     """A walker and a goal stand on a line of ``length`` cells; action 0 walks left, 1 right.
 
     With probability ``slip`` a step goes the other way. The observation is the place of the walker and of the
@@ -26,9 +26,10 @@ class LineWorldEnv(gym.Env[NDArray[np.float32], int]):
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
 
-    def __init__(self, length: int = 9, slip: float = 0.1, render_mode: str | None = None) -> None:
+    def __init__(self, length: int = 11, slip: float = 0.1, render_mode: str | None = None) -> None:
         _check(length, slip)
         self.length, self.slip, self.render_mode = length, slip, render_mode
+        self._slipping = chance(slip)
         self.observation_space = Box(0.0, 1.0, (2,), np.float32)
         self.action_space = Discrete(2)
         self._key = self._step = self._place = self._goal = 0
@@ -37,17 +38,17 @@ class LineWorldEnv(gym.Env[NDArray[np.float32], int]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Put walker and goal on different cells."""
-        super().reset(seed=seed)
-        self._key = mix(seed if seed is not None else int(self.np_random.integers(2**31)))
+        self._key = self.episode_key(seed)
         self._step = 0
-        self._place = mix(self._key, _START) % self.length
-        self._goal = (self._place + 1 + mix(self._key, _GOAL) % (self.length - 1)) % self.length
+        draw = mix(self._key) >> 32
+        self._place = draw % self.length
+        self._goal = (self._place + 1 + draw // self.length % (self.length - 1)) % self.length
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Walk one cell."""
         move = 2 * int(action) - 1
-        if self.slip and unit(self._key, _NOISE + self._step) < self.slip:
+        if mix(self._key, _NOISE + self._step) < self._slipping:
             move = -move
         self._step += 1
         self._place = min(max(self._place + move, 0), self.length - 1)
@@ -83,7 +84,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
     def __init__(
         self,
         num_envs: int = 1,
-        length: int = 9,
+        length: int = 11,
         slip: float = 0.1,
         *,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
@@ -98,6 +99,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
             max_steps=max_steps,
         )
         self.length, self.slip = length, slip
+        self._slipping = np.uint64(chance(slip))
         self._keys = np.zeros(num_envs, np.uint64)
         self._places = np.zeros(num_envs, np.int64)
         self._goals = np.zeros(num_envs, np.int64)
@@ -105,20 +107,18 @@ class LineWorldVectorEnv(NativeVectorEnv):
 
     def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64]) -> None:
         """Put walkers and goals on different cells."""
-        keys = mix_many(seeds)
-        places = (mix_many(keys, _START) % np.uint64(self.length)).astype(np.int64)
-        offsets = (mix_many(keys, _GOAL) % np.uint64(self.length - 1)).astype(np.int64)
-        self._keys[rows], self._places[rows] = keys, places
-        self._goals[rows] = (places + 1 + offsets) % self.length
-        self._seen[rows, 1] = self._goals[rows] * (1.0 / (self.length - 1))
+        draws = (mix_many(seeds) >> np.uint64(32)).view(np.int64)
+        places = draws % self.length
+        goals = (places + 1 + draws // self.length % (self.length - 1)) % self.length
+        self._keys[rows], self._places[rows], self._goals[rows] = seeds, places, goals
+        self._seen[rows, 1] = goals * (1.0 / (self.length - 1))
 
     def advance(
         self, actions: NDArray[np.int64], steps: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Walk one cell in every row."""
         if self.slip:
-            slipped = unit_many(self._keys, steps + _NOISE) < self.slip
-            actions = actions ^ slipped
+            actions = actions ^ (mix_many(self._keys, steps + _NOISE) < self._slipping)
         places = self._places
         places += actions
         places += actions

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
+from envweave_gym.actions import REFUSED, admission
 from envweave_gym.faults import (
     FAULTS_IN_A_ROW,
     EnvweaveError,
@@ -20,7 +21,7 @@ from envweave_gym.faults import (
 )
 from envweave_gym.protocols import own_state
 from envweave_gym.seeding import Seeds
-from envweave_gym.spaces import membership, placeholder
+from envweave_gym.spaces import placeholder
 from envweave_gym.stream import (
     AGENT,
     Emitter,
@@ -37,7 +38,7 @@ OnFault = Literal["raise", "truncate"]
 
 _ACT, _REWARD, _END = EventKind.ACT, EventKind.REWARD, EventKind.EPISODE_END
 _ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
-_PLAIN = frozenset({int, float, str, bool})
+_NO_LIMIT = 2**63
 
 
 class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -46,6 +47,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible anywhere.
     - An action outside the action space raises :class:`InvalidAction` and the episode goes on; ``step`` before
       ``reset`` or after the end raises :class:`ResetNeeded`.
+    - After ``max_steps`` steps the episode is truncated, here rather than in a ``TimeLimit`` of its own: an outer
+      one would truncate while the stream still says ``act``, an inner one costs a call at every step.
     - An exception of the environment is raised (``on_fault="raise"``) or ends the episode as a fault
       (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. A reset that fails is tried
       again until ``reset_deadline`` seconds are over. Ten faults in a row raise :class:`FaultStorm`.
@@ -56,16 +59,20 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         env: gym.Env[Any, Any],
         *,
         name: str | None = None,
+        max_steps: int | None = None,
         on_fault: OnFault = "raise",
         reset_deadline: float = 10.0,
     ) -> None:
         """``name`` is what errors call the environment: its ID, where it has one."""
-        RecordConstructorArgs.__init__(self, name=name, on_fault=on_fault, reset_deadline=reset_deadline)
+        RecordConstructorArgs.__init__(
+            self, name=name, max_steps=max_steps, on_fault=on_fault, reset_deadline=reset_deadline
+        )
         gym.Wrapper.__init__(self, env)
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         if on_fault not in ("raise", "truncate"):
             raise InvalidArgument(f"{self.name}: on_fault={on_fault!r} is not 'raise' or 'truncate'")
         self._on_fault, self._reset_deadline = on_fault, reset_deadline
+        self._limit = _NO_LIMIT if max_steps is None else max_steps
         self._seeds = Seeds(self.name)
         self._live = False
         self._episode, self._turn, self._seq = -1, 0, -1
@@ -76,8 +83,10 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def _prepare(self) -> None:
         core = self.env.unwrapped
-        self._is_valid = membership(self.env.action_space)
+        self._admit = admission(self.env.action_space)
         self._take = core.take_events if isinstance(core, Emitter) else None
+        if self._take is not None:
+            self._take()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -96,7 +105,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             events += (_fault_event(len(events), self._broken),)
         self._seq = len(events) - 1
         stream = Stream((Request(self._seq, _ASK_ACT, AGENT, 0),), events)
-        return observation, {**info, "stream": stream, "seq": self._seq}
+        info["stream"], info["seq"] = stream, self._seq
+        return observation, info
 
     def _reset_env(self, seed: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         self._broken = None
@@ -106,7 +116,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                 return self.env.reset(seed=seed, options=options)
             except EnvweaveError:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever an environment raises is a fault
                 if self._on_fault == "raise":
                     raise
                 if time.monotonic() + pause > deadline:
@@ -119,7 +129,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Act once."""
         if not self._live:
             raise ResetNeeded(self._why_not_live())
-        if not self._is_valid(action):
+        admitted = self._admit(action)
+        if admitted is REFUSED:
             raise InvalidAction(f"{self.name}: action {_short(action)} is not in {self.action_space}")
         if self._broken is not None:
             return self._lost(self._broken)
@@ -127,35 +138,37 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             observation, reward, terminated, truncated, info = self.env.step(action)
         except EnvweaveError:
             raise
-        except Exception as error:
-            self._live = False
-            if self._on_fault == "raise":
-                raise
-            return self._lost(self._count(fault_of(error)))
+        except Exception as error:  # noqa: BLE001 - whatever an environment raises ends its episode
+            return self._crash(error)
         self._last = observation
         self._turn = turn = self._turn + 1
         seq = self._seq + 1
-        data = action if type(action) in _PLAIN else jsonable(action)
-        acted = Event(seq, _ACT, AGENT, None, {"action": data})
+        acted = Event(seq, _ACT, AGENT, None, {"action": admitted})
         if self._take is None:
-            seq += 1
-            events = (acted, Event(seq, _REWARD, AGENT, None, {"reward": float(reward)}))
+            events = (acted,)
         else:
-            own = self._own_events(seq + 1)
-            seq += 1 + len(own)
-            events = (acted, *own, Event(seq, _REWARD, AGENT, None, {"reward": float(reward)}))
+            events = (acted, *number(self._take(), seq + 1))
+            seq = self._seq + len(events)
+        if reward:
+            seq += 1
+            events = (*events, Event(seq, _REWARD, AGENT, None, {"reward": float(reward)}))
+        if turn >= self._limit:
+            truncated = True
         if terminated or truncated:
             seq += 1
-            end = {"terminated": bool(terminated), "truncated": bool(truncated)}
-            events += (Event(seq, _END, None, None, end),)
+            events += (Event(seq, _END, None, None, {"terminated": bool(terminated), "truncated": bool(truncated)}),)
             self._live, self._faults_in_a_row = False, 0
-            request = Request(seq, _ASK_RESET, None, turn)
+            info["stream"] = Stream((Request(seq, _ASK_RESET, None, turn),), events)
         else:
-            request = Request(seq, _ASK_ACT, AGENT, turn)
-        self._seq = seq
-        return observation, reward, terminated, truncated, {
-            **info, "stream": Stream((request,), events), "seq": seq
-        }  # fmt: skip
+            info["stream"] = Stream((Request(seq, _ASK_ACT, AGENT, turn),), events)
+        self._seq = info["seq"] = seq
+        return observation, reward, terminated, truncated, info
+
+    def _crash(self, error: Exception) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._live = False
+        if self._on_fault == "raise":
+            raise error
+        return self._lost(self._count(fault_of(error)))
 
     def _own_events(self, first: int) -> tuple[Event, ...]:
         return number(self._take(), first) if self._take is not None else ()
@@ -190,7 +203,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        del state["_is_valid"], state["_take"]
+        del state["_admit"], state["_take"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

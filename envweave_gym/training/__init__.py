@@ -1,0 +1,1 @@
+"""Demos that learn: one file a demo, run as ``python -m envweave_gym.training.lineworld``."""

@@ -1,0 +1,193 @@
+"""Policy gradient on LineWorld in plain NumPy: a vector of environments, one weight matrix, one file.
+
+    python -m envweave_gym.training.lineworld --num-envs 16 --episodes 400
+
+The policy is a softmax over a linear function of the observation. Each update plays ``horizon`` vector steps,
+discounts the rewards back from the ends of the episodes, and follows the gradient of REINFORCE with Adam. Rows
+that were no transition of the policy's own (resets, faults) are masked out by ``trainable(infos)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import envweave_gym
+from envweave_gym.faults import need
+from envweave_gym.training.metrics import RunMetrics, summary
+from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+
+ID = "envweave/LineWorld-v0"
+HELD_OUT_SEED = 1_000_000
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Options(CommonOptions):
+    """The options of this demo."""
+
+    num_envs: int = option(16, "environments stepped at once")
+    episodes: int = option(400, "episodes to learn from")
+    horizon: int = option(32, "vector steps between two updates")
+    learning_rate: float = option(0.1, "step size of Adam")
+    discount: float = option(0.95, "how much a reward counts one step earlier")
+    evaluation: int = option(500, "episodes of the final evaluation, on seeds never trained on")
+    length: int = option(11, "cells of the line")
+    slip: float = option(0.1, "probability that a step goes the other way")
+
+
+class Policy:
+    """A softmax over ``features @ weights``, trained with Adam."""
+
+    def __init__(self, rng: np.random.Generator, features: int = 3, actions: int = 2) -> None:
+        self.weights = rng.normal(0.0, 0.01, (features, actions))
+        self._mean, self._square, self._updates = np.zeros_like(self.weights), np.zeros_like(self.weights), 0
+
+    def probabilities(self, observations: NDArray[np.float32]) -> Floats:
+        """The chance of each action, row by row."""
+        logits = self._features(observations) @ self.weights
+        exps = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return exps / exps.sum(axis=-1, keepdims=True)
+
+    def act(self, observations: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw an action for each row."""
+        chances = self.probabilities(observations)
+        return (rng.random(len(chances)) > chances[:, 0]).astype(np.int64)
+
+    def improve(
+        self, observations: NDArray[np.float32], actions: NDArray[np.int64], advantages: Floats, rate: float
+    ) -> None:
+        """One step of Adam up the policy gradient."""
+        errors = np.eye(self.weights.shape[1])[actions] - self.probabilities(observations)
+        gradient = self._features(observations).T @ (errors * advantages[:, None]) / len(actions)
+        self._updates += 1
+        self._mean += 0.1 * (gradient - self._mean)
+        self._square += 0.001 * (gradient**2 - self._square)
+        mean = self._mean / (1 - 0.9**self._updates)
+        square = self._square / (1 - 0.999**self._updates)
+        self.weights += rate * mean / (np.sqrt(square) + 1e-8)
+
+    @staticmethod
+    def _features(observations: NDArray[np.float32]) -> Floats:
+        ones = np.ones((*observations.shape[:-1], 1))
+        return np.concatenate([2.0 * observations - 1.0, ones], axis=-1)
+
+
+@dataclass
+class Rollout:
+    """``horizon`` vector steps; arrays are (time, environment)."""
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.int64]
+    rewards: Floats
+    ended: NDArray[np.bool_]
+    trainable: NDArray[np.bool_]
+
+    def returns(self, discount: float) -> Floats:
+        """The discounted rewards from each step to the end of its episode, or of the rollout."""
+        following = np.zeros(self.rewards.shape[1])
+        returns = np.empty_like(self.rewards)
+        for t in range(len(self.rewards) - 1, -1, -1):
+            following = self.rewards[t] + discount * following * ~self.ended[t]
+            returns[t] = following
+        return returns
+
+
+def play(
+    env: Any, observations: Any, policy: Policy, horizon: int, rng: np.random.Generator
+) -> tuple[Rollout, Any]:
+    """Play ``horizon`` steps of every environment."""
+    steps = []
+    for _ in range(horizon):
+        actions = policy.act(observations, rng)
+        seen = observations
+        observations, rewards, terminated, truncated, infos = env.step(actions)
+        steps.append((seen, actions, rewards, terminated | truncated, envweave_gym.trainable(infos)))
+    return Rollout(*(np.stack(column) for column in zip(*steps, strict=True))), observations
+
+
+def learn(policy: Policy, rollout: Rollout, options: Options) -> None:
+    """Improve the policy by what it has lived through."""
+    mask = rollout.trainable
+    returns = rollout.returns(options.discount)[mask]
+    advantages = (returns - returns.mean()) / (returns.std() + 1e-8)
+    policy.improve(rollout.observations[mask], rollout.actions[mask], advantages, options.learning_rate)
+
+
+def evaluate(policy: Policy, options: Options) -> float:
+    """The share of episodes, on seeds never trained on, in which the policy reaches the goal."""
+    env, rng = make_env(options, options.evaluation), np.random.default_rng(options.seed)
+    observations, _ = env.reset(seed=HELD_OUT_SEED + options.seed)
+    reached = np.zeros(options.evaluation, np.bool_)
+    over = np.zeros(options.evaluation, np.bool_)
+    while not over.all():
+        observations, _, terminated, truncated, _ = env.step(policy.act(observations, rng))
+        reached |= terminated & ~over
+        over |= terminated | truncated
+    env.close()
+    return float(reached.mean())
+
+
+def make_env(options: Options, num_envs: int) -> Any:
+    """The vector of environments."""
+    return envweave_gym.make(
+        ID, num_envs=num_envs, backend=options.backend, length=options.length, slip=options.slip
+    )
+
+
+def train(options: Options) -> dict[str, Any]:
+    """Train, write the metrics, and return what came out."""
+    tqdm = need("tqdm", "demo", "the progress bar").tqdm
+    rng = np.random.default_rng(options.seed)
+    policy, env = Policy(rng), make_env(options, options.num_envs)
+    folder = Path(options.out) / (options.run or "lineworld")
+    before = evaluate(policy, options)
+    episodes = steps = 0
+    with RunMetrics(folder, ("success", "return", "length")) as log:
+        with tqdm(total=options.episodes, unit="episode", desc="LineWorld") as bar:
+            observations, _ = env.reset(seed=options.seed)
+            while episodes < options.episodes:
+                rollout, observations = play(env, observations, policy, options.horizon, rng)
+                learn(policy, rollout, options)
+                ended = int(rollout.ended.sum())
+                steps += int(rollout.trainable.sum())
+                log.write(episodes=episodes + ended, **measures(rollout))
+                bar.update(min(ended, options.episodes - episodes))
+                bar.set_postfix(success=f"{log.rows[-1]['success']:.2f}")
+                episodes += ended
+        success = evaluate(policy, options)
+        result = {
+            "success on held-out seeds": success,
+            "success before training": before,
+            "episodes": episodes,
+            "steps": steps,
+            "seconds": round(log.seconds, 2),
+            "files": f"{folder}/metrics.jsonl, {folder}/metrics.png",
+        }
+    env.close()
+    print(summary(f"{ID}, policy gradient, backend {options.backend}", result))
+    return result
+
+
+def measures(rollout: Rollout) -> dict[str, float]:
+    """How the episodes that ended in this rollout went."""
+    ended = max(int(rollout.ended.sum()), 1)
+    return {
+        "success": float((rollout.rewards[rollout.ended] > 0).sum() / ended),
+        "return": float(rollout.rewards.sum() / ended),
+        "length": float(rollout.trainable.sum() / ended),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    return run_demo(train, parse_options(Options, __doc__ or "", argv))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

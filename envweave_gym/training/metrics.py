@@ -1,0 +1,77 @@
+"""What a run leaves behind: ``metrics.jsonl``, one JSON object an update, and ``metrics.png``, its curves."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from envweave_gym.faults import need
+
+
+class RunMetrics:
+    """Writes each update as a line at once, and draws the curves on the way out, also after Ctrl-C."""
+
+    def __init__(self, folder: str | Path, curves: tuple[str, ...]) -> None:
+        """``curves`` are the metrics to draw, each in a panel of its own."""
+        need("matplotlib", "demo", "drawing metrics.png")
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rows: list[dict[str, Any]] = []
+        self._curves = curves
+        self._file: TextIO | None = None
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the run started."""
+        return time.perf_counter() - self._started
+
+    def __enter__(self) -> RunMetrics:
+        self._file = (self.folder / "metrics.jsonl").open("w", encoding="utf-8")
+        self._started = time.perf_counter()
+        return self
+
+    def write(self, **values: float) -> None:
+        """Add one update."""
+        assert self._file is not None, "write() belongs inside the with block"
+        row = {"update": len(self.rows), **values, "seconds": round(self.seconds, 3)}
+        self.rows.append(row)
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self.rows:
+            draw(self.rows, self._curves, self.folder / "metrics.png")
+
+
+def draw(rows: list[dict[str, Any]], curves: tuple[str, ...], path: Path) -> None:
+    """Draw each of ``curves`` over the updates."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(curves), 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, name in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves, strict=True):
+        points = [(row["update"], row[name]) for row in rows if name in row]
+        axes.plot(*zip(*points, strict=True), color="tab:blue") if points else None
+        axes.set(title=name.replace("_", " "), xlabel="update")
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
+def summary(title: str, values: dict[str, Any]) -> str:
+    """A short table of what came out."""
+    width = max(map(len, values))
+    lines = [f"  {name:<{width}}  {_shown(value)}" for name, value in values.items()]
+    return "\n".join([title, *lines])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
