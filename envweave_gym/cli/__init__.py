@@ -1,0 +1,132 @@
+"""The program ``envweave``: which environments there are, what one is like, what works here, play by hand.
+
+Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name; as shells count
+signals, 130 after Ctrl-C and 141 when the reader of the output went away. An error is one line on stderr, and
+``--debug`` adds its traceback. Each command is a module that is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import json
+import os
+import re
+import select
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from envweave_gym import __version__
+from envweave_gym.faults import EnvweaveError, InvalidArgument, UnknownEnvironment
+
+FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program with these arguments (``sys.argv`` by default) and give its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = _run(words)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - an environment may raise anything
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes there
+            return PIPE_CLOSED
+        return _report(error, debug="--debug" in words)
+    return code
+
+
+def _run(words: list[str]) -> int:
+    try:
+        args = _parser().parse_args(words)
+    except SystemExit:  # --help and --version have printed what they had to say
+        return 0
+    return importlib.import_module(f"envweave_gym.cli.{args.module}").run(args)
+
+
+def _report(error: Exception, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    line = str(error) if isinstance(error, EnvweaveError) else f"{type(error).__name__}: {error}"
+    _complain(line)
+    return USAGE if isinstance(error, InvalidArgument | UnknownEnvironment) else FAILED
+
+
+def _show_warning(message: Warning | str, *where: Any) -> None:
+    _complain(f"warning: {message}")
+
+
+def _complain(text: str) -> None:
+    """One line on stderr, without the colours some put into their messages."""
+    print("envweave:", " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split()), file=sys.stderr)
+
+
+def _output_is_closed() -> bool:
+    """Whether nobody reads stdout any more, so that a broken pipe is no failure of the environment."""
+    try:
+        watch = select.poll()
+        watch.register(sys.stdout.fileno(), 0)
+    except (AttributeError, OSError):  # no poll on Windows, no descriptor under a replaced stdout
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises on wrong usage, so that it is reported like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> _Parser:
+    shared, as_json, one_id = (_Parser(add_help=False) for _ in range(3))
+    shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    as_json.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    one_id.add_argument("id", metavar="ID", help="an ID of envweave list, or any name of envweave_gym.make")
+    one_id.add_argument(
+        "--kwarg",
+        metavar="NAME=VALUE",
+        type=_kwarg,
+        action="append",
+        default=[],
+        help="an argument of the environment; the value is JSON, or else text; may be repeated",
+    )
+
+    about = "Environments for Gymnasium and PettingZoo."
+    parser = _Parser(prog="envweave", description=about, parents=[shared])
+    parser.add_argument("--version", action="version", version=f"envweave {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, module: str, text: str, *parents: _Parser) -> _Parser:
+        added = commands.add_parser(name, help=text, description=text, parents=[shared, *parents])
+        added.set_defaults(module=module)
+        return added
+
+    listing = command("list", "list_ids", "List the environments.", as_json)
+    listing.add_argument("--ids", action="store_true", help="print the bare IDs, one a line")
+    play = command("play", "play", "Play an episode in the terminal.", one_id)
+    play.add_argument("--seed", metavar="N", type=int, help="the seed of the episode")
+    command("info", "info", "Show spaces, agents and arguments of an environment.", one_id, as_json)
+    command("doctor", "doctor", "Show what works on this machine and what to install.", as_json)
+    return parser
+
+
+def _kwarg(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} does not look like name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

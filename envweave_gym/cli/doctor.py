@@ -1,0 +1,275 @@
+"""``envweave doctor``: what works on this machine, and the next step for what does not.
+
+It reads the metadata of installed packages and imports none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from envweave_gym.catalog import GROUP, register_all
+from envweave_gym.cli.tables import print_json, screen_width, table
+
+DISTRIBUTION = "envweave-gym"
+_OLDEST_PYTHON = (3, 11)
+_SUM_OF_EXTRAS = "all"
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_PATIENCE = 2.0
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the report."""
+
+    part: Literal["base", "extra", "plug-in", "machine"]
+    name: str
+    status: Literal["ok", "missing", "broken"]
+    detail: str
+    next_step: str = ""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; 0 if the base works, whatever else is missing."""
+    checks = list(_checks())
+    works = all(check.status == "ok" for check in checks if check.part == "base")
+    if args.json:
+        print_json({"ok": works, "checks": checks})
+    else:
+        rows = [(check.status, _title(check), _explained(check)) for check in checks]
+        print(table(rows, screen_width()))
+    return 0 if works else 1
+
+
+def _checks() -> Iterator[Check]:
+    yield _python()
+    yield from _packages()
+    yield from _plug_ins()
+    yield _docker()
+    yield _chromium()
+    yield _resources()
+    yield _start_methods()
+
+
+def _title(check: Check) -> str:
+    return f"{check.part} {check.name}" if check.part in ("extra", "plug-in") else check.name
+
+
+def _explained(check: Check) -> str:
+    return f"{check.detail}: {check.next_step}" if check.next_step else check.detail
+
+
+def _python() -> Check:
+    new_enough = sys.version_info >= _OLDEST_PYTHON
+    wanted = ".".join(map(str, _OLDEST_PYTHON))
+    return Check(
+        part="base",
+        name="python",
+        status="ok" if new_enough else "broken",
+        detail=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        next_step="" if new_enough else f"install Python {wanted} or newer",
+    )
+
+
+class Requirement(NamedTuple):
+    """A distribution that is needed, its extras and versions, and the extra of ours it is for."""
+
+    name: str
+    extras: tuple[str, ...]
+    bounds: str
+    extra: str | None
+
+
+_REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[([^]]*)\])?([^;]*)(?:;.*?extra\s*==\s*['\"]([\w.-]+))?")
+
+
+def read_requirement(line: str) -> Requirement:
+    """``"tinker<0.37,>=0.25; extra == 'tinker'"`` in its parts."""
+    match = _REQUIREMENT.match(line)
+    assert match is not None, line
+    name, extras, bounds, extra = match.groups()
+    return Requirement(name, tuple(re.findall(r"[\w.-]+", extras or "")), bounds.strip(), extra)
+
+
+def _packages() -> Iterator[Check]:
+    """The package itself, each of its requirements, and each of its extras."""
+    try:
+        own, lines = version(DISTRIBUTION), requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        todo = f"pip install {DISTRIBUTION}, or pip install -e . in its source"
+        yield Check(part="base", name=DISTRIBUTION, status="missing", detail="not installed", next_step=todo)
+        return
+    yield Check(part="base", name=DISTRIBUTION, status="ok", detail=own)
+    needed = [read_requirement(line) for line in lines]
+    for requirement in needed:
+        if requirement.extra is None:
+            yield _base(requirement)
+    for extra in dict.fromkeys(requirement.extra for requirement in needed):
+        if extra not in (None, _SUM_OF_EXTRAS):
+            yield _extra(extra, _needs_of(extra, needed))
+
+
+def _base(requirement: Requirement) -> Check:
+    status, detail = _installed(requirement)
+    todo = "" if status == "ok" else f"pip install '{requirement.name}{requirement.bounds}'"
+    return Check(part="base", name=requirement.name, status=status, detail=detail, next_step=todo)
+
+
+def _extra(extra: str, needs: list[Requirement]) -> Check:
+    found = [(requirement.name, *_installed(requirement)) for requirement in needs]
+    absent = [name for name, status, _ in found if status == "missing"]
+    misfits = [f"{name} {detail}" for name, status, detail in found if status == "broken"]
+    problems = misfits + ([f"lacks {', '.join(absent)}"] if absent else [])
+    return Check(
+        part="extra",
+        name=extra,
+        status="broken" if misfits else "missing" if absent else "ok",
+        detail=", ".join(problems or [f"{name} {detail}" for name, _, detail in found]),
+        next_step=f"pip install '{DISTRIBUTION}[{extra}]'" if problems else "",
+    )
+
+
+def _needs_of(extra: str, needed: list[Requirement]) -> list[Requirement]:
+    """What an extra brings, with what the extras it names bring."""
+    bring: list[Requirement] = []
+    for requirement in needed:
+        if requirement.extra == extra:
+            if requirement.name == DISTRIBUTION:
+                bring += [inner for other in requirement.extras for inner in _needs_of(other, needed)]
+            else:
+                bring.append(requirement)
+    return list(dict.fromkeys(bring))
+
+
+def _installed(requirement: Requirement) -> tuple[Literal["ok", "missing", "broken"], str]:
+    try:
+        found = version(requirement.name)
+    except PackageNotFoundError:
+        return "missing", "not installed"
+    if within(found, requirement.bounds):
+        return "ok", found
+    return "broken", f"{found} does not fit {requirement.bounds}"
+
+
+def within(found: str, bounds: str) -> bool:
+    """Whether a version keeps the ``>=`` and ``<`` of a requirement."""
+    have = _release(found)
+    for sign, bound in re.findall(r"(>=|<)(?!=)\s*([\d.]+)", bounds):
+        if (have >= _release(bound)) != (sign == ">="):
+            return False
+    return True
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """The numbers of a version, without zeros at the end: 2.0 is 2."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    numbers = [int(part) for part in match[0].split(".")] if match else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _plug_ins() -> Iterator[Check]:
+    """Every package that brings IDs; registering again, which changes nothing, tells which cannot."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        register_all()
+    complaints = [str(warning.message) for warning in caught]
+    for plug_in in sorted(entry_points(group=GROUP)):
+        named = f"plug-in {plug_in.name!r} ({plug_in.value})"
+        yield _plug_in(plug_in, [text for text in complaints if named in text])
+
+
+def _plug_in(plug_in: EntryPoint, complaints: list[str]) -> Check:
+    source = f"{plug_in.dist.name} {plug_in.dist.version}" if plug_in.dist else "unknown package"
+    return Check(
+        part="plug-in",
+        name=plug_in.name,
+        status="broken" if complaints else "ok",
+        detail=" ".join(complaints[0].split()) if complaints else f"{plug_in.value} of {source}",
+        next_step=f"repair or uninstall {source}" if complaints else "",
+    )
+
+
+def _docker() -> Check:
+    """Whether a container engine answers, asked over its socket."""
+    addresses = _engine_addresses()
+    problems: list[str] = []
+    for address in addresses:
+        try:
+            _ping(address)
+        except OSError as error:
+            problems.append(f"{address}: {error.strerror or error}")
+        else:
+            return Check(part="machine", name="docker engine", status="ok", detail=f"answers at {address}")
+    return Check(
+        part="machine",
+        name="docker engine",
+        status="missing",
+        detail="; ".join(problems) or "no socket of an engine found",
+        next_step="install and start Docker, let this user open its socket, or set DOCKER_HOST",
+    )
+
+
+def _engine_addresses() -> list[str]:
+    """Where an engine listens: where DOCKER_HOST says, else its usual sockets, as far as they exist."""
+    chosen = os.environ.get("DOCKER_HOST")
+    if chosen:
+        return [chosen]
+    usual = [Path("/var/run"), Path(os.environ.get("XDG_RUNTIME_DIR", "/run")), Path.home() / ".docker/run"]
+    return [f"unix://{folder / 'docker.sock'}" for folder in usual if (folder / "docker.sock").exists()]
+
+
+def _ping(address: str) -> None:
+    """Ask an engine whether it is there; ``OSError`` says why it is not."""
+    url = urlsplit(address)
+    if url.scheme == "unix":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(_PATIENCE)
+        connection.connect(url.path)
+    elif url.scheme in ("tcp", "http") and url.hostname:
+        connection = socket.create_connection((url.hostname, url.port or 2375), _PATIENCE)
+    else:
+        raise OSError("only unix:// and tcp:// addresses can be asked")
+    with connection:
+        connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+        if b" 200 " not in connection.recv(64):
+            raise OSError("what listens there is no engine that talks plain HTTP")
+
+
+def _chromium() -> Check:
+    found = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    return Check(
+        part="machine",
+        name="chromium",
+        status="ok" if found else "missing",
+        detail=found or "no chromium or chrome on the PATH",
+        next_step="" if found else "install Chromium with the package manager of the system",
+    )
+
+
+def _resources() -> Check:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = "memory unknown"
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB memory"
+    return Check(part="machine", name="resources", status="ok", detail=f"{cores} cores, {memory}")
+
+
+def _start_methods() -> Check:
+    default, *others = multiprocessing.get_all_start_methods()
+    detail = ", ".join([f"{default} (default)", *others])
+    return Check(part="machine", name="start methods", status="ok", detail=detail)

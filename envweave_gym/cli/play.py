@@ -1,0 +1,253 @@
+"""``envweave play``: people play one episode at one keyboard.
+
+Every environment is played as a game; a Gymnasium environment is one with a single seat. The stream says who
+must act. Players are shown only what their agents may see; at a terminal each gets a clean screen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Discrete, Space, Text
+from pettingzoo import AECEnv
+
+from envweave_gym.cli.info import card_named, make_single
+from envweave_gym.faults import InvalidAction
+from envweave_gym.protocols import parse_action
+from envweave_gym.spaces import Json
+from envweave_gym.stream import AGENT, Event, EventKind, Stream, jsonable, stream_of
+
+_CLEAR = "\033[2J\033[3J\033[H"
+_SILENT = {EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.METRICS, EventKind.IGNORED}
+
+
+class _Quit(Exception):
+    """The players have had enough."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play one episode, or as much of it as the players like; 1 if it was lost to a fault."""
+    env = _make(args.id, dict(args.kwarg))
+    card = card_named(args.id)
+    print(f"{card.id}: {card.doc}" if card else args.id)
+    seats = Seats(env)
+    try:
+        with contextlib.suppress(_Quit):
+            seats.play(args.seed)
+    finally:
+        env.close()
+    for agent, total in seats.totals.items():
+        print(f"total reward of {agent}: {total:g}" if len(seats.totals) > 1 else f"total reward: {total:g}")
+    return 1 if seats.lost else 0
+
+
+def _make(name: str, kwargs: dict[str, Any]) -> Any:
+    """The environment, with a picture in text where it can draw one that only one player looks at."""
+    env = make_single(name, kwargs)
+    drawn = isinstance(env, gym.Env) and "ansi" in (env.metadata.get("render_modes") or ())
+    if not drawn or "render_mode" in kwargs:
+        return env
+    env.close()
+    return make_single(name, {**kwargs, "render_mode": "ansi"})
+
+
+def _as_game(env: Any) -> Any:
+    if isinstance(env, gym.Env):
+        return _Solo(env)
+    if isinstance(env, AECEnv):
+        from envweave_gym.multiagent.turn_based import TurnBasedParallel
+
+        return TurnBasedParallel(env)
+    return env
+
+
+class _Solo:
+    """A Gymnasium environment as a parallel game with one seat."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        self.env, self.agents = env, [AGENT]
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed)
+        return {AGENT: observation}, {AGENT: info}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        return tuple({AGENT: value} for value in self.env.step(actions[AGENT]))
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return self.env.action_space
+
+
+class Seats:
+    """One episode of a game whose players share a keyboard."""
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.game = env, _as_game(env)
+        self.totals: dict[str, float] = {}
+        self.lost = False
+        """Whether the episode ended in a fault."""
+        self._news: dict[str, dict[int, Event]] = {}
+        self._told: dict[str, int] = {}
+        self._seated: str | None = None
+
+    def play(self, seed: int | None) -> None:
+        """Ask whom the stream asks, until it asks nobody to act."""
+        observations, infos = self.game.reset(seed=seed)
+        self.totals = dict.fromkeys(self.game.agents, 0.0)
+        self._introduce(infos)
+        while asked := self._collect(infos):
+            actions = {agent: self._ask(agent, observations[agent]) for agent in asked}
+            try:
+                observations, rewards, _, _, infos = self.game.step(actions)
+            except InvalidAction as error:
+                print("not possible:", _one_line(error))
+                continue
+            for agent, reward in rewards.items():
+                self.totals[agent] = self.totals.get(agent, 0.0) + float(reward)
+        self._conclude(observations)
+
+    def _introduce(self, infos: Mapping[str, Any]) -> None:
+        hints = {f"an action of {agent}": hint(self.game.action_space(agent)) for agent in self.game.agents}
+        if len(set(hints.values())) == 1:
+            hints = {"an action": next(iter(hints.values()))}
+        starts = _common_stream(infos).of_kind(EventKind.EPISODE_START)
+        seed = [f"seed {starts[0].data['seed']}"] if starts else []
+        print("; ".join([*seed, *(f"{who} is {what}" for who, what in hints.items()), "q quits"]))
+
+    def _collect(self, infos: Mapping[str, Any]) -> tuple[str, ...]:
+        """Keep what is new for each agent until it is told, and say who must act."""
+        for agent, info in infos.items():
+            told, news = self._told.get(agent, -1), self._news.setdefault(agent, {})
+            news.update({event.seq: event for event in stream_of(info).events if event.seq > told})
+        self.lost = any("fault" in info for info in infos.values())
+        return _common_stream(infos).agents()
+
+    def _ask(self, agent: str, observation: Any) -> Any:
+        self._seat(agent)
+        news = self._news.pop(agent, {})
+        self._told[agent] = max(news, default=self._told.get(agent, -1))
+        self._show(news.values(), agent, observation)
+        while True:
+            try:
+                return parse_action(self.env, _read(f"{agent}> "), agent)
+            except ValueError as error:
+                print("not an action:", _one_line(error))
+
+    def _seat(self, agent: str) -> None:
+        """Before somebody else looks at the terminal, wipe what only the last player may know."""
+        shared = len(self.totals) > 1 and sys.stdin.isatty() and sys.stdout.isatty()
+        if shared and agent != self._seated:
+            _read(f"{_CLEAR}{agent}, it is your turn: press Enter ")
+        self._seated = agent
+
+    def _show(self, events: Iterable[Event], agent: str, observation: Any) -> None:
+        """Print what happened and what there is to see, but not again what a message has said."""
+        said: list[str] = []
+        for event in events:
+            _print_event(event, agent)
+            if event.kind == EventKind.MESSAGE:
+                said.append(event.data["content"])
+        if isinstance(self.env, gym.Env) and self.env.render_mode == "ansi":
+            observation = str(self.env.render()).strip("\n")
+        if isinstance(observation, Mapping):
+            observation = {key: value for key, value in observation.items() if not _is_said(value, said)}
+        if not _is_said(observation, said):
+            print(as_text(observation))
+
+    def _conclude(self, observations: Mapping[str, Any]) -> None:
+        """Show how it ended: in a game to all, so only what all may see."""
+        if isinstance(self.env, gym.Env):
+            self._show(self._news.get(AGENT, {}).values(), AGENT, observations[AGENT])
+            return
+        news = {seq: event for own in self._news.values() for seq, event in own.items()}
+        for _, event in sorted(news.items()):
+            if all(map(event.visible_to, self.totals)):
+                _print_event(event, None)
+
+
+def _print_event(event: Event, viewer: str | None) -> None:
+    line = narrate(event, viewer)
+    if line is not None:
+        print(line)
+
+
+def _is_said(value: Any, said: list[str]) -> bool:
+    return isinstance(value, str) and any(value in text for text in said)
+
+
+def _common_stream(infos: Mapping[str, Any]) -> Stream:
+    """The stream of any agent: all are told the same about who must act."""
+    return stream_of(next(iter(infos.values()), {}))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _read(prompt: str) -> str:
+    """A line from the keyboard; one from a file is printed, so that the transcript is complete."""
+    try:
+        line = input(prompt)
+    except EOFError:
+        print()
+        raise _Quit from None
+    if not sys.stdin.isatty():
+        print(line)
+    if line.strip() == "q":
+        raise _Quit
+    return line
+
+
+def narrate(event: Event, viewer: str | None) -> str | None:
+    """An event as a line for ``viewer`` (``None``: for all), or ``None`` where there is nothing to say."""
+    data = event.data
+    if event.kind in _SILENT or (event.kind == EventKind.ACT and event.agent == viewer):
+        return None
+    if event.kind == EventKind.MESSAGE:
+        return f"{event.agent or data['role']}: {data['content']}"
+    if event.kind == EventKind.REWARD:
+        return f"reward: {data['reward']:g}"
+    if event.kind == EventKind.FAULT:
+        return f"fault ({data['kind']}): {' '.join(data['message'].split())}"
+    if event.kind == EventKind.ACT:
+        return f"{event.agent} acts: {_json(data['action'])}"
+    return " ".join(filter(None, (event.agent, f"{event.kind}:", _json(data))))
+
+
+def as_text(observation: Any) -> str:
+    """An observation for human eyes."""
+    if isinstance(observation, str):
+        return observation
+    if isinstance(observation, Mapping):
+        return "\n".join(_entry(str(key), as_text(value)) for key, value in observation.items())
+    if isinstance(observation, np.ndarray):
+        return np.array2string(observation, precision=4, threshold=40, separator=", ")
+    return _json(observation)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(jsonable(value), ensure_ascii=False)
+
+
+def _entry(key: str, text: str) -> str:
+    return f"{key}:\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{key}: {text}"
+
+
+def hint(space: Space[Any]) -> str:
+    """What to type for a member of ``space``."""
+    if isinstance(space, Text) and not isinstance(space, Json):
+        return "any text"
+    if isinstance(space, Discrete):
+        return f"an integer from {space.start} to {space.start + space.n - 1}"
+    example = copy.deepcopy(space)
+    example.seed(0)
+    return "JSON like " + textwrap.shorten(json.dumps(jsonable(example.sample())), 80, placeholder=" …")

@@ -1,0 +1,51 @@
+"""Plain text that fits the terminal, and JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+_UNBOUNDED = 10_000
+_NARROWEST = 30
+
+
+def screen_width() -> int:
+    """The columns of the terminal; without one so many that a row in a pipe is one line."""
+    return shutil.get_terminal_size((_UNBOUNDED, 24)).columns
+
+
+def table(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Rows in aligned columns, the last of which wraps; where it has too little room, it goes below."""
+    sizes = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    narrow = width - sum(sizes) - 2 * len(sizes) < _NARROWEST
+    return "\n".join(_stacked(row, width) if narrow else _aligned(row, sizes, width) for row in rows)
+
+
+def _aligned(row: Sequence[str], sizes: list[int], width: int) -> str:
+    start = "".join(cell.ljust(size + 2) for cell, size in zip(row[:-1], sizes, strict=True))
+    return _filled(row[-1], width, start, " " * len(start)) or start.rstrip()
+
+
+def _stacked(row: Sequence[str], width: int) -> str:
+    return "  ".join(row[:-1]).rstrip() + "\n" + _filled(row[-1], width, "    ", "    ")
+
+
+def wrapped(text: str, width: int) -> str:
+    """``text`` with its own line breaks, and further ones where a line is too long."""
+    return "\n".join(_filled(line, width) for line in text.splitlines())
+
+
+def _filled(text: str, width: int, first: str = "", rest: str = "") -> str:
+    room = max(width, len(rest) + 10)
+    return textwrap.fill(text, room, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout, in plain ASCII, which every terminal and every reader takes."""
+    plain = msgspec.json.decode(msgspec.json.encode(document, enc_hook=repr))
+    print(json.dumps(plain, indent=2))
