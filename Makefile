@@ -71,8 +71,8 @@ $(VENV)/.bench: $(VENV)/.dev
 .venv-trainers/%/.ready: tests/trainers/%.txt $(PINS) | $(VENV)/.base
 	$(PYTHON) -m venv .venv-trainers/$*
 	.venv-trainers/$*/bin/pip install --quiet --disable-pip-version-check $(shell grep '^torch==' constraints.txt)
-	$(BIN)/uv pip install --quiet --python .venv-trainers/$*/bin/python --constraint constraints.txt \
-		--requirement tests/trainers/$*.txt --editable . pytest pytest-timeout
+	$(BIN)/uv pip install --quiet --python .venv-trainers/$*/bin/python \
+		--requirement tests/trainers/$*.txt --editable .
 	touch $@
 
 .venv-floor/.ready: $(PINS) | $(VENV)/.base

@@ -63,16 +63,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "catalog": "EnvCard cards",
-    "faults": "EnvweaveError Fault FaultKind FaultStorm InvalidAction InvalidArgument MissingExtra NotAvailable "
-    "ResetNeeded SessionLost UnknownEnvironment",
+    "faults": "EnvweaveError Fault FaultKind FaultStorm InvalidAction InvalidArgument MissingExtra "
+    "NotAvailable ResetNeeded SessionLost UnknownEnvironment",
     "ids": "make register",
     "multiagent.turn_based": "TurnBasedParallel",
     "protocols": "parse_action state_of",
     "rewards": "CodeQuality CodeSafety Composite MathAnswer RewardTransform TaskCompletion math_transform "
     "safe_transform",
     "spaces": "Chat Json Unicode",
-    "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal stream_of "
-    "trainable",
+    "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
+    "stream_of trainable",
     "typed": "TypedEnv from_model space_of to_model",
     "vector": "NativeVectorEnv",
     "wrappers": "Autoreset NumericInfo RequestStream",
@@ -80,7 +80,61 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("examples", "testing")
 
-__all__ = [*sorted(_HOME_OF), *_MODULES, "__version__", "register_all"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Autoreset",
+    "Chat",
+    "CodeQuality",
+    "CodeSafety",
+    "Composite",
+    "Emitter",
+    "EnvCard",
+    "EnvweaveError",
+    "Event",
+    "EventKind",
+    "Fault",
+    "FaultKind",
+    "FaultStorm",
+    "InvalidAction",
+    "InvalidArgument",
+    "Json",
+    "MathAnswer",
+    "MissingExtra",
+    "NativeVectorEnv",
+    "NotAvailable",
+    "NumericInfo",
+    "Request",
+    "RequestKind",
+    "RequestStream",
+    "ResetNeeded",
+    "RewardTransform",
+    "SessionLost",
+    "Stream",
+    "TaskCompletion",
+    "TurnBasedParallel",
+    "TypedEnv",
+    "Unicode",
+    "UnknownEnvironment",
+    "__version__",
+    "cards",
+    "examples",
+    "from_model",
+    "make",
+    "math_transform",
+    "message",
+    "messages_of",
+    "metrics",
+    "parse_action",
+    "register",
+    "register_all",
+    "reveal",
+    "safe_transform",
+    "space_of",
+    "state_of",
+    "stream_of",
+    "testing",
+    "to_model",
+    "trainable",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -94,7 +148,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*globals(), *__all__})
 
 
 register_all()

@@ -23,62 +23,70 @@ Admission = Callable[[Any], Any]
 
 def admission(space: Space[Any]) -> Admission:
     """A function that gives the JSON form of a member of ``space``, and :data:`REFUSED` for anything else."""
-    if type(space) is Discrete:
-        return _discrete(space)
-    if type(space) is Dict:
-        return _dict(space)
-    if type(space) is Unicode:
-        return _unicode(space)
-    contains = space.contains
+    compiled = _COMPILED.get(type(space))
+    if compiled is not None:
+        return compiled(space)
 
     def admit(x: Any) -> Any:
-        return jsonable(x) if contains(x) else REFUSED
+        return jsonable(x) if _contains(space, x) else REFUSED
 
     return admit
 
 
-def _discrete(space: Discrete) -> Admission:
-    low, high, contains, int64 = int(space.start), int(space.start + space.n), space.contains, np.int64
+def _contains(space: Space[Any], x: Any) -> bool:
+    try:
+        return space.contains(x)
+    except (TypeError, ValueError):  # so some spaces of Gymnasium answer what is of quite another kind
+        return False
+
+
+def _discrete(space: Any) -> Admission:
+    low, high, int64 = int(space.start), int(space.start + space.n), np.int64
 
     def admit(x: Any) -> Any:
-        if type(x) is int:
-            return x if low <= x < high else REFUSED
-        if type(x) is int64:
+        if type(x) is not int:
+            if type(x) is not int64 and not _contains(space, x):
+                return REFUSED
             x = int(x)
-            return x if low <= x < high else REFUSED
-        return int(x) if contains(x) else REFUSED
+        return x if low <= x < high else REFUSED
 
     return admit
 
 
-def _unicode(space: Unicode) -> Admission:
-    shortest, longest, contains = space.min_length, space.max_length, space.contains
+def _unicode(space: Any) -> Admission:
+    shortest, longest = space.min_length, space.max_length
 
     def admit(x: Any) -> Any:
-        if type(x) is str and x.isascii() and shortest <= len(x) <= longest:
-            return x
-        return str(x) if contains(x) else REFUSED
+        if type(x) is not str:
+            return str.__str__(x) if _contains(space, x) else REFUSED
+        if not shortest <= len(x) <= longest:
+            return REFUSED
+        return x if x.isascii() or _contains(space, x) else REFUSED
 
     return admit
 
 
-def _dict(space: Dict) -> Admission:
-    members = [(key, admission(inner)) for key, inner in space.spaces.items()]
-    size, contains = len(members), space.contains
+def _dict(space: Any) -> Admission:
+    members = [(key, str(key), admission(inner)) for key, inner in space.spaces.items()]
+    size = len(members)
 
     def admit(x: Any) -> Any:
         if type(x) is not dict:
-            return jsonable(x) if contains(x) else REFUSED
+            return jsonable(x) if _contains(space, x) else REFUSED
         if len(x) != size:
             return REFUSED
         admitted = {}
-        for key, inner in members:
-            if key not in x:
-                return REFUSED
-            value = inner(x[key])
-            if value is REFUSED:
-                return REFUSED
-            admitted[key] = value
+        try:
+            for key, name, inner in members:
+                value = inner(x[key])
+                if value is REFUSED:
+                    return REFUSED
+                admitted[name] = value
+        except KeyError:
+            return REFUSED
         return admitted
 
     return admit
+
+
+_COMPILED: dict[type, Callable[[Any], Admission]] = {Discrete: _discrete, Unicode: _unicode, Dict: _dict}

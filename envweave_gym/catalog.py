@@ -1,44 +1,62 @@
 """The table of IDs, and how it gets into the registries of Gymnasium and PettingZoo.
 
-A row is an :class:`EnvCard`: strings only, so that reading the table imports no environment. Rows come from the
-entry-point group ``envweave_gym.envs`` of every installed package, ours (:data:`CARDS`) in the same way. The
-value of such an entry point is a list of cards (or of plain dicts with their fields), or a function that gives
-one. Keep it in a module that does not import environments, so that ``import envweave_gym`` stays light.
+A row is an :class:`EnvCard`: strings only, so that reading the table imports no environment. Rows come from
+the entry-point group ``envweave_gym.envs`` of every installed package, ours (:data:`CARDS`) in the same way.
+The value of such an entry point is a list of cards (or of plain dicts with their fields), or a function that
+gives one::
+
+    # pyproject.toml of a package that brings an ID
+    [project.entry-points."envweave_gym.envs"]
+    plug = "plug.cards:CARDS"
+
+    # plug/cards.py
+    CARDS = [{"id": "plug/Thing-v0", "doc": "A thing to try.", "gym": "plug.thing:ThingEnv"}]
+
+Keep the cards in a module of their own that imports no environment. It is imported whenever ``envweave_gym``
+is, which stays light that way. And where ``plug`` is imported first, as by ``make("plug:plug/Thing-v0")``, it
+is imported in the middle of ``plug``, which waits for its own import of ``envweave_gym`` and is not all there.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import msgspec
 import pettingzoo
 
-from envweave_gym.faults import InvalidArgument
+from envweave_gym.faults import InvalidArgument, UnknownEnvironment
 
 GROUP = "envweave_gym.envs"
+PACKAGE = "envweave-gym"
+
+_Id = Annotated[str, msgspec.Meta(pattern=r"^[\w-]+/[\w.-]+-v\d+$")]
+_Path = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
 
 
 class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row: an ID and where its constructors are, each as ``"module:attribute"``."""
+    """One row: an ID and where its constructors are, each as ``"module:attribute"``.
 
-    id: str
+    It has either ``gym``, and ``vector`` if it likes, or at least one of ``aec`` and ``parallel``.
+    """
+
+    id: _Id
     """``namespace/Name-v0``."""
     doc: str
     """One line for tables."""
-    gym: str | None = None
+    gym: _Path | None = None
     """Constructor of the plain ``gymnasium.Env``."""
-    vector: str | None = None
-    """Constructor of a native ``gymnasium.vector.VectorEnv``, called with ``num_envs``, ``autoreset_mode`` and
-    ``max_steps`` beside the kwargs; without one, vectors step single environments in turn."""
-    aec: str | None = None
+    vector: _Path | None = None
+    """Constructor of a native ``gymnasium.vector.VectorEnv``, called with ``num_envs``, ``autoreset_mode``
+    and ``max_steps`` beside the kwargs; without one, vectors step single environments in turn."""
+    aec: _Path | None = None
     """Constructor of the plain ``pettingzoo.AECEnv``; without one it is made from ``parallel``."""
-    parallel: str | None = None
+    parallel: _Path | None = None
     """Constructor of the plain ``pettingzoo.ParallelEnv``; without one it is made from ``aec``."""
-    max_steps: int | None = None
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """After so many steps a Gymnasium episode is truncated, unless ``make`` says otherwise."""
     kwargs: dict[str, Any] = {}
     """Default arguments of the constructors; JSON."""
@@ -50,6 +68,12 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether a seed does not decide the episode."""
     wire_kwargs: tuple[str, ...] = ()
     """The kwargs and reset options a remote client may send."""
+
+    def __post_init__(self) -> None:
+        if (self.gym is None) == (self.aec is None and self.parallel is None):
+            raise InvalidArgument(f"{self.id}: a card has either gym=, or aec= or parallel= or both")
+        if self.gym is None and (self.vector is not None or self.max_steps is not None):
+            raise InvalidArgument(f"{self.id}: vector= and max_steps= go with gym=; a game has neither")
 
     @property
     def is_game(self) -> bool:
@@ -111,6 +135,7 @@ CARDS = [
 ]
 
 _cards: dict[str, EnvCard] = {}
+_packages: dict[str, str] = {}
 
 
 def cards() -> dict[str, EnvCard]:
@@ -119,57 +144,105 @@ def cards() -> dict[str, EnvCard]:
 
 
 def card_of(env_id: str) -> EnvCard:
-    """The card of an ID that is known to be registered."""
+    """The card of an ID."""
+    if env_id not in _cards:
+        raise UnknownEnvironment(f"no installed package declares {env_id!r}; install the one that does")
     return _cards[env_id]
+
+
+def package_of(env_id: str) -> str:
+    """The package that declares a registered ID, by the name pip knows."""
+    return _packages[env_id]
 
 
 def register_all() -> None:
     """Put the cards of every installed package into the registries; doing it again changes nothing.
 
-    A package whose cards cannot be read is reported in one warning, and breaks nothing else.
+    Ours come first, so that nobody takes their IDs. Cards that cannot be registered are left out, those of a
+    package in one warning, and break nothing else.
     """
-    for entry_point in entry_points(group=GROUP):
+    for plug_in in sorted(entry_points(group=GROUP), key=_ours_first):
+        problems = _register_plug_in(plug_in)
+        if problems:
+            warnings.warn(f"plug-in {plug_in.name!r} ({plug_in.value}): {'; '.join(problems)}", stacklevel=2)
+
+
+def _ours_first(plug_in: EntryPoint) -> tuple[bool, str, str]:
+    return _package(plug_in) != PACKAGE, plug_in.name, plug_in.value
+
+
+def _package(plug_in: EntryPoint) -> str:
+    return plug_in.dist.name if plug_in.dist is not None else plug_in.value.partition(".")[0]
+
+
+def _register_plug_in(plug_in: EntryPoint) -> list[str]:
+    """Register the cards of one entry point; a phrase about everything that had to be left out."""
+    try:
+        value = plug_in.load()
+        rows = list(value if isinstance(value, list | tuple) else value())
+    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+        return [f"its environments are left out: {_in_one_line(error)}"]
+    problems: list[str] = []
+    for row in rows:
         try:
-            register_cards(_read(entry_point))
-        except Exception as error:  # noqa: BLE001 - foreign code may raise anything
-            warnings.warn(
-                f"the environments of plug-in {entry_point.name!r} ({entry_point.value}) are left out: "
-                f"{type(error).__name__}: {error}",
-                stacklevel=2,
-            )
+            register_card(row, package=_package(plug_in))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a row must not break the next
+            problems.append(f"{_name_of(row)} is left out: {_in_one_line(error)}")
+    return problems
 
 
-def _read(entry_point: EntryPoint) -> list[EnvCard]:
-    value = entry_point.load()
-    rows = value() if callable(value) else value
-    return [row if isinstance(row, EnvCard) else msgspec.convert(row, EnvCard) for row in rows]
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def register_cards(rows: Iterable[EnvCard]) -> None:
-    """Put these cards into the table and the registries."""
-    for card in rows:
-        if not any((card.gym, card.aec, card.parallel)):
-            raise InvalidArgument(f"{card.id}: a card needs one of gym=, aec=, parallel=")
-        if _cards.setdefault(card.id, card) != card:
-            raise InvalidArgument(f"{card.id} is declared twice; an ID belongs to one package")
-        _register(card)
+def _name_of(row: Any) -> Any:
+    return row.get("id", row) if isinstance(row, Mapping) else getattr(row, "id", row)
 
 
-def _register(card: EnvCard) -> None:
-    """Write one card into the registries as strings; ``launch`` reads the ID back out of the attribute name."""
-    if card.gym is not None and card.id not in gymnasium.registry:
+def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -> None:
+    """Check one row, and put it into the table and the registries."""
+    fields = msgspec.structs.asdict(row) if isinstance(row, EnvCard) else row
+    card = msgspec.convert(fields, EnvCard)
+    if _cards.get(card.id, card) != card:
+        raise InvalidArgument(f"{card.id} is declared by {package_of(card.id)} already; choose another")
+    missing = [kind for kind in card.kinds if _is_missing(kind, card.id)]
+    _cards[card.id], _packages[card.id] = card, package
+    for kind in missing:
+        _register(kind, card)
+
+
+_REGISTRIES: dict[str, Any] = {
+    "gym": gymnasium.registry,
+    "aec": pettingzoo.aec_registry,
+    "parallel": pettingzoo.parallel_registry,
+}
+
+
+def _entry_point(kind: str, env_id: str) -> str:
+    """A string that ``launch`` reads the ID back out of: what a spec holds stays plain JSON."""
+    return f"envweave_gym.launch:{kind}({env_id})"
+
+
+def _is_missing(kind: str, env_id: str) -> bool:
+    known = _REGISTRIES[kind].get(env_id)
+    if known is not None and known.entry_point != _entry_point(kind, env_id):
+        raise InvalidArgument(f"{env_id} is registered already, with entry point {known.entry_point!r}")
+    return known is None
+
+
+def _register(kind: str, card: EnvCard) -> None:
+    entry_point, kwargs = _entry_point(kind, card.id), dict(card.kwargs)
+    if kind == "gym":
         gymnasium.register(
             id=card.id,
-            entry_point=f"envweave_gym.launch:env({card.id})",
-            vector_entry_point=f"envweave_gym.launch:vector({card.id})",
+            entry_point=entry_point,
+            vector_entry_point=_entry_point("vector", card.id),
             nondeterministic=card.nondeterministic,
             order_enforce=False,
             disable_env_checker=True,
-            kwargs=dict(card.kwargs),
+            kwargs=kwargs,
         )
-    if not card.is_game:
-        return
-    for kind, registry in (("aec", pettingzoo.aec_registry), ("parallel", pettingzoo.parallel_registry)):
-        if card.id not in registry:
-            entry_point = f"envweave_gym.launch:{kind}({card.id})"
-            pettingzoo.register(kind, card.id, entry_point, kwargs=dict(card.kwargs))
+    elif kind == "aec":
+        pettingzoo.register("aec", card.id, entry_point, kwargs=kwargs)
+    else:
+        pettingzoo.register("parallel", card.id, entry_point, kwargs=kwargs)

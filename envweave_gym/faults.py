@@ -76,11 +76,27 @@ class FaultStorm(EnvweaveError):
 FAULTS_IN_A_ROW = 10
 """So many episodes lost one after the other raise :class:`FaultStorm`."""
 
+LONGEST_MESSAGE = 2000
+"""What an exception says beyond so many characters is left out of the fault."""
+
 
 def fault_of(error: BaseException) -> Fault:
     """The fault an exception of an environment amounts to."""
-    kind = FaultKind.TIMEOUT if isinstance(error, TimeoutError) else FaultKind.CRASH
-    return Fault(kind, f"{type(error).__name__}: {error}", retryable=True)
+    kind = next((kind for cause, kind in _KINDS.items() if isinstance(error, cause)), FaultKind.CRASH)
+    message = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+    return Fault(kind, message.encode(errors="backslashreplace").decode(), retryable=True)
+
+
+_KINDS = {TimeoutError: FaultKind.TIMEOUT, SessionLost: FaultKind.LOST, ConnectionError: FaultKind.LOST}
+
+
+def shown(value: object) -> str:
+    """``value`` as an error message shows it: its ``repr``, cut short; where that fails, its type."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a foreign repr may raise anything, and an error must not hide behind it
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def need(module: str, extra: str, purpose: str) -> ModuleType:

@@ -1,22 +1,37 @@
-"""The small things an environment may offer beside Gymnasium's interface, and how to reach them through wrappers.
+"""The small things an environment may offer beside Gymnasium's interface, and how to reach them.
 
-None is required. An environment that has fields of its own to show defines ``episode_state``; one whose actions
-a language model can phrase in its own way defines ``parse_action``. Both functions here find them under any
-wrappers, on Gymnasium and PettingZoo alike.
+None is required. An environment that has fields of its own to show defines ``episode_state``; one whose
+actions a language model can phrase in its own way defines ``parse_action``. Both functions here find them
+under any wrappers, on Gymnasium and PettingZoo alike.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    OneOf,
+    Sequence,
+    Space,
+    Text,
+    Tuple,
+)
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
+from envweave_gym.arrays import as_array
 from envweave_gym.faults import InvalidAction, InvalidArgument
 from envweave_gym.spaces import Json
+from envweave_gym.stream import AGENT
 
 
 @runtime_checkable
@@ -38,11 +53,13 @@ class ParsesActions(Protocol):
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """``env`` and everything it wraps, outermost first."""
+    """``env`` and everything it wraps, outermost first, down to the unwrapped environment."""
     while env is not None:
         yield env
-        inner = env.__dict__.get("env")
-        env = inner if inner is not None else env.__dict__.get("aec_env")
+        if env is getattr(env, "unwrapped", env):
+            return
+        inner = vars(env).get("env")
+        env = inner if inner is not None else vars(env).get("aec_env")
 
 
 def state_of(env: Any) -> dict[str, Any]:
@@ -50,9 +67,14 @@ def state_of(env: Any) -> dict[str, Any]:
     for layer in layers(env):
         if hasattr(type(layer), "stream_state"):
             return layer.stream_state()
+    hint = (
+        "ask one of its environments"
+        if isinstance(env, VectorEnv)
+        else "wrap it in envweave_gym.RequestStream"
+    )
     raise InvalidArgument(
-        f"state_of({env!r}): nothing there counts episodes; make it with envweave_gym.make, "
-        "or wrap it in envweave_gym.RequestStream"
+        f"state_of({env!r}): nothing there counts the episodes of one environment; "
+        f"make it with envweave_gym.make, or {hint}"
     )
 
 
@@ -64,51 +86,110 @@ def own_state(core: Any) -> dict[str, Any]:
 def parse_action(env: Any, text: str, agent: str | None = None) -> Any:
     """Turn a model's reply into an action of ``env``; ``ValueError`` says why it is none.
 
-    An environment's own ``parse_action`` decides; otherwise the action space does: text spaces take the text as
-    it is, ``Discrete`` an integer, everything else JSON. ``agent`` is needed for PettingZoo environments.
+    An environment's own ``parse_action`` decides; otherwise the action space does (:func:`read_action`).
+    ``agent`` says whose action it is in a PettingZoo environment. A vector environment reads an action of one
+    of its environments, by that environment's own ``parse_action`` where it is in this process.
     """
+    space = _action_space(env, agent)
+    parse = _own_parser(env)
+    return read_action(space, text) if parse is None else parse(text, agent)
+
+
+def _action_space(env: Any, agent: str | None) -> Space[Any]:
+    space: Any = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
+    if isinstance(space, Space):
+        if agent not in (None, AGENT):
+            raise InvalidArgument(f"parse_action({env}, agent={agent!r}): its only agent is {AGENT!r}")
+        return space
+    agents: list[str] = env.possible_agents  # pyright: ignore[reportAttributeAccessIssue]
+    if agent not in agents:
+        given = "needs agent=…" if agent is None else f"has no agent {agent!r}"
+        raise InvalidArgument(f"parse_action({env}) {given}; its agents are {', '.join(agents)}")
+    return space(agent)
+
+
+def _own_parser(env: Any) -> Callable[[str, str | None], Any] | None:
     for layer in layers(env):
-        if "parse_action" in vars(type(layer)) or (isinstance(layer, ParsesActions) and layer is env.unwrapped):
-            return layer.parse_action(text, agent)
-    space = env.action_space if agent is None else env.action_space(agent)
-    if not isinstance(space, Space):
-        raise InvalidArgument("parse_action(env, text): a multi-agent environment needs agent=…")
-    if hasattr(env, "single_action_space"):
-        space = env.single_action_space
-    return read_action(space, text)
+        if hasattr(type(layer), "parse_action") or "parse_action" in vars(layer):
+            return layer.parse_action
+        if isinstance(layer, SyncVectorEnv):
+            return _own_parser(layer.envs[0])
+    return None
 
 
-_INTEGER = re.compile(r"\s*([+-]?\d+)\s*")
+_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,20})\s*")
+_MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
 
 def read_action(space: Space[Any], text: str) -> Any:
-    """The member of ``space`` that ``text`` spells."""
-    if isinstance(space, Text) and not isinstance(space, Json):
-        action: Any = text
-    elif isinstance(space, Discrete):
-        match = _INTEGER.fullmatch(text)
-        if match is None:
-            raise InvalidAction(f"{text[:80]!r} is not an integer of {space}")
-        action = int(match[1])
-    else:
-        action = _from_json(space, text)
-    if not space.contains(action):
+    """The member of ``space`` that ``text`` spells, or :class:`InvalidAction`.
+
+    A text space takes the text as it is, ``Discrete`` an integer, everything else JSON: arrays and tuples as
+    lists, ``Dict`` as an object. Members the ``Dict`` does not have are left out: a model may think there.
+    """
+    if not isinstance(text, str):
+        raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
+    try:
+        action = _spelled(space, text)
+        fits = space.contains(action)
+    except _MISFITS as error:
+        raise InvalidAction(f"{text[:80]!r} is not an action of {space}: {error}") from None
+    if not fits:
         raise InvalidAction(f"{text[:80]!r} is not in {space}")
     return action
 
 
-def _from_json(space: Space[Any], text: str) -> Any:
-    try:
-        return _shaped(space, json.loads(text))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise InvalidAction(f"{text[:80]!r} is not JSON for {space}: {error}") from None
+def _spelled(space: Space[Any], text: str) -> Any:
+    if isinstance(space, Text) and not isinstance(space, Json):
+        return text
+    if isinstance(space, Discrete):
+        match = _INTEGER.fullmatch(text)
+        return _shaped(space, int(match[1]) if match else text)
+    return _shaped(space, json.loads(text, parse_float=_finite, parse_constant=_finite))
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
 
 
 def _shaped(space: Space[Any], value: Any) -> Any:
-    if isinstance(space, Dict):
-        return {key: _shaped(inner, value[key]) for key, inner in space.spaces.items()}
-    if isinstance(space, Tuple):
-        return tuple(_shaped(inner, item) for inner, item in zip(space.spaces, value, strict=True))
-    if isinstance(space, Box | MultiDiscrete | MultiBinary):
-        return np.asarray(value, dtype=space.dtype).reshape(space.shape)
+    """The JSON ``value`` in the form that ``space`` wants; whether it is a member is asked afterwards."""
+    match space:
+        case Discrete():
+            return _integer(space, value)
+        case Box() | MultiDiscrete() | MultiBinary():
+            return as_array(space, value)
+        case Dict():
+            return {key: _shaped(inner, _member(value, key)) for key, inner in space.spaces.items()}
+        case Tuple():
+            return tuple(
+                _shaped(inner, item) for inner, item in zip(space.spaces, _items(value), strict=True)
+            )
+        case Sequence(stack=False):
+            return tuple(_shaped(space.feature_space, item) for item in _items(value))
+        case OneOf():
+            chosen, item = _items(value)
+            return np.int64(chosen), _shaped(space.spaces[chosen], item)
+        case _:
+            return value
+
+
+def _integer(space: Discrete, value: Any) -> int:
+    if type(value) is not int or not space.start <= value < space.start + space.n:
+        raise ValueError(f"it wants an integer from {space.start} to {space.start + space.n - 1}")
+    return value
+
+
+def _member(value: Any, key: Any) -> Any:
+    if not isinstance(value, dict) or key not in value:
+        raise ValueError(f"it wants an object with a member {key!r}")
+    return value[key]
+
+
+def _items(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("it wants a list")
     return value

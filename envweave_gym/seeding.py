@@ -5,24 +5,35 @@ the last given seed and the number of resets since, so that the single, the vect
 environment play the same episodes. Environments with a NumPy-native vector form draw their noise by hashing
 ``(episode key, step)`` instead of keeping a generator for each row: a thousand draws cost microseconds.
 
-The hash is the finaliser of SplitMix64, on Python ints and on ``uint64`` arrays alike.
+The hash is SplitMix64's, on Python ints and on ``uint64`` arrays alike: ``mix(key + n * GOLDEN)`` is
+``mix(key, n)``, so a row that draws at every step may keep a state and add :data:`GOLDEN` to it.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.utils.seeding import np_random
 from numpy.typing import NDArray
 
-from envweave_gym.faults import InvalidArgument
+from envweave_gym.faults import InvalidArgument, shown
 
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 _SALT = 0x5DEECE66D5DEECE6
-_U = {value: np.uint64(value) for value in (_GOLDEN, _MIX_1, _MIX_2, _SALT, 27, 30, 31, 33, 11)}
+
+
+def constant(value: int) -> NDArray[np.uint64]:
+    """``value`` in a form that costs least beside an array: NumPy converts any other scalar at every use."""
+    return np.array(value & _MASK, np.uint64)
+
+
+GOLDEN = constant(_GOLDEN)
+_C_MIX_1, _C_MIX_2, _C_SALT = constant(_MIX_1), constant(_MIX_2), constant(_SALT)
+_C_27, _C_30, _C_31, _C_33 = constant(27), constant(30), constant(31), constant(33)
 
 SEED_BITS = 31
 """Drawn seeds fit a C int, which many an environment asks for."""
@@ -39,16 +50,17 @@ def mix(key: int, step: int = 0) -> int:
 def mix_many(keys: NDArray[np.uint64], steps: int | NDArray[np.int64] = 0) -> NDArray[np.uint64]:
     """:func:`mix` of arrays."""
     if isinstance(steps, int):
-        z = keys + np.uint64(((steps + 1) * _GOLDEN) & _MASK)
+        z = keys + (constant((steps + 1) * _GOLDEN) if steps else GOLDEN)
     else:
-        z = steps.view(np.uint64) * _U[_GOLDEN]
+        z = steps.astype(np.uint64)
+        z *= GOLDEN
         z += keys
-        z += _U[_GOLDEN]
-    z ^= z >> _U[30]
-    z *= _U[_MIX_1]
-    z ^= z >> _U[27]
-    z *= _U[_MIX_2]
-    z ^= z >> _U[31]
+        z += GOLDEN
+    z ^= z >> _C_30
+    z *= _C_MIX_1
+    z ^= z >> _C_27
+    z *= _C_MIX_2
+    z ^= z >> _C_31
     return z
 
 
@@ -62,11 +74,6 @@ def draw_seed(base: int, count: int) -> int:
     return mix((base & _MASK) ^ _SALT, count) >> (64 - SEED_BITS)
 
 
-def draw_seeds(bases: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """:func:`draw_seed` of arrays."""
-    return mix_many(bases ^ _U[_SALT], counts) >> _U[33]
-
-
 def fresh_seed() -> int:
     """A seed nobody gave, from the operating system."""
     return secrets.randbits(SEED_BITS)
@@ -74,9 +81,9 @@ def fresh_seed() -> int:
 
 def checked_seed(seed: Any, name: str) -> int:
     """``seed`` as a Python int, or one sentence saying what is wrong with it."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InvalidArgument(f"{name}: reset(seed={seed!r}) is not a seed; give an int >= 0 or None")
-    return int(seed)
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= int(seed) <= _MASK:
+        return int(seed)
+    raise InvalidArgument(f"{name}: reset(seed={shown(seed)}) is not a seed; give None or an int from 0 to 2**64 - 1")
 
 
 class Seeds:
@@ -96,6 +103,26 @@ class Seeds:
             self._base = fresh_seed()
         self._count += 1
         return draw_seed(self._base, self._count)
+
+
+class SeedRows:
+    """:class:`Seeds` of many rows: each draws the seeds that a single environment of its own would."""
+
+    def __init__(self, rows: int) -> None:
+        fresh = np.random.SeedSequence().generate_state(rows, np.uint64) >> _C_33
+        self._states = (fresh ^ _C_SALT) + GOLDEN
+
+    def next(self, rows: NDArray[np.intp], given: Sequence[int | None] | None = None) -> NDArray[np.uint64]:
+        """The seeds of ``rows``; ``given`` has one for each row there is, or ``None`` where it draws its own."""
+        states = self._states[rows]
+        seeds = mix_many(states) >> _C_33
+        states += GOLDEN
+        for place, row in enumerate([] if given is None else rows.tolist()):
+            seed = None if given is None else given[row]
+            if seed is not None:
+                seeds[place], states[place] = seed, ((seed ^ _SALT) + _GOLDEN) & _MASK
+        self._states[rows] = states
+        return seeds
 
 
 class HashedRandomness:

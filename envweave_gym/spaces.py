@@ -4,18 +4,17 @@ Gymnasium's own ``Text`` keeps a list of every allowed character, refuses what i
 ``'000…'`` for ever under ``AsyncVectorEnv`` with default arguments. :class:`Unicode` takes any text up to a
 length and travels through shared memory as UTF-8; :class:`Json` is any JSON value and :class:`Chat` a list of
 role/content messages, on the same codec. They subclass ``Text``, so whoever asks ``isinstance(space, Text)``
-keeps working, and they are registered with every function Gymnasium dispatches on spaces.
+keeps working; they and their subclasses are registered with every function Gymnasium dispatches on spaces.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
-import math
 import multiprocessing
+import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import c_uint8
 from typing import Any
 
@@ -23,7 +22,7 @@ import gymnasium.spaces.utils as flat
 import gymnasium.vector.utils as batched
 import gymnasium.wrappers.utils as zeros
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space, Text, Tuple
+from gymnasium.spaces import Box, Space, Text, Tuple
 from numpy.typing import NDArray
 
 UNBOUNDED = 2**31 - 1
@@ -32,6 +31,9 @@ UNBOUNDED = 2**31 - 1
 _HEADER = 4
 _SAMPLED = string.ascii_letters + string.digits + " .,;:!?'\"()[]{}+-*/=<>_#\n" + "äéß☃中文𝄞"
 _SAMPLE_LENGTH = 32
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_SCALARS = (str, int, float, type(None))
+_DEPTH = 100
 
 
 class Unicode(Text):
@@ -48,17 +50,21 @@ class Unicode(Text):
         bound = UNBOUNDED if max_length is None else max_length
         super().__init__(bound, min_length=min_length, charset=_SAMPLED, seed=seed)
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _register(cls)
+
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is a text of the right length that UTF-8 can hold."""
         return isinstance(x, str) and self.min_length <= len(x) <= self.max_length and _encodable(x)
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """A random text, short unless the mask says otherwise: length is rarely what a sample should stress."""
-        if mask is None and probability is None:
-            longest = min(self.max_length, self.min_length + _SAMPLE_LENGTH)
-            length = int(self.np_random.integers(self.min_length, longest + 1))
-            return "".join(self.np_random.choice(list(_SAMPLED), size=length))
-        return super().sample(mask, probability)
+        """A random text, short unless the mask says otherwise."""
+        if mask is not None or probability is not None:
+            return super().sample(mask, probability)
+        longest = min(self.max_length, self.min_length + _SAMPLE_LENGTH)
+        length = int(self.np_random.integers(self.min_length, longest + 1))
+        return "".join(self.np_random.choice(list(_SAMPLED), size=length))
 
     def encode(self, x: Any) -> str:
         """The text that stands for ``x``; here ``x`` itself."""
@@ -81,121 +87,20 @@ class Unicode(Text):
         )
 
     def __repr__(self) -> str:
-        longest = None if self.max_length == UNBOUNDED else self.max_length
+        longest = self.max_length if self.is_np_flattenable else None
         shortest = f", min_length={self.min_length}" if self.min_length else ""
         return f"{type(self).__name__}({longest}{shortest})"
 
 
-class Json(Unicode):
-    """Any JSON value whose compact text is at most ``max_length`` characters long; NaN and infinity are none."""
-
-    def __init__(
-        self, max_length: int | None = 65536, *, seed: int | np.random.Generator | None = None
-    ) -> None:
-        super().__init__(max_length, seed=seed)
-
-    def contains(self, x: Any) -> bool:
-        """Whether ``x`` is JSON (dict with text keys, list, str, number, bool, None) of the right size."""
-        try:
-            return _is_json(x) and super().contains(self.encode(x))
-        except RecursionError:
-            return False
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """A small random JSON value."""
-        if mask is not None or probability is not None:
-            raise ValueError(f"{self} takes no mask and no probability for sampling")
-        value = self._sample_value()
-        return value if self.contains(value) else 0
-
-    def _sample_value(self) -> Any:
-        rng = self.np_random
-        scalars: list[Any] = [None, True, int(rng.integers(-100, 100)), float(rng.normal()), "text ☃"]
-        keys = "abcd"[: rng.integers(0, 5)]
-        members = {key: scalars[rng.integers(len(scalars))] for key in keys}
-        shapes: list[Any] = [scalars[rng.integers(len(scalars))], members, list(members.values())]
-        return shapes[rng.integers(len(shapes))]
-
-    def encode(self, x: Any) -> str:
-        """The canonical JSON text of ``x``."""
-        return json.dumps(x, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-
-    def decode(self, text: str) -> Any:
-        """The value; an empty text, as fresh shared memory holds it, is ``None``."""
-        return json.loads(text) if text else None
-
-
-class Chat(Json):
-    """A list of chat messages: ``{"role": …, "content": …}`` and, where needed, further JSON fields."""
-
-    def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a list of messages with text in ``role`` and ``content``."""
-        return isinstance(x, list) and all(map(_is_message, x)) and super().contains(x)
-
-    def _sample_value(self) -> Any:
-        rng = self.np_random
-        roles = ("system", "user", "assistant")
-        return [
-            {"role": roles[rng.integers(3)], "content": "hello ☃"[: rng.integers(8)]}
-            for _ in range(rng.integers(0, 4))
-        ]
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """A short random conversation."""
-        value = super().sample(mask, probability)
-        return value if isinstance(value, list) else []
-
-    def decode(self, text: str) -> Any:
-        """The messages; an empty text is an empty conversation."""
-        return json.loads(text) if text else []
-
-
 def _encodable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_json(x: Any) -> bool:
-    if x is None or isinstance(x, str | bool | int):
-        return True
-    if isinstance(x, float):
-        return math.isfinite(x)
-    if isinstance(x, list):
-        return all(map(_is_json, x))
-    return isinstance(x, dict) and all(isinstance(k, str) and _is_json(v) for k, v in x.items())
-
-
-def _is_message(x: Any) -> bool:
-    return isinstance(x, dict) and isinstance(x.get("role"), str) and isinstance(x.get("content"), str)
-
-
-def membership(space: Space[Any]) -> Callable[[Any], bool]:
-    """``space.contains``, with a short way for the integers of ``Discrete`` that a step loop can afford."""
-    if type(space) is not Discrete:
-        return space.contains
-    low, high, contains = int(space.start), int(space.start + space.n), space.contains
-
-    def in_discrete(x: Any) -> bool:
-        return low <= x < high if type(x) is int or type(x) is np.int64 else contains(x)
-
-    return in_discrete
-
-
-def placeholder(space: Space[Any]) -> Any:
-    """A member of ``space`` that says nothing, for the observation of an episode that could not start."""
-    return zeros.create_zero_array(space)
+    return text.isascii() or not _LONE_SURROGATE.search(text)
 
 
 # How the spaces travel: 4 bytes of length and UTF-8, in a slot that fits the longest text.
 
 
 def _slot(space: Unicode) -> int:
-    if space.max_length == UNBOUNDED:
+    if not space.is_np_flattenable:
         raise TypeError(
             f"As {space} has a dynamic shape so its not possible to make a static shared memory. "
             "Give it a max_length, or disable `shared_memory` of `AsyncVectorEnv`."
@@ -205,6 +110,8 @@ def _slot(space: Unicode) -> int:
 
 def _write(slot: NDArray[np.uint8], text: str) -> None:
     data = text.encode()
+    if len(data) > len(slot) - _HEADER:
+        raise ValueError(f"a text of {len(text)} characters is longer than its space allows: {text[:40]!r}…")
     slot[:_HEADER] = np.frombuffer(len(data).to_bytes(_HEADER, "little"), np.uint8)
     slot[_HEADER : _HEADER + len(data)] = np.frombuffer(data, np.uint8)
 
@@ -219,8 +126,9 @@ def _memory(shared: Any, space: Unicode) -> NDArray[np.uint8]:
 
 
 class _LiveTexts(tuple[Any, ...]):
-    """The texts now in shared memory, as a tuple. ``AsyncVectorEnv`` reads its memory once and deep-copies that
-    object at every step, so the object must look again each time; a copy of it is a plain tuple.
+    """The texts now in shared memory. ``AsyncVectorEnv`` reads its memory once and deep-copies that object at
+    every step, so the object must look again each time. A copy of it is a plain tuple: with ``copy=False``
+    take one, ``tuple(texts)``, for C code that reads a tuple's own cells, as ``str.join`` does.
     """
 
     _space: Unicode
@@ -231,34 +139,26 @@ class _LiveTexts(tuple[Any, ...]):
         self._space, self._slots = space, slots
         return self
 
-    def _now(self) -> tuple[Any, ...]:
+    def now(self) -> tuple[Any, ...]:
         return tuple(self._space.decode(_read(slot)) for slot in self._slots)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._now())
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self._now()[index]
-        return self._space.decode(_read(self._slots[index]))
-
-    def __eq__(self, other: object) -> bool:
-        return self._now() == other
-
-    def __hash__(self) -> int:
-        return hash(self._now())
-
-    def __repr__(self) -> str:
-        return repr(self._now())
-
-    def __copy__(self) -> tuple[Any, ...]:
-        return self._now()
-
     def __deepcopy__(self, memo: dict[int, Any]) -> tuple[Any, ...]:
-        return self._now()
+        return self.now()
 
     def __reduce__(self) -> Any:
-        return tuple, (self._now(),)
+        return tuple, (self.now(),)
+
+
+def _look_again(name: str) -> Callable[..., Any]:
+    def method(self: _LiveTexts, *args: Any) -> Any:
+        return getattr(self.now(), name)(*(arg.now() if isinstance(arg, _LiveTexts) else arg for arg in args))
+
+    return method
+
+
+_ITSELF = {"__new__", "__len__", "__getattribute__", "__getnewargs__", "__class_getitem__", "__doc__"}
+for _name in vars(tuple).keys() - _ITSELF:
+    setattr(_LiveTexts, _name, _look_again(_name))
 
 
 def _create_shared(space: Unicode, n: int = 1, ctx: Any = multiprocessing) -> Any:
@@ -274,7 +174,7 @@ def _write_shared(space: Unicode, index: int, value: Any, shared: Any) -> None:
 
 
 def _create_empty(space: Unicode, n: int = 1, fn: Any = np.zeros) -> tuple[Any, ...]:
-    return tuple(space.decode("") for _ in range(n))
+    return tuple(_zero(space) for _ in range(n))
 
 
 def _batch_differing(spaces: list[Unicode]) -> Tuple:
@@ -287,39 +187,129 @@ def _same_kind(space: Unicode, other: Any) -> bool:
 
 def _flatdim(space: Unicode) -> int:
     if not space.is_np_flattenable:
-        raise ValueError(f"{space} has no bound, so it cannot be flattened; give it a max_length")
+        raise ValueError(f"{space} has no bound, so it has no flat size; give it a max_length")
     return _slot(space)
 
 
-def _flatten_space(space: Unicode) -> Box:
-    return Box(0, 255, (_flatdim(space),), np.uint8)
+def _flatten_space(space: Unicode) -> Space[Any]:
+    return Box(0, 255, (_slot(space),), np.uint8) if space.is_np_flattenable else copy.deepcopy(space)
 
 
-def _flatten(space: Unicode, x: Any) -> NDArray[np.uint8]:
-    flattened = np.zeros(_flatdim(space), np.uint8)
+def _flatten(space: Unicode, x: Any) -> Any:
+    if not space.is_np_flattenable:
+        return x
+    flattened = np.zeros(_slot(space), np.uint8)
     _write(flattened, space.encode(x))
     return flattened
 
 
 def _unflatten(space: Unicode, x: Any) -> Any:
-    return space.decode(_read(np.asarray(x).astype(np.uint8)))
+    return space.decode(_read(np.asarray(x).astype(np.uint8))) if space.is_np_flattenable else x
 
 
 def _zero(space: Unicode) -> Any:
-    return space.decode("") if isinstance(space, Json) else _SAMPLED[0] * space.min_length
+    return _SAMPLED[0] * space.min_length or space.decode("")
 
 
-for _kind in (Unicode, Json, Chat):
-    batched.create_shared_memory.register(_kind, _create_shared)
-    batched.read_from_shared_memory.register(_kind, _read_shared)
-    batched.write_to_shared_memory.register(_kind, _write_shared)
-    batched.create_empty_array.register(_kind, _create_empty)
-    batched.batch_differing_spaces.register(_kind, _batch_differing)
-    flat.is_space_dtype_shape_equiv.register(_kind, _same_kind)
-    flat.flatdim.register(_kind, _flatdim)
-    flat.flatten_space.register(_kind, _flatten_space)
-    flat.flatten.register(_kind, _flatten)
-    flat.unflatten.register(_kind, _unflatten)
-    zeros.create_zero_array.register(_kind, _zero)
-    with contextlib.suppress(AttributeError):  # Gymnasium below 1.4 asks the flattened space for its dtype
-        flat._flat_dtype.register(_kind, lambda space: np.dtype(np.uint8))  # pyright: ignore
+def _register(kind: type[Unicode]) -> None:
+    """Gymnasium looks some functions up by the exact type, so each kind is registered with all of them."""
+    batched.create_shared_memory.register(kind, _create_shared)
+    batched.read_from_shared_memory.register(kind, _read_shared)
+    batched.write_to_shared_memory.register(kind, _write_shared)
+    batched.create_empty_array.register(kind, _create_empty)
+    batched.batch_differing_spaces.register(kind, _batch_differing)
+    flat.is_space_dtype_shape_equiv.register(kind, _same_kind)
+    flat.flatdim.register(kind, _flatdim)
+    flat.flatten_space.register(kind, _flatten_space)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    flat.flatten.register(kind, _flatten)
+    flat.unflatten.register(kind, _unflatten)
+    zeros.create_zero_array.register(kind, _zero)
+    if hasattr(flat, "_flat_dtype"):  # Gymnasium below 1.4 asks the flattened space for its dtype
+        flat._flat_dtype.register(kind, lambda space: np.dtype(np.uint8))  # pyright: ignore
+
+
+_register(Unicode)
+
+
+class Json(Unicode):
+    """Any JSON value whose compact text is at most ``max_length`` characters long.
+
+    NaN and infinity, tuples, keys that are no text and what nests deeper than a hundred levels are not in it:
+    such a value would come back from another process as a different one, or not at all.
+    """
+
+    _nothing = "null"
+
+    def __init__(
+        self, max_length: int | None = 65536, *, seed: int | np.random.Generator | None = None
+    ) -> None:
+        super().__init__(max_length, seed=seed)
+        if self.max_length < len(self._nothing):
+            raise ValueError(f"{self} holds nothing; give it a max_length of at least {len(self._nothing)}")
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is JSON (dict with text keys, list, str, number, bool, None) of the right size."""
+        try:
+            return _is_json(x, _DEPTH) and super().contains(self.encode(x))
+        except ValueError:  # NaN, infinity, or an int of more digits than Python writes down
+            return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:
+        """A small random JSON value."""
+        if mask is not None or probability is not None:
+            raise ValueError(f"{self} takes no mask and no probability for sampling")
+        value = self._sample_value()
+        return value if self.contains(value) else self.decode("")
+
+    def _sample_value(self) -> Any:
+        rng = self.np_random
+        scalars: list[Any] = [None, True, int(rng.integers(-100, 100)), float(rng.normal()), "text ☃"]
+        keys = "abcd"[: rng.integers(0, 5)]
+        members = {key: scalars[rng.integers(len(scalars))] for key in keys}
+        shapes: list[Any] = [scalars[rng.integers(len(scalars))], members, list(members.values())]
+        return shapes[rng.integers(len(shapes))]
+
+    def encode(self, x: Any) -> str:
+        """The canonical JSON text of ``x``."""
+        return json.dumps(x, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+    def decode(self, text: str) -> Any:
+        """The value; an empty text, as fresh shared memory holds it, is the emptiest value there is."""
+        return json.loads(text or self._nothing)
+
+
+class Chat(Json):
+    """A list of chat messages: ``{"role": …, "content": …}`` and, where needed, further JSON fields."""
+
+    _nothing = "[]"
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a list of messages with text in ``role`` and in ``content``."""
+        return isinstance(x, list) and all(map(_is_message, x)) and super().contains(x)
+
+    def _sample_value(self) -> Any:
+        rng = self.np_random
+        roles = ("system", "user", "assistant")
+        return [
+            {"role": roles[rng.integers(3)], "content": "hello ☃"[: rng.integers(8)]}
+            for _ in range(rng.integers(0, 4))
+        ]
+
+
+def _is_json(x: Any, depth: int) -> bool:
+    if isinstance(x, _SCALARS):
+        return True
+    if depth and isinstance(x, list):
+        return all(_is_json(item, depth - 1) for item in x)
+    if depth and isinstance(x, dict):
+        return all(isinstance(key, str) and _is_json(item, depth - 1) for key, item in x.items())
+    return False
+
+
+def _is_message(x: Any) -> bool:
+    return isinstance(x, dict) and isinstance(x.get("role"), str) and isinstance(x.get("content"), str)
+
+
+def placeholder(space: Space[Any]) -> Any:
+    """A member of ``space`` that says nothing, for the observation of an episode that could not start."""
+    return zeros.create_zero_array(space)

@@ -8,18 +8,24 @@ Glossary:
 - ``turn`` counts the answers given so far in the episode; simultaneous requests share it.
 - ``info["seq"]`` is the number of the last event, a plain int for replay buffers and logs.
 
-Numbers only, no clocks and no random ids: two runs with the same seed hand out equal streams.
+Numbers only, no clocks and no random ids: two runs with the same seed hand out equal streams. The ``data`` of
+an event is always JSON, see :func:`jsonable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import StrEnum
+import math
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum, StrEnum
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from envweave_gym.faults import Fault
+from envweave_gym.lazy_streams import LazyStreams
 
 AGENT = "agent"
 """The name of the only agent of a Gymnasium environment."""
@@ -45,7 +51,8 @@ class EventKind(StrEnum):
     ACT = "act"
     """``agent`` acted; ``data``: ``action``."""
     IGNORED = "ignored"
-    """``agent`` sent an action although it was not asked; nothing was done with it; ``data``: ``action``."""
+    """``agent`` sent an action that nothing was done with: it was not asked, or the episode was lost already;
+    ``data``: ``action``."""
     REWARD = "reward"
     """``agent`` got a reward other than 0; ``data``: ``reward``."""
     MESSAGE = "message"
@@ -106,20 +113,24 @@ def message(
     role: str, content: str, *, agent: str | None = None, to: tuple[str, ...] | None = None, replace: bool = False
 ) -> Event:
     """A chat message; ``replace=True`` says that the history starts anew with it."""
-    data: dict[str, Any] = {"role": role, "content": content}
+    plain = type(content) is str and content.isascii()
+    data: dict[str, Any] = {"role": role, "content": content if plain else jsonable(content)}
     if replace:
         data["replace"] = True
-    return Event(UNNUMBERED, EventKind.MESSAGE, agent, to, data)
+    return Event(UNNUMBERED, _MESSAGE, agent, to, data)
 
 
 def metrics(**numbers: float) -> Event:
     """Numbers a trainer should log."""
-    return Event(UNNUMBERED, EventKind.METRICS, None, None, numbers)
+    return Event(UNNUMBERED, EventKind.METRICS, None, None, jsonable(numbers))
 
 
 def reveal(to: tuple[str, ...], **data: Any) -> Event:
     """Something hidden, shown to the agents in ``to`` alone."""
-    return Event(UNNUMBERED, EventKind.REVEAL, None, to, data)
+    return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
+
+
+_MESSAGE = EventKind.MESSAGE  # looking up a member of an enum costs as much as making an event
 
 
 class Emitter:
@@ -143,96 +154,147 @@ class Emitter:
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` with NumPy scalars and arrays turned into plain Python; what JSON cannot hold becomes its ``repr``."""
-    if value is None or type(value) in _PLAIN:
+    """``value`` as plain JSON that comes back equal from JSON and from msgpack.
+
+    NumPy scalars and arrays, enums, tuples and mappings become what they hold. What neither format has becomes
+    its ``repr``: NaN is ``"nan"``, which ``float`` reads back, and an int beyond 64 bits its hexadecimal digits.
+    Memory addresses are left out of a ``repr``, and a lone surrogate is spelled as its escape.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else _utf8(value)
+    if kind is bool or value is None:
         return value
-    if isinstance(value, np.ndarray | np.generic):
-        return jsonable(value.tolist())  # bytes, dates and objects take another round
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
+    if kind is int:
+        return value if -(1 << 63) <= value < 1 << 64 else hex(value)
+    if kind is float:
+        return value if math.isfinite(value) else repr(value)
+    if kind is dict or isinstance(value, Mapping):
+        return {str(jsonable(key)): jsonable(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [jsonable(item) for item in value]
-    if isinstance(value, int | float | str):
-        return type(value).__base__(value) if type(value).__base__ in _PLAIN else str(value)
-    return repr(value)
+    return _unpacked(value)
 
 
-_PLAIN = frozenset({bool, int, float, str})
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
 
 
-def stream_of(info: Mapping[str, Any]) -> Any:
+def _unpacked(value: Any) -> Any:
+    """:func:`jsonable` of what is rare: arrays, enums, subclasses of the plain types, and everything else."""
+    if isinstance(value, np.ndarray | np.generic):
+        wide = _NARROWER.get(value.dtype.char)  # long doubles have no plain Python form
+        return jsonable((value if wide is None else value.astype(wide)).tolist())
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    for plain in (int, float):
+        if isinstance(value, plain):
+            return jsonable(plain(value))
+    if isinstance(value, str):
+        return jsonable(str.__str__(value))
+    return jsonable(_ADDRESS.sub("", repr(value)))
+
+
+_NARROWER = {"g": np.float64, "G": np.complex128}
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+
+
+def stream_of(info: Any) -> Any:
     """The stream in an ``info``, wherever it came from.
 
-    A plain info gives its ``Stream`` (an empty one where there is none), a vector info a list with one
-    ``Stream`` or ``None`` an environment, PettingZoo infos a dict of them by agent. In a vector row that ended
-    and was reset in the same step (``final_info``), the last events of the old episode come first.
+    A plain info gives its ``Stream`` (an empty one where there is none); a vector info, or the list of infos that
+    ``DictInfoToList`` makes of it, a list with one ``Stream`` or ``None`` an environment; PettingZoo infos a dict
+    of them by agent. Where a row ended and was reset in the same step (``final_info``), the last events of the
+    old episode come first.
     """
-    found = info.get("stream")
-    if isinstance(found, Stream):
-        return found
-    if isinstance(found, np.ndarray) or "final_info" in info:
-        return _vector_streams(info)
-    if found is None and info and all(isinstance(value, Mapping) for value in info.values()):
-        return {agent: stream_of(value) for agent, value in info.items()}
-    return Stream()
+    if isinstance(info, list | tuple):
+        return [stream_of(one) for one in info]
+    if _is_by_agent(info):
+        return {agent: stream_of(own) for agent, own in info.items()}
+    current, final = info.get("stream"), _final_of(info).get("stream")
+    if isinstance(current, np.ndarray):
+        old = [None] * len(current) if final is None else final
+        return [_joined(one, new) for one, new in zip(old, current, strict=True)]
+    return _joined(final, current) or Stream()
 
 
-def _vector_streams(info: Mapping[str, Any]) -> list[Stream | None]:
-    current = list(info.get("stream", ()))
-    final = info.get("final_info", {}).get("stream")
-    if final is None:
-        return current
-    joined: list[Stream | None] = []
-    for new, old in zip(current or [None] * len(final), final, strict=True):
-        joined.append(new if old is None else _join(old, new))
-    return joined
+def _final_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    final = info.get("final_info")
+    return final if isinstance(final, Mapping) else {}
 
 
-def _join(old: Stream, new: Stream | None) -> Stream:
-    return old if new is None else Stream(new.requests, old.events + new.events)
+def _joined(old: Stream | None, new: Stream | None) -> Stream | None:
+    if old is None or new is None:
+        return new or old
+    return Stream(new.requests, old.events + new.events)
 
 
-def messages_of(info: Mapping[str, Any], agent: str | None = None) -> list[dict[str, Any]]:
+def _is_by_agent(info: Mapping[str, Any]) -> bool:
+    """Whether these are PettingZoo infos, known by what every agent's holds; a plain info may hold dicts too."""
+    if "stream" in info or "final_info" in info or not all(isinstance(own, Mapping) for own in info.values()):
+        return False
+    return any("stream" in own or "trainable" in own for own in info.values())
+
+
+def messages_of(info: Any, agent: str | None = None) -> Any:
     """The chat messages that are new in ``info`` (on reset: the whole prompt), as role/content dictionaries.
 
-    Messages before one marked ``replace`` are left out: the history starts anew with it. ``agent`` picks one
-    agent of PettingZoo infos.
+    Where the history starts anew, with a message marked ``replace`` or with a new episode in the same step,
+    messages before that are left out. ``agent`` picks one agent of PettingZoo infos; without it they give a dict
+    of lists by agent, and a vector info gives a list of lists.
     """
-    stream = stream_of(info[agent] if agent is not None else info)
+    return _messages(stream_of(info if agent is None else info[agent]))
+
+
+def _messages(streams: Any) -> Any:
+    if isinstance(streams, dict):
+        return {agent: _messages(one) for agent, one in streams.items()}
+    if isinstance(streams, list):
+        return [_messages(one) for one in streams]
     new: list[dict[str, Any]] = []
-    for event in stream.of_kind(EventKind.MESSAGE):
-        if event.data.get("replace"):
+    for event in () if streams is None else streams.events:
+        if event.kind == EventKind.EPISODE_START or event.data.get("replace"):
             new.clear()
-        new.append(event.data)
+        if event.kind == EventKind.MESSAGE:
+            new.append(dict(event.data))
     return new
 
 
-def trainable(infos: Mapping[str, Any]) -> Any:
+def trainable(infos: Any) -> Any:
     """What a trainer multiplies its loss with: False where a step was no transition of the agent's own making.
 
-    That is on faults, on the reset row of next-step autoreset, and for an agent whose action was ignored. A
-    vector info gives a boolean array, a plain info a bool, PettingZoo infos a dict of bools by agent.
+    That is on faults, on resets and so on the reset row of next-step autoreset, and for an agent whose action was
+    ignored. A vector info gives a boolean array, a plain info a bool, PettingZoo infos a dict of bools by agent.
+    A row that ended and was reset in the same step counts as the step it was. Infos without a stream are taken
+    for transitions: a foreign environment has no way to say otherwise.
     """
-    found = infos.get("stream")
-    if isinstance(found, LazyStreams):
-        return found.trainable()
-    if isinstance(found, np.ndarray) or "final_info" in infos:
+    if isinstance(infos, list | tuple):
+        return np.array([trainable(info) for info in infos], dtype=np.bool_)
+    if _is_by_agent(infos):
+        return {agent: trainable(info) for agent, info in infos.items()}
+    if "trainable" in infos and "stream" not in infos:
+        return infos["trainable"]
+    if isinstance(infos.get("stream"), np.ndarray):
         return _trainable_rows(infos)
-    if found is None and infos and all(isinstance(value, Mapping) for value in infos.values()):
-        return {agent: trainable(value) for agent, value in infos.items()}
-    return "fault" not in infos and not _is_boundary(found)
+    infos = _final_of(infos) or infos
+    return not isinstance(infos.get("fault"), Fault) and not _is_boundary(infos.get("stream"))
 
 
 def _trainable_rows(infos: Mapping[str, Any]) -> NDArray[np.bool_]:
-    final = infos.get("final_info", {})
-    ended = final.get("stream", infos.get("stream"))
-    rows = infos.get("stream", ended)
-    mask = np.array([row is None or not _is_boundary(row) for row in rows], dtype=np.bool_)
-    if "final_info" in infos:
-        mask |= np.asarray(infos.get("_final_info", [row is not None for row in ended]), dtype=np.bool_)
-    for source in (infos, final):
-        if "_fault" in source:
-            mask &= ~source["_fault"]
+    streams, faults, final = infos["stream"], infos.get("fault"), _final_of(infos)
+    if isinstance(streams, LazyStreams):
+        mask = ~streams.untrainable
+    else:
+        mask = np.array([not _is_boundary(stream) for stream in streams], dtype=np.bool_)
+    if isinstance(faults, np.ndarray):
+        mask &= [not isinstance(fault, Fault) for fault in faults]
+    if "stream" in final:
+        ended = np.asarray(infos["_final_info"], dtype=np.bool_)
+        mask[ended] = _trainable_rows(final)[ended]
     return mask
 
 
@@ -241,64 +303,6 @@ _BOUNDARY = frozenset({EventKind.EPISODE_START, EventKind.IGNORED, EventKind.FAU
 
 def _is_boundary(stream: Stream | None) -> bool:
     return stream is not None and any(event.kind in _BOUNDARY for event in stream.events)
-
-
-class LazyStreams(np.ndarray):
-    """The streams of a native vector environment: an object array whose items are built when they are indexed.
-
-    Building 1,024 streams a step would cost a hundred times the step itself, and a trainer looks at few.
-    """
-
-    _build: Callable[[int], Stream]
-    _untrainable: NDArray[np.bool_]
-
-    def __new__(cls, build: Callable[[int], Stream], untrainable: NDArray[np.bool_]) -> LazyStreams:
-        """``build(i)`` gives the stream of row ``i``; ``untrainable`` marks rows that are no transition."""
-        self = np.ndarray.__new__(cls, untrainable.shape, dtype=object)
-        self._build = build
-        self._untrainable = untrainable
-        return self
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int | np.integer):
-            return self._build(range(len(self))[index])
-        return self.eager()[index]
-
-    def __iter__(self) -> Iterator[Stream]:
-        return (self._build(i) for i in range(len(self)))
-
-    def eager(self) -> NDArray[np.object_]:
-        """A plain object array with every stream built."""
-        built = np.empty(len(self), dtype=object)
-        for i in range(len(self)):
-            built[i] = self._build(i)
-        return built
-
-    def trainable(self) -> NDArray[np.bool_]:
-        """The rows that are transitions."""
-        return ~self._untrainable
-
-    def tolist(self) -> list[Stream]:
-        """All streams, as a list."""
-        return list(self)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        eager = [x.eager() if isinstance(x, LazyStreams) else x for x in inputs]
-        return getattr(ufunc, method)(*eager, **kwargs)
-
-    def __reduce__(self) -> Any:
-        return self.eager().__reduce__()
-
-    def __copy__(self) -> NDArray[np.object_]:
-        return self.eager()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NDArray[np.object_]:
-        return self.eager()
-
-    def __repr__(self) -> str:
-        return f"LazyStreams({len(self)} streams)"
-
-    __str__ = __repr__
 
 
 class Ledger:

@@ -16,22 +16,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
-from envweave_gym.seeding import checked_seed, draw_seeds, fresh_seed
-from envweave_gym.stream import (
-    AGENT,
-    Event,
-    EventKind,
-    LazyStreams,
-    Request,
-    RequestKind,
-    Stream,
-    jsonable,
-    number,
-)
+from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.lazy_streams import LazyStreams
+from envweave_gym.seeding import SeedRows, checked_seed
+from envweave_gym.stream import AGENT, Event, EventKind, Request, RequestKind, Stream, jsonable, number
 
 Bools = NDArray[np.bool_]
-_ALL_64 = (1 << 64) - 1
+Rows = NDArray[np.intp]
+_ONE = np.array(1)  # an array costs less beside an array than a Python int
 
 
 class NativeVectorEnv(VectorEnv[Any, Any, Any]):
@@ -58,12 +50,12 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(single_observation_space, num_envs)
         self.action_space = batch_space(single_action_space, num_envs)
         self.render_mode = None
-        self._max_steps = np.iinfo(np.int64).max if max_steps is None else max_steps
-        self._bases = np.array([fresh_seed() for _ in range(num_envs)], np.uint64)
-        self._counts = np.zeros(num_envs, np.int64)
-        self._seeds = self._bases
+        self._max_steps = np.array(np.iinfo(np.int64).max if max_steps is None else max_steps)
+        self._draws = SeedRows(num_envs)
+        self._seeds = np.zeros(num_envs, np.uint64)
+        self._episodes = np.full(num_envs, -1)
+        # Arrays that streams hold are replaced, never written to, once a call has returned.
         self._steps = np.zeros(num_envs, np.int64)
-        self._episodes = np.full(num_envs, -1, np.int64)
         self._seq = np.zeros(num_envs, np.int64)
         self._over: Bools = np.zeros(num_envs, np.bool_)
         self._started = False
@@ -73,14 +65,15 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     # What a subclass says
 
-    def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64]) -> None:
+    def begin(self, rows: Rows, seeds: NDArray[np.uint64]) -> None:
         """Start a new episode in ``rows`` with these seeds."""
         raise NotImplementedError
 
     def advance(self, actions: NDArray[np.int64], steps: NDArray[np.int64]) -> tuple[NDArray[np.float64], Bools]:
         """Act in all rows at once; fresh arrays of rewards and terminations. ``steps`` counts the steps before.
 
-        Rows that are about to be reset take part; what comes of them is thrown away.
+        ``actions`` count from 0 and are only to be read. Rows that are about to be reset take part; what comes of
+        them is thrown away.
         """
         raise NotImplementedError
 
@@ -95,6 +88,10 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     opening_events = 0
     """How many events :meth:`opening` tells."""
 
+    def row_state(self, row: int) -> dict[str, Any]:
+        """What the single environment shows of itself in ``episode_state``, as JSON."""
+        return {}
+
     # What users call
 
     def reset(
@@ -103,138 +100,131 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
         rest = dict(options or {})
         mask = self._checked_mask(rest.pop("reset_mask", None))
-        rows = np.flatnonzero(mask)
-        self._take_seeds(rows, self._seed_list(seed))
-        self._begin(rows)
+        given = self._seed_list(seed)
+        self._steps, self._seq = self._steps.copy(), self._seq.copy()
+        self._begin(mask.nonzero()[0], given)
         self._over = self._over & ~mask
         self._started = True
-        told = _Resets(self, mask.copy(), jsonable(rest)).stream
-        streams = LazyStreams(told, mask.copy())
-        seq = np.where(mask, self._seq, 0)
-        infos = {"stream": streams, "_stream": mask, "seq": seq, "_seq": mask.copy()}
+        streams = LazyStreams(_Resets(self, mask, jsonable(rest)).stream, mask)
+        infos = {"stream": streams, "_stream": mask.copy(), "seq": self._seq * mask, "_seq": mask.copy()}
         return self.observe(), infos
 
     def step(self, actions: Any) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
         """Act in every row."""
+        resetting = self._over
+        rows = self._rows_to_reset()
         chosen = self._checked_actions(actions)
-        resetting = self._rows_to_reset()
         rewards, terminated = self.advance(chosen, self._steps)
-        self._steps += 1
+        self._steps = self._steps + _ONE
         truncated = self._steps >= self._max_steps
-        if resetting is not None:
-            rewards[resetting] = 0.0
-            terminated[resetting] = False
-            truncated[resetting] = False
-        over = terminated | truncated
-        self._seq = self._seq + 1
-        self._seq += over
-        self._seq += rewards != 0
-        if resetting is not None:
-            self._autoreset(resetting)
-        self._over = over
-        moment = _Steps(self, chosen, rewards, terminated, truncated, resetting)
-        streams = LazyStreams(moment.stream, self._nobody if resetting is None else resetting)
-        infos: dict[str, Any] = {"stream": streams, "_stream": self._everyone, "seq": self._seq, "_seq": self._everyone}
+        if rows.size:
+            rewards[rows], terminated[rows], truncated[rows] = 0.0, False, False
+        self._over = over = terminated | truncated
+        self._seq = self._seq + _ONE
+        self._seq += over.view(np.int8) + (rewards != 0.0)
+        if rows.size:
+            self._begin(rows, None)
+        streams = LazyStreams(_Steps(self, chosen, rewards, terminated, truncated, resetting).stream, resetting)
+        infos = {"stream": streams, "_stream": self._everyone, "seq": self._seq.copy(), "_seq": self._everyone}
         if self.autoreset_mode is AutoresetMode.SAME_STEP and over.any():
-            return self._same_step(rewards, terminated, truncated, infos)
+            self._reset_in_same_step(infos)
         return self.observe(), rewards, terminated, truncated, infos
 
     def state(self) -> tuple[dict[str, Any], ...]:
-        """The metadata of every row's episode."""
-        pairs = zip(self._episodes.tolist(), self._steps.tolist(), strict=True)
-        return tuple({"episode": episode, "step_count": steps} for episode, steps in pairs)
+        """What ``state()`` of each single environment would give."""
+        pairs = enumerate(zip(self._episodes.tolist(), self._steps.tolist(), strict=True))
+        return tuple(
+            {"episode": episode, "step_count": steps, **self.row_state(row)} for row, (episode, steps) in pairs
+        )
 
     # Inside
 
-    def _rows_to_reset(self) -> Bools | None:
+    def _rows_to_reset(self) -> Rows:
         """The rows whose step is a reset; in the other modes a row that is over must not be stepped."""
-        if not self._over.any():
-            if not self._started:
-                raise ResetNeeded(f"{self._name}: step() was called before reset(); call reset() first")
-            return None
-        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            return self._over
-        rows = np.flatnonzero(self._over)[:5].tolist()
-        raise ResetNeeded(
-            f"{self._name}: step() was called after the episodes of rows {rows} ended; "
-            "call reset(options={'reset_mask': …}) for them"
-        )
+        if not self._started:
+            raise ResetNeeded(f"{self._name}: step() was called before reset(); call reset() first")
+        rows = self._over.nonzero()[0]
+        if rows.size and self.autoreset_mode is not AutoresetMode.NEXT_STEP:
+            raise ResetNeeded(
+                f"{self._name}: step() was called after the episodes of rows {shown(rows.tolist())} ended; "
+                "call reset(options={'reset_mask': …}) for them"
+            )
+        return rows
 
-    def _autoreset(self, mask: Bools) -> None:
-        rows = np.flatnonzero(mask)
-        self._take_seeds(rows, None)
-        self._begin(rows)
-
-    def _same_step(
-        self, rewards: NDArray[np.float64], terminated: Bools, truncated: Bools, infos: dict[str, Any]
-    ) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
+    def _reset_in_same_step(self, infos: dict[str, Any]) -> None:
         """Reset the rows that just ended, with their last observations and streams kept as final."""
-        over, last = self._over, self.observe()
+        over, ended, last = self._over, infos["stream"], self.observe()
+        rows = over.nonzero()[0]
         final_obs = np.full(self.num_envs, None, dtype=object)
-        for row in np.flatnonzero(over).tolist():
+        for row in rows.tolist():
             final_obs[row] = last[row]
-        ended = infos["stream"]
-        final_seq = np.where(over, self._seq, 0)
-        self._seq = self._seq.copy()
-        self._autoreset(over)
-        self._over = self._nobody.copy()
-        opened = _Resets(self, over.copy(), {}).stream
-        streams = LazyStreams(lambda row: opened(row) if over[row] else ended[row], self._nobody)
+        final_seq = self._seq * over
+        self._steps, self._seq, self._over = self._steps.copy(), self._seq.copy(), self._nobody
+        self._begin(rows, None)
+        opened = _Resets(self, over, {}).stream
+        infos["stream"] = LazyStreams(lambda row: opened(row) or ended[row], over)
+        infos["seq"] = self._seq.copy()
+        infos["final_obs"], infos["_final_obs"] = final_obs, over.copy()
         final = LazyStreams(lambda row: ended[row] if over[row] else None, self._nobody)
-        infos.update(stream=streams, seq=self._seq)
-        infos.update(final_obs=final_obs, _final_obs=over.copy(), _final_info=over.copy())
         infos["final_info"] = {"stream": final, "_stream": over.copy(), "seq": final_seq, "_seq": over.copy()}
-        return self.observe(), rewards, terminated, truncated, infos
+        infos["_final_info"] = over.copy()
 
-    def _begin(self, rows: NDArray[np.intp]) -> None:
+    def _begin(self, rows: Rows, given: list[int | None] | None) -> None:
+        """Start episodes in ``rows``, with the seeds given or drawn."""
+        seeds = self._draws.next(rows, given)
+        self._seeds = self._seeds.copy()
+        self._seeds[rows] = seeds
         self._steps[rows] = 0
         self._episodes[rows] += 1
         self._seq[rows] = self.opening_events
-        self.begin(rows, self._seeds[rows])
-
-    def _take_seeds(self, rows: NDArray[np.intp], given: list[int | None] | None) -> None:
-        """Give ``rows`` their seeds: the given ones, or drawn from the last given of each row."""
-        self._counts[rows] += 1
-        seeds = self._seeds.copy()
-        seeds[rows] = draw_seeds(self._bases[rows], self._counts[rows])
-        for row in [] if given is None else rows.tolist():
-            seed = given[row]
-            if seed is not None:
-                self._bases[row] = seeds[row] = seed & _ALL_64
-                self._counts[row] = 0
-        self._seeds = seeds
+        self.begin(rows, seeds)
 
     def _seed_list(self, seed: Any) -> list[int | None] | None:
+        """A seed for every row, or ``None`` where the rows draw their own."""
+        if isinstance(seed, np.ndarray):
+            seed = seed.tolist()
+        if isinstance(seed, list | tuple):
+            if len(seed) != self.num_envs:
+                raise InvalidArgument(
+                    f"{self._name}: {len(seed)} seeds were given for {self.num_envs} environments; give one each"
+                )
+            return [None if one is None else checked_seed(one, self._name) for one in seed]
         if seed is None:
             return None
-        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
-            if len(seed) != self.num_envs:
-                raise InvalidArgument(f"{self._name}: {len(seed)} seeds were given for {self.num_envs} environments")
-            return [None if one is None else checked_seed(one, self._name) for one in seed]
         first = checked_seed(seed, self._name)
-        return [first + row for row in range(self.num_envs)]
+        return [checked_seed(first + row, self._name) for row in range(self.num_envs)]
 
     def _checked_mask(self, mask: Any) -> Bools:
         if mask is None:
-            return np.ones(self.num_envs, np.bool_)
+            return self._everyone
         if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)):
-            raise InvalidArgument(f"{self._name}: options['reset_mask'] must be a bool array of shape ({self.num_envs},)")
+            raise InvalidArgument(
+                f"{self._name}: options['reset_mask'] is {shown(mask)}; give a bool array of shape ({self.num_envs},)"
+            )
         if not mask.any():
             raise InvalidArgument(f"{self._name}: options['reset_mask'] names no row to reset; set one to True")
+        if not self._started and not mask.all():
+            raise InvalidArgument(
+                f"{self._name}: options['reset_mask'] leaves out rows that never began; first call reset() without it"
+            )
         return mask.copy()
 
     def _checked_actions(self, actions: Any) -> NDArray[np.int64]:
-        given = np.asarray(actions)
+        """The actions counted from 0, in an array of their own."""
+        try:
+            given = np.asarray(actions)
+        except ValueError:  # rows of different lengths
+            given = np.empty(0)
         if given.shape != (self.num_envs,) or given.dtype.kind not in "iu":
-            raise InvalidAction(
-                f"{self._name}: actions of shape {given.shape} and type {given.dtype} are not in {self.action_space}"
-            )
+            raise InvalidAction(f"{self._name}: actions {shown(actions)} are not in {self.action_space}")
         space = self.single_action_space
-        offset = (given - space.start).astype(np.uint64) if space.start else given.astype(np.uint64)
-        if offset.max() >= space.n:
-            row = int(np.flatnonzero(offset >= np.uint64(space.n))[0])
+        offset = given.astype(np.int64)
+        if space.start:
+            offset -= space.start
+        if offset.view(np.uint64).max() >= space.n:  # below 0 is far above any n
+            row = int((offset.view(np.uint64) >= np.uint64(space.n)).nonzero()[0][0])
             raise InvalidAction(f"{self._name}: action {given[row]} of row {row} is not in {space}")
-        return offset.view(np.int64)
+        return offset
 
     @property
     def _name(self) -> str:
@@ -267,24 +257,25 @@ class _Steps:
         rewards: NDArray[np.float64],
         terminated: Bools,
         truncated: Bools,
-        resetting: Bools | None,
+        resetting: Bools,
     ) -> None:
-        self._actions, self._start = actions, int(env.single_action_space.start)
+        self._actions, self._start = actions, env.single_action_space.start
         self._rewards, self._terminated, self._truncated = rewards.copy(), terminated.copy(), truncated.copy()
-        self._seq, self._turns = env._seq, env._steps.copy()
-        self._resets = None if resetting is None else _Resets(env, resetting, {}).stream
-        self._resetting = resetting
+        self._seq, self._turns = env._seq, env._steps
+        self._reset = _Resets(env, resetting, {}).stream
 
     def stream(self, row: int) -> Stream:
-        if self._resets is not None and self._resetting is not None and self._resetting[row]:
-            return self._resets(row) or Stream()
+        opened = self._reset(row)
+        if opened is not None:
+            return opened
         seq, turn = int(self._seq[row]), int(self._turns[row])
         ends = {"terminated": bool(self._terminated[row]), "truncated": bool(self._truncated[row])}
         over, reward = any(ends.values()), float(self._rewards[row])
         first = seq - over - (reward != 0)
-        events = (Event(first, EventKind.ACT, AGENT, None, {"action": int(self._actions[row]) + self._start}),)
+        action = int(self._actions[row]) + int(self._start)
+        events = (Event(first, EventKind.ACT, AGENT, None, {"action": action}),)
         if reward:
-            events += (Event(first + 1, EventKind.REWARD, AGENT, None, {"reward": reward}),)
+            events += (Event(first + 1, EventKind.REWARD, AGENT, None, {"reward": jsonable(reward)}),)
         if over:
             end = Event(seq, EventKind.EPISODE_END, None, None, ends)
             return Stream((Request(seq, RequestKind.RESET, None, turn),), (*events, end))

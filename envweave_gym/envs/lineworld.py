@@ -10,11 +10,14 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envweave_gym.seeding import HashedRandomness, chance, mix, mix_many
+from envweave_gym.faults import shown
+from envweave_gym.seeding import GOLDEN, HashedRandomness, chance, constant, mix, mix_many
 from envweave_gym.vector import NativeVectorEnv
 
 GOAL_REWARD, STEP_REWARD = 1.0, -0.01
+LONGEST = 1_000_000
 _NOISE = 1
+_FIRST, _ONE, _HALF = np.array(0), np.array(1), constant(32)
 
 
 class LineWorldEnv(HashedRandomness, gym.Env[NDArray[np.float32], int]):
@@ -56,8 +59,8 @@ class LineWorldEnv(HashedRandomness, gym.Env[NDArray[np.float32], int]):
         return self._observation(), GOAL_REWARD if there else STEP_REWARD, there, False, {}
 
     def _observation(self) -> NDArray[np.float32]:
-        scale = 1.0 / (self.length - 1)
-        return np.array((self._place * scale, self._goal * scale), np.float32)
+        last = self.length - 1
+        return np.array((self._place / last, self._goal / last), np.float32)
 
     def render(self) -> Any:
         """The line as text, or as a strip of coloured cells."""
@@ -99,43 +102,57 @@ class LineWorldVectorEnv(NativeVectorEnv):
             max_steps=max_steps,
         )
         self.length, self.slip = length, slip
-        self._slipping = np.uint64(chance(slip))
-        self._keys = np.zeros(num_envs, np.uint64)
+        self._slipping = constant(chance(slip))
+        self._last, self._cells = np.array(length - 1), _cells(length)
+        self._noise = np.zeros(num_envs, np.uint64)
         self._places = np.zeros(num_envs, np.int64)
         self._goals = np.zeros(num_envs, np.int64)
         self._seen = np.zeros((num_envs, 2), np.float32)
+        self._costs = np.full(num_envs, STEP_REWARD)
 
     def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64]) -> None:
         """Put walkers and goals on different cells."""
-        draws = (mix_many(seeds) >> np.uint64(32)).view(np.int64)
-        places = draws % self.length
-        goals = (places + 1 + draws // self.length % (self.length - 1)) % self.length
-        self._keys[rows], self._places[rows], self._goals[rows] = seeds, places, goals
-        self._seen[rows, 1] = goals * (1.0 / (self.length - 1))
+        draws = (mix_many(seeds) >> _HALF).view(np.int64)
+        others, places = np.divmod(draws, self._last + _ONE)
+        goals = (places + _ONE + others % self._last) % (self._last + _ONE)
+        self._noise[rows], self._places[rows], self._goals[rows] = seeds + GOLDEN, places, goals
+        self._seen[rows, 1] = self._cells[goals]
 
     def advance(
         self, actions: NDArray[np.int64], steps: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Walk one cell in every row."""
         if self.slip:
-            actions = actions ^ (mix_many(self._keys, steps + _NOISE) < self._slipping)
+            actions = actions ^ (mix_many(self._noise) < self._slipping)
+            self._noise += GOLDEN
         places = self._places
         places += actions
         places += actions
-        places -= 1
-        np.maximum(places, 0, out=places)
-        np.minimum(places, self.length - 1, out=places)
+        places -= _ONE
+        np.maximum(places, _FIRST, out=places)
+        np.minimum(places, self._last, out=places)
         there = places == self._goals
-        return np.where(there, GOAL_REWARD, STEP_REWARD), there
+        rewards = self._costs.copy()
+        rewards[there] = GOAL_REWARD
+        return rewards, there
 
     def observe(self) -> NDArray[np.float32]:
         """The places of walkers and goals."""
-        np.multiply(self._places, 1.0 / (self.length - 1), out=self._seen[:, 0], casting="unsafe")
+        self._seen[:, 0] = self._cells[self._places]
         return self._seen.copy()
+
+    def row_state(self, row: int) -> dict[str, Any]:
+        """Where walker and goal are."""
+        return {"place": int(self._places[row]), "goal": int(self._goals[row]), "length": self.length}
+
+
+def _cells(length: int) -> NDArray[np.float32]:
+    """Where each cell is seen."""
+    return (np.arange(length) / (length - 1)).astype(np.float32)
 
 
 def _check(length: int, slip: float) -> None:
-    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-        raise ValueError(f"length={length!r} is not a line; give an int >= 2")
+    if isinstance(length, bool) or not isinstance(length, int) or not 2 <= length <= LONGEST:
+        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {LONGEST}")
     if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
-        raise ValueError(f"slip={slip!r} is not a probability; give a number in [0, 1)")
+        raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")

@@ -3,8 +3,8 @@
     python -m envweave_gym.training.lineworld --num-envs 16 --episodes 400
 
 The policy is a softmax over a linear function of the observation. Each update plays ``horizon`` vector steps,
-discounts the rewards back from the ends of the episodes, and follows the gradient of REINFORCE with Adam. Rows
-that were no transition of the policy's own (resets, faults) are masked out by ``trainable(infos)``.
+discounts the rewards back from the ends of the episodes, and follows the gradient of REINFORCE with Adam.
+Rows that were no transition of the policy's own (resets, faults) are masked out by ``trainable(infos)``.
 """
 
 from __future__ import annotations

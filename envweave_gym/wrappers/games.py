@@ -1,227 +1,405 @@
 """The stream of PettingZoo environments: who must act, what happened, and only what each agent may see.
 
-``infos[agent]`` holds ``stream`` (all open requests, and the events visible to the agent), ``seq`` (the number
-of the last event) and ``active`` (whether the agent must act now), from the reset on.
+``infos[agent]`` holds ``stream`` (all open requests, and the events visible to the agent), ``seq`` (the
+number of the last event) and ``active`` (whether the agent must act now), from the reset on.
+
+Agents who are asked at once do not see each other's actions before all of them have acted: what they do is
+held back until their round is closed. So a simultaneous game keeps its meaning when it is played one agent at
+a time, and its AEC and its parallel form write the same events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
+from gymnasium.spaces import Space
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec_wrapper
+from pettingzoo.utils.env import AECIterable
 from pettingzoo.utils.wrappers import BaseParallelWrapper, BaseWrapper
 
-from envweave_gym.faults import InvalidAction, ResetNeeded
-from envweave_gym.protocols import own_state
+from envweave_gym.actions import REFUSED, Admission, admission
+from envweave_gym.faults import EnvweaveError, InvalidAction, ResetNeeded, shown
+from envweave_gym.protocols import layers, own_state
 from envweave_gym.seeding import Seeds
-from envweave_gym.spaces import membership
 from envweave_gym.stream import Emitter, EventKind, Ledger, Request, RequestKind, Stream, jsonable
 
+Infos = dict[str, dict[str, Any]]
+ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]
 
-class _Narrator:
-    """What both kinds of game share: the ledger of the episode, seeds, and checks of actions."""
+
+class AsksSeveral(Protocol):
+    """What an AEC environment may offer beside PettingZoo's interface: asking several agents at once.
+
+    ``agent_selection`` is one of them, and once it has acted the next of them. They are one round: nobody
+    sees its actions before all have acted. The environment breaks it off by asking somebody else.
+    """
+
+    def agents_to_act(self) -> list[str]:
+        """The agents whose action is awaited now."""
+        ...
+
+
+class Narrator:
+    """Keeps the record of an episode, and refuses misuse in one sentence: what both kinds of stream share."""
 
     def __init__(self, core: Any, name: str | None) -> None:
         self.core = core
         self.name = name or str(core)
-        self.seeds = Seeds(self.name)
         self.ledger = Ledger()
         self.episode = -1
+        self._seeds = Seeds(self.name)
+        self._lost = False
+        self._admissions: dict[str, tuple[Space[Any], Admission]] = {}
+        self._own_events()
 
-    def begin(self, seed: int, options: dict[str, Any] | None) -> None:
+    @property
+    def live(self) -> bool:
+        """Whether there is an episode: one was begun, and none of its calls has failed."""
+        return self.episode >= 0 and not self._lost
+
+    def reset(self, env: Any, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset ``env`` with a seed, given or drawn, and begin the record."""
+        chosen = self._seeds.next(seed)
+        self._own_events()
+        self._lost = True
+        result = env.reset(seed=chosen, options=options)
+        self._lost = False
         self.episode += 1
         self.ledger = Ledger()
-        start: dict[str, Any] = {"seed": seed}
+        start: dict[str, Any] = {"seed": chosen}
         if options:
             start["options"] = jsonable(options)
         self.ledger.write(EventKind.EPISODE_START, **start)
-        self.adopt()
+        self.ledger.adopt(self._own_events())
+        return result
 
-    def adopt(self) -> None:
-        if isinstance(self.core, Emitter):
-            self.ledger.adopt(self.core.take_events())
+    def play(self, step: Callable[[Any], Any], action: Any) -> Any:
+        """Call ``step``; an exception of the environment's own ends the episode, and is raised."""
+        try:
+            return step(action)
+        except EnvweaveError:
+            raise
+        except Exception:
+            self._lost = True
+            raise
 
-    def rewarded(self, rewards: dict[str, float]) -> None:
+    def admit(self, env: Any, agent: str, action: Any) -> Any:
+        """The JSON form of an action in the agent's space; masks are the environment's own affair."""
+        space = env.action_space(agent)
+        known = self._admissions.get(agent)
+        if known is None or known[0] is not space:
+            known = self._admissions[agent] = space, admission(space)
+        admitted = known[1](action)
+        if admitted is REFUSED:
+            raise InvalidAction(f"{self.name}: action {shown(action)} of {agent} is not in {space}")
+        return admitted
+
+    def admit_all(self, env: Any, asked: Iterable[str], actions: Any) -> dict[str, Any]:
+        """The JSON form of the actions of those who are asked; the others may be there or not."""
+        if not isinstance(actions, Mapping):
+            raise InvalidAction(f"{self.name}: step() takes a dict of actions by agent, not {shown(actions)}")
+        known = getattr(env, "possible_agents", None) or env.agents
+        for agent in actions:
+            if agent not in known:
+                raise InvalidAction(
+                    f"{self.name}: {agent!r} is no agent; there are {', '.join(map(repr, known))}"
+                )
+        admitted: dict[str, Any] = {}
+        for agent in asked:
+            if agent not in actions:
+                raise InvalidAction(f"{self.name}: {agent} must act, and there is no action of it; give one")
+            admitted[agent] = self.admit(env, agent, actions[agent])
+        return admitted
+
+    def ignored(self, actions: Mapping[str, Any]) -> None:
+        """Write down the actions of agents who were not asked, for their eyes alone."""
+        for agent, action in actions.items():
+            self.ledger.write(EventKind.IGNORED, agent, to=(agent,), action=jsonable(action))
+
+    def acted(self, actions: Mapping[str, Any], rewards: Mapping[str, float]) -> None:
+        """Write down a round: what the agents did, what the environment told, what they earned."""
+        for agent, action in actions.items():
+            self.ledger.write(EventKind.ACT, agent, action=action)
+        self.ledger.turn += 1
+        self.ledger.adopt(self._own_events())
         for agent, reward in rewards.items():
             if reward:
                 self.ledger.write(EventKind.REWARD, agent, to=(agent,), reward=float(reward))
 
     def ended(self, agent: str, terminated: bool, truncated: bool) -> None:
-        self.ledger.write(EventKind.EPISODE_END, agent, terminated=bool(terminated), truncated=bool(truncated))
+        """Write down that the agent's part is over."""
+        self.ledger.write(
+            EventKind.EPISODE_END, agent, terminated=bool(terminated), truncated=bool(truncated)
+        )
 
-    def requests(self, asked: Iterable[str], over: bool) -> tuple[Request, ...]:
+    def requests(self, asked: Iterable[str], *, over: bool) -> tuple[Request, ...]:
+        """The open requests."""
         seq, turn = self.ledger.seq, self.ledger.turn
         if over:
             return (Request(seq, RequestKind.RESET, None, turn),)
-        return tuple(Request(seq, RequestKind.ACT, agent, turn) for agent in asked)
+        return tuple([Request(seq, RequestKind.ACT, agent, turn) for agent in asked])
 
-    def info(self, own: dict[str, Any], agent: str, requests: tuple[Request, ...], since: int) -> dict[str, Any]:
+    def info(
+        self, own: Mapping[str, Any], agent: str, requests: tuple[Request, ...], since: int
+    ) -> dict[str, Any]:
+        """A fresh info of the agent, with the events after number ``since``."""
         stream = Stream(requests, self.ledger.since(since, agent))
-        return {**own, "stream": stream, "seq": self.ledger.seq, "active": agent in stream.agents()}
+        active = any(request.agent == agent for request in requests)
+        return {**own, "stream": stream, "seq": self.ledger.seq, "active": active}
 
-    def check(self, env: Any, agent: str, action: Any) -> None:
-        space = env.action_space(agent)
-        if not membership(space)(action):
-            given = repr(action)[:80]
-            raise InvalidAction(f"{self.name}: action {given} of {agent} is not in {space}")
+    def check_begun(self, call: str) -> None:
+        """Refuse a call that needs an episode, before the first."""
+        if self.episode < 0:
+            raise self.refusal(call)
 
-    def refuse(self, started: bool) -> ResetNeeded:
-        when = "after the episode ended" if started else "before reset()"
-        return ResetNeeded(f"{self.name}: step() was called {when}; call reset()")
+    def refusal(self, call: str = "step") -> ResetNeeded:
+        """Why a call has to wait for a reset."""
+        when = "before reset()" if self.episode < 0 else "after the episode ended"
+        return ResetNeeded(f"{self.name}: {call}() was called {when}; call reset()")
+
+    def no_step(self, actions: Any) -> ParallelStep:
+        """A parallel step when nobody lives: nothing for nothing after the end, else a refusal."""
+        if self.episode < 0 or not isinstance(actions, Mapping) or actions:
+            raise self.refusal()
+        return {}, {}, {}, {}, {}
 
     def state(self) -> dict[str, Any]:
+        """The episode's number, the rounds played in it, and the environment's own fields."""
         return {"episode": self.episode, "step_count": self.ledger.turn, **own_state(self.core)}
+
+    def _own_events(self) -> Any:
+        return self.core.take_events() if isinstance(self.core, Emitter) else ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_admissions": {}}
 
 
 class AECStream(BaseWrapper[str, Any, Any]):
-    """Gives an AEC environment its stream: an agent reads in ``infos`` all it may see since it acted last."""
+    """Gives an AEC environment its stream: an agent reads in ``infos`` all it may see since it acted last.
+
+    A wrong action raises :class:`InvalidAction` and nothing is done; a call out of order raises
+    :class:`ResetNeeded`. An exception of the environment is raised, and ends the episode.
+    """
 
     def __init__(self, env: AECEnv[str, Any, Any], *, name: str | None = None) -> None:
         """``name`` is what errors call the environment: its ID, where it has one."""
         super().__init__(env)
-        self._narrator = _Narrator(env.unwrapped, name)
-        self._acted_at: dict[str, int] = {}
-        self._done: set[str] = set()
-        self._infos: dict[str, dict[str, Any]] = {}
+        self.narrator = Narrator(env.unwrapped, name)
+        self._several: AsksSeveral | None = next(
+            (layer for layer in layers(env) if hasattr(type(layer), "agents_to_act")), None
+        )
+        self._simultaneous = any(isinstance(layer, parallel_to_aec_wrapper) for layer in layers(env))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._agents: list[str] = []
+        self._live: list[str] = []
+        self._selected = ""
+        self._asked: list[str] = []
+        self._held: dict[str, Any] = {}
+        self._earned: dict[str, float] = {}
+        self._ended: set[str] = set()
+        self._read: dict[str, int] = {}
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._requests: tuple[Request, ...] | None = None
+        self._infos: Infos = {}
 
     @property
-    def infos(self) -> dict[str, dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The agents that have not left; none before the first reset, and after a failure."""
+        return self._agents if self.narrator.live else []
+
+    @property
+    def infos(self) -> Infos:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The environment's own infos with the stream."""
-        return self._infos
+        return {agent: self._info(agent) for agent in self.agents}
+
+    def _info(self, agent: str) -> dict[str, Any]:
+        info = self._infos.get(agent)
+        if info is None:
+            read = self._read.get(agent, -1)
+            info = self.narrator.info(self.env.infos[agent], agent, self.requests(), read)
+            self._infos[agent] = info
+        return info
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Start an episode."""
-        chosen = self._narrator.seeds.next(seed)
-        self.env.reset(seed=chosen, options=options)
-        self._narrator.begin(chosen, options)
-        self._acted_at, self._done = {}, set()
-        self._refresh()
+        """Start an episode; its seed is in the ``episode_start`` event."""
+        self.narrator.reset(self.env, seed, options)
+        self._begin()
+        self._ask()
 
     def step(self, action: Any) -> None:
         """Let the selected agent act; one that is done takes ``None`` and leaves."""
-        narrator = self._narrator
-        if narrator.episode < 0 or not self.env.agents:
-            raise narrator.refuse(started=narrator.episode >= 0)
-        agent = self.env.agent_selection
-        if agent in self._done:
+        narrator, env, agent = self.narrator, self.env, self._selected
+        if not self.agents:
+            raise narrator.refusal()
+        if agent not in self._live:
             self._leave(agent, action)
             return
-        narrator.check(self.env, agent, action)
-        before = narrator.ledger.seq
-        self.env.step(action)
-        self._acted_at[agent] = before
-        narrator.ledger.turn += 1
-        narrator.ledger.write(EventKind.ACT, agent, action=jsonable(action))
-        narrator.adopt()
-        narrator.rewarded(self.env.rewards)
-        self._note_ends()
+        admitted = narrator.admit(env, agent, action)
+        narrator.play(env.step, action)
+        self._read[agent] = narrator.ledger.seq
+        self._held[agent] = admitted
+        for earner, reward in env.rewards.items():
+            if reward:
+                self._earned[earner] = self._earned.get(earner, 0.0) + float(reward)
+        waiting = [other for other in self._asked if other != agent]
+        self._ask()
+        done = [one for one in self._agents if one not in self._live and one not in self._ended]
+        if done or not self._asked or any(one not in waiting for one in self._asked):
+            self._close_round(done)
         self._refresh()
+
+    def _close_round(self, done: list[str]) -> None:
+        self.narrator.acted(self._held, self._earned)
+        for agent in done:
+            self._ended.add(agent)
+            self.narrator.ended(agent, self.env.terminations[agent], self.env.truncations[agent])
+        self._held, self._earned = {}, {}
+        if self._simultaneous:
+            self._ask()
 
     def _leave(self, agent: str, action: Any) -> None:
         if action is not None:
-            raise InvalidAction(f"{self._narrator.name}: {agent} is done and takes no action but None")
-        self.env.step(None)
+            raise InvalidAction(f"{self.narrator.name}: {agent} is done and takes no action but None")
+        self.narrator.play(self._take_out, agent)
+        self._ask()
         self._refresh()
 
-    def _note_ends(self) -> None:
-        for agent in self.env.agents:
-            terminated, truncated = self.env.terminations[agent], self.env.truncations[agent]
-            if (terminated or truncated) and agent not in self._done:
-                self._done.add(agent)
-                self._narrator.ended(agent, terminated, truncated)
+    def _take_out(self, agent: str) -> None:
+        self.env.step(None)
+        if agent in self.env.agents:
+            raise RuntimeError(f"{self.narrator.name}: {agent} is done, and step(None) left it in agents")
 
-    def _refresh(self) -> None:
-        requests = self.requests()
-        self._infos = {
-            agent: self._narrator.info(own, agent, requests, self._acted_at.get(agent, -1))
-            for agent, own in self.env.infos.items()
-        }
+    def _ask(self) -> None:
+        """Look once who is there, who lives and who must act: attributes of wrapped environments are dear."""
+        env = self.env
+        terminated, truncated = env.terminations, env.truncations
+        self._agents, self._selected = env.agents, env.agent_selection
+        self._live = [agent for agent in self._agents if not (terminated[agent] or truncated[agent])]
+        if self._selected not in self._live:
+            self._asked = []
+            return
+        others: Iterable[str] = ()
+        if self._simultaneous:
+            others = [agent for agent in self._live if agent not in self._held]
+        elif self._several is not None:
+            others = [agent for agent in self._several.agents_to_act() if agent in self._live]
+        self._asked = [self._selected, *(agent for agent in others if agent != self._selected)]
+
+    def live_agents(self) -> list[str]:
+        """The agents whose part is not over."""
+        return self._live if self.narrator.live else []
+
+    def asked(self) -> list[str]:
+        """Whose action is awaited, the selected agent's first; nobody's while that one is done."""
+        return self._asked if self.narrator.live else []
 
     def requests(self) -> tuple[Request, ...]:
         """Who must answer now."""
-        live = [agent for agent in self.env.agents if agent not in self._done]
-        asked = [self.env.agent_selection] if live else []
-        return self._narrator.requests([agent for agent in asked if agent in live], over=not live)
+        if self._requests is None:
+            self._requests = self.narrator.requests(self.asked(), over=not self.live_agents())
+        return self._requests
+
+    def ignore(self, actions: Mapping[str, Any]) -> None:
+        """Record actions of agents who were not asked."""
+        self.narrator.ignored(actions)
+        self._refresh()
+
+    def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """What the selected agent knows: observation, reward since it acted last, ends, info."""
+        if not self.agents:
+            raise self.narrator.refusal("last")
+        env, agent = self.env, self._selected
+        observation = env.observe(agent) if observe else None
+        ends = env.terminations[agent], env.truncations[agent]
+        return observation, env._cumulative_rewards[agent], *ends, self._info(agent)
+
+    def observe(self, agent: str) -> Any:
+        """What ``agent`` observes."""
+        self.narrator.check_begun("observe")
+        return self.env.observe(agent)
+
+    def render(self) -> Any:
+        """What the environment draws."""
+        self.narrator.check_begun("render")
+        return self.env.render()
+
+    def agent_iter(self, max_iter: int = 2**63) -> AECIterable[str, Any, Any]:
+        """The agents as their turns come."""
+        self.narrator.check_begun("agent_iter")
+        return super().agent_iter(max_iter)
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
-        return self._narrator.state()
+        return self.narrator.state()
 
     @property
     def ledger(self) -> Ledger:
         """The numbered events of the episode: the operator's view, with everything hidden in it."""
-        return self._narrator.ledger
+        return self.narrator.ledger
 
 
 class ParallelStream(BaseParallelWrapper[str, Any, Any]):
-    """Gives a ParallelEnv its stream: every live agent is asked, and reads what it may see of the last step."""
+    """Gives a ParallelEnv its stream: every live agent is asked, and reads what it may see of the last step.
+
+    Wrong actions, calls out of order and exceptions of the environment are treated as by :class:`AECStream`.
+    """
 
     def __init__(self, env: ParallelEnv[str, Any, Any], *, name: str | None = None) -> None:
         """``name`` is what errors call the environment: its ID, where it has one."""
         super().__init__(env)
-        self._narrator = _Narrator(env.unwrapped, name)
+        self.narrator = Narrator(env.unwrapped, name)
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode."""
-        chosen = self._narrator.seeds.next(seed)
-        observations, infos = self.env.reset(seed=chosen, options=options)
-        self._narrator.begin(chosen, options)
+    @property
+    def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The live agents; none before the first reset, and after a failure."""
+        return self.env.agents if self.narrator.live else []
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Infos]:
+        """Start an episode; its seed is in the ``episode_start`` event."""
+        observations, infos = self.narrator.reset(self.env, seed, options)
         return observations, self._with_stream(infos, -1)
 
-    def step(self, actions: dict[str, Any]) -> Any:
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
         """Let every live agent act; actions of agents that are done are ignored and recorded."""
-        narrator = self._narrator
-        live = list(self.env.agents) if narrator.episode >= 0 else []
+        narrator, live = self.narrator, list(self.agents)
         if not live:
-            if narrator.episode >= 0 and not actions:
-                return {}, {}, {}, {}, {}
-            raise narrator.refuse(started=narrator.episode >= 0)
-        asked = asked_actions(narrator, self.env, live, actions)
-        before = narrator.ledger.seq
-        results = self.env.step(asked)
-        ignored = {agent: action for agent, action in actions.items() if agent not in asked}
-        record_actions(narrator, asked, ignored)
-        narrator.ledger.turn += 1
-        narrator.adopt()
+            return narrator.no_step(actions)
+        admitted = narrator.admit_all(self.env, live, actions)
+        chosen = {agent: actions[agent] for agent in live}
+        results = narrator.play(self.env.step, chosen)
         observations, rewards, terminations, truncations, infos = results
-        narrator.rewarded(rewards)
+        before = narrator.ledger.seq
+        if len(actions) > len(live):
+            narrator.ignored({agent: action for agent, action in actions.items() if agent not in chosen})
+        narrator.acted(admitted, rewards)
         for agent in live:
             if terminations[agent] or truncations[agent]:
                 narrator.ended(agent, terminations[agent], truncations[agent])
         return observations, rewards, terminations, truncations, self._with_stream(infos, before)
 
-    def _with_stream(self, infos: dict[str, dict[str, Any]], since: int) -> dict[str, dict[str, Any]]:
-        requests = self._narrator.requests(self.env.agents, over=not self.env.agents)
-        return {agent: self._narrator.info(own, agent, requests, since) for agent, own in infos.items()}
+    def _with_stream(self, infos: Infos, since: int) -> Infos:
+        requests = self.narrator.requests(self.agents, over=not self.agents)
+        everybody = {**{agent: {} for agent in self.agents}, **infos}
+        return {agent: self.narrator.info(own, agent, requests, since) for agent, own in everybody.items()}
+
+    def render(self) -> Any:
+        """What the environment draws."""
+        self.narrator.check_begun("render")
+        return self.env.render()
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
-        return self._narrator.state()
+        return self.narrator.state()
 
     @property
     def ledger(self) -> Ledger:
         """The numbered events of the episode: the operator's view, with everything hidden in it."""
-        return self._narrator.ledger
-
-
-def asked_actions(narrator: _Narrator, env: Any, asked: Iterable[str], actions: dict[str, Any]) -> dict[str, Any]:
-    """The checked actions of those who were asked; one sentence about a missing or a foreign one."""
-    strangers = [agent for agent in actions if agent not in env.possible_agents]
-    if strangers:
-        raise InvalidAction(f"{narrator.name}: {strangers[0]!r} is no agent; there are {env.possible_agents}")
-    chosen: dict[str, Any] = {}
-    for agent in asked:
-        if agent not in actions:
-            raise InvalidAction(f"{narrator.name}: {agent} was asked to act and no action of it was given")
-        narrator.check(env, agent, actions[agent])
-        chosen[agent] = actions[agent]
-    return chosen
-
-
-def record_actions(narrator: _Narrator, asked: dict[str, Any], ignored: dict[str, Any]) -> None:
-    """Write what the agents did, and what those did who were not asked (for their eyes alone)."""
-    for agent, action in asked.items():
-        narrator.ledger.write(EventKind.ACT, agent, action=jsonable(action))
-    for agent, action in ignored.items():
-        narrator.ledger.write(EventKind.IGNORED, agent, to=(agent,), action=jsonable(action))
+        return self.narrator.ledger

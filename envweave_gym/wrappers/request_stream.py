@@ -11,19 +11,21 @@ from gymnasium.utils import RecordConstructorArgs
 from envweave_gym.actions import REFUSED, admission
 from envweave_gym.faults import (
     FAULTS_IN_A_ROW,
-    EnvweaveError,
     Fault,
     FaultStorm,
     InvalidAction,
     InvalidArgument,
+    NotAvailable,
     ResetNeeded,
     fault_of,
+    shown,
 )
 from envweave_gym.protocols import own_state
 from envweave_gym.seeding import Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import (
     AGENT,
+    UNNUMBERED,
     Emitter,
     Event,
     EventKind,
@@ -38,7 +40,9 @@ OnFault = Literal["raise", "truncate"]
 
 _ACT, _REWARD, _END = EventKind.ACT, EventKind.REWARD, EventKind.EPISODE_END
 _ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
-_NO_LIMIT = 2**63
+_NO_LIMIT = _INFINITY = float("inf")
+_REFUSALS = (gym.error.InvalidAction, InvalidArgument, NotAvailable, FaultStorm)
+_FAULTS = (Exception, SystemExit)
 
 
 class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -50,8 +54,14 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     - After ``max_steps`` steps the episode is truncated, here rather than in a ``TimeLimit`` of its own: an outer
       one would truncate while the stream still says ``act``, an inner one costs a call at every step.
     - An exception of the environment is raised (``on_fault="raise"``) or ends the episode as a fault
-      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. A reset that fails is tried
-      again until ``reset_deadline`` seconds are over. Ten faults in a row raise :class:`FaultStorm`.
+      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. So does an info that is no
+      dict and a reward that is no number, and ``sys.exit``, which must not end a trainer. ``KeyboardInterrupt``
+      always passes, and a refusal of the environment itself (``InvalidAction``, ``InvalidArgument``) is none.
+    - A reset that fails is tried again until ``reset_deadline`` seconds are over; then it gives a placeholder
+      with ``info["fault"]``, and the next step truncates. Ten faults in a row raise :class:`FaultStorm`.
+
+    Infos are copies: the environment's own dict stays as it is. The keys ``stream`` and ``seq`` are the stream's.
+    An environment that knows itself lost may truncate with a ``Fault`` in ``info["fault"]`` of its own.
     """
 
     def __init__(
@@ -69,8 +79,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         )
         gym.Wrapper.__init__(self, env)
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
-        if on_fault not in ("raise", "truncate"):
-            raise InvalidArgument(f"{self.name}: on_fault={on_fault!r} is not 'raise' or 'truncate'")
+        self._check_arguments(max_steps, on_fault, reset_deadline)
         self._on_fault, self._reset_deadline = on_fault, reset_deadline
         self._limit = _NO_LIMIT if max_steps is None else max_steps
         self._seeds = Seeds(self.name)
@@ -79,44 +88,60 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._last: Any = None
         self._broken: Fault | None = None
         self._faults_in_a_row = 0
-        self._prepare()
+        self._compile()
+        if self._take is not None:
+            self._take()
 
-    def _prepare(self) -> None:
+    def _check_arguments(self, max_steps: Any, on_fault: Any, reset_deadline: Any) -> None:
+        if has_stream(self.env):
+            raise InvalidArgument(f"{self.name} has its stream already; leave this RequestStream out")
+        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
+            raise InvalidArgument(f"{self.name}: max_steps={shown(max_steps)} is no limit; give an int >= 1 or None")
+        if on_fault not in ("raise", "truncate"):
+            raise InvalidArgument(f"{self.name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
+        if type(reset_deadline) not in (int, float) or not reset_deadline >= 0:
+            raise InvalidArgument(f"{self.name}: reset_deadline={shown(reset_deadline)} is not a number of seconds")
+
+    def _compile(self) -> None:
+        """Make what the step loop calls; closures, so pickles leave them out."""
         core = self.env.unwrapped
         self._admit = admission(self.env.action_space)
         self._take = core.take_events if isinstance(core, Emitter) else None
-        if self._take is not None:
-            self._take()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; its seed is in the ``episode_start`` event."""
         chosen = self._seeds.next(seed)
-        self._live = False
+        self._live, self._broken = False, None
         observation, info = self._reset_env(chosen, options)
-        self._live, self._last = True, observation
+        self._live, self._last = self._broken is None, observation
         self._episode, self._turn = self._episode + 1, 0
         start: dict[str, Any] = {"seed": chosen}
         if options:
             start["options"] = jsonable(options)
-        events = (Event(0, EventKind.EPISODE_START, None, None, start), *self._own_events(1))
+        events = (Event(0, EventKind.EPISODE_START, None, None, start),)
+        if self._take is not None:
+            events += number(self._take(), 1)
         if self._broken is not None:
-            events += (_fault_event(len(events), self._broken),)
-        self._seq = len(events) - 1
-        stream = Stream((Request(self._seq, _ASK_ACT, AGENT, 0),), events)
-        info["stream"], info["seq"] = stream, self._seq
+            events += number([_fault_event(self._broken)], len(events))
+        self._seq = seq = len(events) - 1
+        info["stream"] = Stream((Request(seq, _ASK_ACT, AGENT, 0),), events)
+        info["seq"] = seq
         return observation, info
 
     def _reset_env(self, seed: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        self._broken = None
+        """Reset the environment, again and again where it fails, and copy its info."""
         deadline, pause = time.monotonic() + self._reset_deadline, 0.02
         while True:
+            if self._take is not None:
+                self._take()  # what a failed try has told is not of this episode
             try:
-                return self.env.reset(seed=seed, options=options)
-            except EnvweaveError:
+                observation, info = self.env.reset(seed=seed, options=options)
+                return observation, info.copy()
+            except _REFUSALS:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever an environment raises is a fault
+            except _FAULTS as error:
                 if self._on_fault == "raise":
                     raise
                 if time.monotonic() + pause > deadline:
@@ -128,72 +153,84 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Act once."""
         if not self._live:
-            raise ResetNeeded(self._why_not_live())
+            return self._step_nowhere(action)
         admitted = self._admit(action)
         if admitted is REFUSED:
-            raise InvalidAction(f"{self.name}: action {_short(action)} is not in {self.action_space}")
-        if self._broken is not None:
-            return self._lost(self._broken)
+            raise self._refusal(action)
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
-        except EnvweaveError:
+            info = info.copy()
+            earned = None if reward == 0 else float(reward)
+            over = terminated or truncated
+        except _REFUSALS:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever an environment raises ends its episode
-            return self._crash(error)
+        except BaseException as error:
+            self._live = False  # what the step has done is unknown, so the episode cannot go on
+            if self._on_fault == "raise" or not isinstance(error, _FAULTS):
+                raise
+            return self._lose(self._count(fault_of(error)), _ACT, admitted)
         self._last = observation
         self._turn = turn = self._turn + 1
         seq = self._seq + 1
-        acted = Event(seq, _ACT, AGENT, None, {"action": admitted})
-        if self._take is None:
-            events = (acted,)
-        else:
-            events = (acted, *number(self._take(), seq + 1))
+        events = (Event(seq, _ACT, AGENT, None, {"action": admitted}),)
+        if self._take is not None:
+            events += number(self._take(), seq + 1)
             seq = self._seq + len(events)
-        if reward:
+        if earned is not None:
             seq += 1
-            events = (*events, Event(seq, _REWARD, AGENT, None, {"reward": float(reward)}))
+            if not -_INFINITY < earned < _INFINITY:
+                earned = jsonable(earned)
+            events += (Event(seq, _REWARD, AGENT, None, {"reward": earned}),)
         if turn >= self._limit:
-            truncated = True
-        if terminated or truncated:
-            seq += 1
-            events += (Event(seq, _END, None, None, {"terminated": bool(terminated), "truncated": bool(truncated)}),)
-            self._live, self._faults_in_a_row = False, 0
+            over = truncated = True
+        if over:
+            events += self._ending(seq + 1, terminated, truncated, info.get("fault"))
+            seq = self._seq + len(events)
             info["stream"] = Stream((Request(seq, _ASK_RESET, None, turn),), events)
         else:
             info["stream"] = Stream((Request(seq, _ASK_ACT, AGENT, turn),), events)
         self._seq = info["seq"] = seq
         return observation, reward, terminated, truncated, info
 
-    def _crash(self, error: Exception) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def _ending(self, first: int, terminated: Any, truncated: Any, fault: Any) -> tuple[Event, ...]:
+        """The last events of an episode, which is a good one unless the environment itself calls it lost."""
         self._live = False
-        if self._on_fault == "raise":
-            raise error
-        return self._lost(self._count(fault_of(error)))
+        if isinstance(fault, Fault):
+            return number([_fault_event(self._count(fault)), _end_event(terminated, truncated)], first)
+        self._faults_in_a_row = 0
+        return number([_end_event(terminated, truncated)], first)
 
-    def _own_events(self, first: int) -> tuple[Event, ...]:
-        return number(self._take(), first) if self._take is not None else ()
+    def _step_nowhere(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step without an episode: the one after a lost reset truncates, any other is refused."""
+        if self._broken is None:
+            when = "before reset()" if self._episode < 0 else "after the episode ended"
+            raise ResetNeeded(f"{self.name}: step() was called {when}; call reset()")
+        admitted = self._admit(action)
+        if admitted is REFUSED:
+            raise self._refusal(action)
+        return self._lose(self._broken, EventKind.IGNORED, admitted)
 
-    def _lost(self, fault: Fault) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def _refusal(self, action: Any) -> InvalidAction:
+        return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
+
+    def _lose(
+        self, fault: Fault, kind: EventKind, admitted: Any
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
         self._live, self._broken = False, None
-        own = self._own_events(self._seq + 1)
-        seq = self._seq + len(own) + 2
-        end = Event(seq, _END, None, None, {"terminated": False, "truncated": True})
-        events = (*own, _fault_event(seq - 1, fault), end)
-        self._seq = seq
-        stream = Stream((Request(seq, _ASK_RESET, None, self._turn),), events)
-        return self._last, 0.0, False, True, {"fault": fault, "stream": stream, "seq": seq}
+        self._turn += 1
+        acted = Event(UNNUMBERED, kind, AGENT, None, {"action": admitted})
+        own = () if self._take is None else self._take()
+        events = number([acted, *own, _fault_event(fault), _end_event(False, True)], self._seq + 1)
+        self._seq += len(events)
+        stream = Stream((Request(self._seq, _ASK_RESET, None, self._turn),), events)
+        return self._last, 0.0, False, True, {"fault": fault, "stream": stream, "seq": self._seq}
 
     def _count(self, fault: Fault) -> Fault:
         self._faults_in_a_row += 1
         if self._faults_in_a_row >= FAULTS_IN_A_ROW:
-            raise FaultStorm(f"{self.name}: {FAULTS_IN_A_ROW} faults in a row, the last: {fault.message}")
+            raise FaultStorm(f"{self.name}: {self._faults_in_a_row} faults in a row, the last: {fault.message}")
         return fault
-
-    def _why_not_live(self) -> str:
-        if self._episode < 0:
-            return f"{self.name}: step() was called before reset(); call reset() first"
-        return f"{self.name}: step() was called after the episode ended; call reset()"
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
@@ -202,13 +239,18 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     state = stream_state
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__)
-        del state["_admit"], state["_take"]
-        return state
+        return {name: value for name, value in self.__dict__.items() if name not in ("_admit", "_take")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._prepare()
+        self._compile()
+
+
+def has_stream(env: gym.Env[Any, Any]) -> bool:
+    """Whether some wrapper of ``env`` gives it its stream."""
+    while isinstance(env, gym.Wrapper) and not isinstance(env, RequestStream):
+        env = env.env
+    return isinstance(env, RequestStream)
 
 
 class LaunchedStream(RequestStream):
@@ -220,11 +262,10 @@ class LaunchedStream(RequestStream):
         return self.unwrapped.spec
 
 
-def _fault_event(seq: int, fault: Fault) -> Event:
+def _fault_event(fault: Fault) -> Event:
     data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
-    return Event(seq, EventKind.FAULT, None, None, data)
+    return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _end_event(terminated: Any, truncated: Any) -> Event:
+    return Event(UNNUMBERED, _END, None, None, {"terminated": bool(terminated), "truncated": bool(truncated)})

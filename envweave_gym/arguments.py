@@ -1,0 +1,124 @@
+"""What the arguments of a constructor must be: one sentence each for whatever they are not."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, nearest
+
+_LATER_BACKENDS = ("subprocess", "docker", "kubernetes", "ray", "http://host:port")
+
+
+def check_backend(name: str, backend: Any) -> None:
+    """Say in one sentence when ``backend`` cannot be had."""
+    if backend is None or backend == "inproc":
+        return
+    known = isinstance(backend, list) or (
+        isinstance(backend, str) and (backend in _LATER_BACKENDS or re.match(r"https?://", backend))
+    )
+    if known:
+        raise NotAvailable(
+            f"{name}: backend={backend!r} needs the remote layer, which this version does not have yet; "
+            "use backend='inproc'"
+        )
+    raise InvalidArgument(
+        f"{name}: backend={backend!r} is unknown; there are 'inproc', {', '.join(_LATER_BACKENDS)}"
+    )
+
+
+def check_num_envs(name: str, num_envs: Any) -> None:
+    """Say in one sentence when ``num_envs`` is no number of environments."""
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise InvalidArgument(
+            f"{name}: num_envs={num_envs!r} is not a number of environments; give an int >= 1"
+        )
+
+
+def check_autoreset(name: str, autoreset: Any) -> None:
+    """Say in one sentence when ``autoreset`` is neither on nor off."""
+    if not isinstance(autoreset, bool):
+        raise InvalidArgument(
+            f"{name}: autoreset={autoreset!r} is not True or False; what a vector takes is autoreset_mode="
+        )
+
+
+def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
+    """The mode a string or a mode names."""
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        allowed = ", ".join(repr(known.value) for known in AutoresetMode)
+        raise InvalidArgument(f"{name}: autoreset_mode={mode!r} is unknown; there are {allowed}") from None
+
+
+def one_limit(name: str, max_steps: Any, max_episode_steps: Any) -> Any:
+    """The step limit by either of its names."""
+    if max_steps is not None and max_episode_steps is not None:
+        raise InvalidArgument(f"{name}: max_steps and max_episode_steps are the same limit; give one of them")
+    return max_episode_steps if max_steps is None else max_steps
+
+
+def step_limit(name: str, max_steps: Any) -> int | None:
+    """``max_steps`` as a limit: ``None`` and -1 set none."""
+    if max_steps is None or max_steps == -1:
+        return None
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise InvalidArgument(
+            f"{name}: max_steps={max_steps!r} is not a step limit; give an int >= 1, or -1 for none"
+        )
+    return max_steps
+
+
+def check_render_mode(name: str, env: Any, mode: Any) -> None:
+    """Say in one sentence when ``env``, a class or an instance, has no such render mode."""
+    metadata = getattr(env, "metadata", None)
+    modes = metadata.get("render_modes") if isinstance(metadata, dict) else None
+    if mode is not None and modes is not None and mode not in modes:
+        raise InvalidArgument(
+            f"{name}: render_mode={mode!r} is unknown; there are {', '.join(modes) or 'none'}"
+        )
+
+
+def call(
+    name: str,
+    constructor: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    also: tuple[str, ...] = (),
+) -> Any:
+    """Call a constructor of ``name``, with one sentence about whatever argument it does not take.
+
+    ``fixed`` are arguments that are not the user's to give, ``also`` names those that others take from them.
+    """
+    fixed = fixed or {}
+    own, takes_any = _parameters(constructor)
+    allowed = [*(known for known in own if known not in fixed), *also]
+    for given in kwargs:
+        if given not in allowed and not takes_any:
+            takes = ", ".join(allowed) or "none"
+            raise InvalidArgument(
+                f"{name} has no argument {given!r}{nearest(given, allowed)}; there are {takes}"
+            )
+    try:
+        return constructor(**kwargs, **fixed)
+    except EnvweaveError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{name}: {error}") from error
+
+
+def _parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
+    """The names of the arguments, and whether any other name is taken too."""
+    try:
+        known = inspect.signature(constructor).parameters.values()
+    except ValueError:  # what is written in C may not tell
+        return [], True
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in known)
+    return [one.name for one in known if one.kind in named], takes_any

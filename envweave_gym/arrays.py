@@ -1,0 +1,63 @@
+"""Where values meet arrays: numbers read into a space, and what is no array kept out of the converters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
+
+_CONVERTERS = ("array_conversion", "numpy_to_torch", "jax_to_numpy", "jax_to_torch")
+
+
+def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> NDArray[Any]:
+    """``value`` with the shape and dtype of ``space``, or ``ValueError`` where that would change it.
+
+    Numbers stay what they are, down to the precision of a float dtype: nothing is cut off, wrapped around,
+    broadcast, reshaped, or read out of text.
+    """
+    given = np.asarray(value)
+    if given.dtype.kind not in "biuf" or given.shape != space.shape:
+        raise ValueError(f"{short(value)} is not an array of numbers of shape {space.shape}")
+    with np.errstate(all="ignore"):
+        array = given.astype(space.dtype)
+    kept = np.isfinite(array) == np.isfinite(given) if array.dtype.kind == "f" else array == given
+    if not np.all(kept):
+        raise ValueError(f"{short(value)} does not fit {array.dtype}")
+    return array
+
+
+def adapt_converters() -> None:
+    """Let Gymnasium's ``NumpyToTorch``, ``ArrayConversion`` and their kin hand on what is no array as it is.
+
+    They take a text apart for ever and do not know streams and faults. Importing them would bring the array
+    libraries with it, so whichever of them somebody else has imported is adapted: call this in ``reset``.
+    """
+    for name in _CONVERTERS:
+        module = sys.modules.get(f"gymnasium.wrappers.{name}")
+        for convert in list(vars(module).values()) if module else ():
+            if hasattr(convert, "dispatch") and str not in convert.registry:
+                convert.register(np.ndarray, _unless_objects(convert.dispatch(np.ndarray)))
+                convert.register(str, _as_it_is)
+                convert.register(msgspec.Struct, _as_it_is)
+
+
+def _as_it_is(value: Any, *args: Any, **kwargs: Any) -> Any:
+    return value
+
+
+def _unless_objects(convert: Callable[..., Any]) -> Callable[..., Any]:
+    def converted(value: Any, *args: Any, **kwargs: Any) -> Any:
+        return value if value.dtype.hasobject else convert(value, *args, **kwargs)
+
+    return converted
+
+
+def short(value: Any) -> str:
+    """How errors show a value."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

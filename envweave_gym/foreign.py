@@ -1,0 +1,100 @@
+"""Environments from elsewhere, as a factory or a foreign ID builds them, with our stack around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium as gym
+import pettingzoo
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from pettingzoo import AECEnv, ParallelEnv
+
+from envweave_gym.arguments import autoreset_mode_of, call, check_backend, step_limit
+from envweave_gym.catalog import cards
+from envweave_gym.faults import InvalidArgument
+from envweave_gym.launch import as_aec, as_gym, as_parallel
+
+Api = Literal["gym", "aec", "parallel"]
+
+_STACK = ("max_steps", "autoreset", "on_fault")
+_WAYS = ("sync", "async", "vector_entry_point")
+
+
+def wrapped_gym(env_id: str, num_envs: int | None, kwargs: dict[str, Any]) -> Any:
+    """A Gymnasium ID, with its own ``TimeLimit`` inside the stack."""
+    if "max_steps" in kwargs:
+        kwargs["max_episode_steps"] = step_limit(env_id, kwargs.pop("max_steps")) or -1
+    return wrapped(env_id, partial(gym.make, env_id), "gym", num_envs, kwargs)
+
+
+def wrapped_game(
+    env_id: str, native: str, api: Api | None, num_envs: int | None, kwargs: dict[str, Any]
+) -> Any:
+    """A PettingZoo ID, registered for the ``native`` API, as the one asked for."""
+    _refuse_for_games(env_id, num_envs, kwargs)
+    make: Callable[..., Any] = pettingzoo.make
+    return wrapped(env_id, partial(make, native, env_id), api, None, kwargs)
+
+
+def wrapped(
+    name: str, factory: Callable[..., Any], api: Api | None, num_envs: int | None, kwargs: dict[str, Any]
+) -> Any:
+    """Whatever ``factory`` builds, or a vector of that."""
+    if name not in cards():
+        check_backend(name, kwargs.pop("backend", None))
+    if num_envs is None:
+        return _one(name, factory, api, False, kwargs)
+    how, options = vector_arguments(name, kwargs)
+    if how == "vector_entry_point":
+        raise InvalidArgument(
+            f"{name} has no native vector form that tells streams; leave vectorization_mode out"
+        )
+    vector: type[VectorEnv[Any, Any, Any]] = AsyncVectorEnv if how == "async" else SyncVectorEnv
+    return call(name, partial(vector, [partial(_one, name, factory, api, True, kwargs)] * num_envs), options)
+
+
+def _one(
+    name: str, factory: Callable[..., Any], api: Api | None, of_vector: bool, kwargs: dict[str, Any]
+) -> Any:
+    stack = {key: kwargs[key] for key in _STACK if key in kwargs}
+    own = {key: value for key, value in kwargs.items() if key not in stack}
+    env = call(name, factory, own, also=_STACK)
+    if isinstance(env, gym.Env):
+        if api not in (None, "gym"):
+            raise InvalidArgument(no_api(name, api, "gym"))
+        return as_gym(env, name, **stack)
+    if not isinstance(env, AECEnv | ParallelEnv):
+        given = type(env).__name__
+        raise InvalidArgument(
+            f"{name}: {given} is no gymnasium.Env, pettingzoo.AECEnv or pettingzoo.ParallelEnv"
+        )
+    _refuse_for_games(name, 1 if of_vector else None, stack)
+    if api == "gym":
+        raise InvalidArgument(no_api(name, api, "parallel", "aec"))
+    return as_aec(env, name) if api == "aec" else as_parallel(env, name)
+
+
+def no_api(name: str, api: Api | None, *kinds: str) -> str:
+    """The sentence about an API that an environment does not have."""
+    return f"{name} has no api={api!r}; it has {' and '.join(map(repr, kinds))}"
+
+
+def vector_arguments(name: str, kwargs: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Take out of ``kwargs`` how a vector is made: Gymnasium's word for it, and its arguments."""
+    mode = autoreset_mode_of(name, kwargs.pop("autoreset_mode", "NextStep"))
+    if kwargs.pop("autoreset", False) and mode is AutoresetMode.DISABLED:
+        raise InvalidArgument(f"{name}: autoreset=True and autoreset_mode='Disabled' contradict each other")
+    how = kwargs.pop("vectorization_mode", None)
+    if how is not None and how not in _WAYS:
+        raise InvalidArgument(f"{name}: vectorization_mode={how!r} is unknown; there are {', '.join(_WAYS)}")
+    return how, {"autoreset_mode": mode.value, **kwargs.pop("vector_kwargs", {})}
+
+
+def _refuse_for_games(name: str, num_envs: int | None, kwargs: dict[str, Any]) -> None:
+    """What only Gymnasium environments take."""
+    given = ["num_envs"] * (num_envs is not None) + [key for key in _STACK if key in kwargs]
+    if given:
+        refused = " and no ".join(given)
+        raise InvalidArgument(f"{name} is a multi-agent environment; it takes no {refused}, leave that out")

@@ -1,0 +1,156 @@
+"""Kuhn poker: three cards, one bet, turn by turn; ``kuhn_value`` tells exactly what a policy is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+from numpy.typing import NDArray
+from pettingzoo import AECEnv
+
+from envweave_gym.multiagent.kuhn_value import (
+    CARDS,
+    DEALS,
+    MOVES,
+    TERMINALS,
+    is_showdown,
+    payoff,
+    player_to_act,
+)
+from envweave_gym.multiagent.turn_based import TurnBasedParallel
+from envweave_gym.seeding import Seeds, mix
+from envweave_gym.stream import Emitter, reveal
+from envweave_gym.wrappers.games import AECStream
+
+_NAME = "envweave/KuhnPoker-v0"
+_LONGEST = 3
+PLAYERS = ("player_0", "player_1")
+
+
+class KuhnPoker(AECEnv[str, Any, Any], Emitter):
+    """Two players, three cards; each antes 1 and gets a card. Action 0 checks or folds, 1 bets 1 or calls.
+
+    The observation is one-hot: the own card (3), then each of up to three moves (2 each). The winner gets
+    what the loser put into the pot: 1 or 2. A card is told to its player alone (a ``reveal`` event), and at
+    a showdown to both.
+    """
+
+    metadata: dict[str, Any] = {
+        "name": "kuhn_poker_v0",
+        "render_modes": ["human", "ansi"],
+        "render_fps": 1,
+        "is_parallelizable": False,
+    }
+
+    def __init__(self, max_cycles: int | None = None, render_mode: str | None = None) -> None:
+        """After ``max_cycles`` moves of each player the hand is broken off and nobody wins."""
+        super().__init__()
+        if max_cycles is not None and (type(max_cycles) is not int or max_cycles < 1):
+            raise ValueError(f"max_cycles={max_cycles!r} is not a number of cycles; give an int >= 1 or None")
+        self.max_cycles, self.render_mode = max_cycles, render_mode
+        self.possible_agents = list(PLAYERS)
+        self.observation_spaces = {
+            player: Box(0.0, 1.0, (len(CARDS) + 2 * _LONGEST,), np.float32) for player in PLAYERS
+        }
+        self.action_spaces = {player: Discrete(2) for player in PLAYERS}
+        self.agents: list[str] = []
+        self._seeds = Seeds(_NAME)
+        self._deal, self._history = DEALS[0], ""
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """Card and moves, one-hot."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """Check or fold, bet or call."""
+        return self.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Deal."""
+        self._deal = DEALS[mix(self._seeds.next(seed)) % len(DEALS)]
+        self._history = ""
+        self.agents = list(PLAYERS)
+        self.rewards = dict.fromkeys(PLAYERS, 0.0)
+        self._cumulative_rewards = dict.fromkeys(PLAYERS, 0.0)
+        self.terminations = dict.fromkeys(PLAYERS, False)
+        self.truncations = dict.fromkeys(PLAYERS, False)
+        self.infos = {player: {} for player in PLAYERS}
+        self.agent_selection = PLAYERS[0]
+        for player, card in zip(PLAYERS, self._deal, strict=True):
+            self.tell(reveal((player,), card=CARDS[card]))
+        self._show()
+
+    def step(self, action: Any) -> None:
+        """Make the selected player's move."""
+        player = self.agent_selection
+        if self.terminations[player] or self.truncations[player]:
+            self._was_dead_step(action)
+            return
+        self._cumulative_rewards[player] = 0.0
+        self._clear_rewards()
+        self._history += MOVES[int(action)]
+        if self._history in TERMINALS:
+            self._pay()
+        elif self.max_cycles is not None and len(self._history) >= len(PLAYERS) * self.max_cycles:
+            self.truncations = dict.fromkeys(PLAYERS, True)
+        self.agent_selection = PLAYERS[player_to_act(self._history)]
+        self._accumulate_rewards()
+        self._show()
+
+    def _pay(self) -> None:
+        won = float(payoff(self._deal, self._history))
+        self.rewards = dict(zip(PLAYERS, (won, -won), strict=True))
+        self.terminations = dict.fromkeys(PLAYERS, True)
+        if is_showdown(self._history):
+            self.tell(reveal(PLAYERS, **self._cards()))
+
+    def _cards(self) -> dict[str, str]:
+        return {player: CARDS[card] for player, card in zip(PLAYERS, self._deal, strict=True)}
+
+    def observe(self, agent: str) -> NDArray[np.float32]:
+        """The agent's card and the moves so far."""
+        return observation(self._deal[PLAYERS.index(agent)], self._history)
+
+    def render(self) -> str | None:
+        """The table as one sees it who holds no card."""
+        shown = self._cards() if is_showdown(self._history) else dict.fromkeys(PLAYERS, "?")
+        picture = " ".join([*(f"{player}:{card}" for player, card in shown.items()), self._history or "-"])
+        if self.render_mode == "ansi":
+            return picture
+        if self.render_mode == "human":
+            print(picture)
+        return None
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def episode_state(self) -> dict[str, Any]:
+        """The moves so far, which both players know."""
+        return {"history": self._history}
+
+
+def observation(card: int, history: str) -> NDArray[np.float32]:
+    """What a player with ``card`` observes after ``history``."""
+    seen = np.zeros(len(CARDS) + 2 * _LONGEST, np.float32)
+    seen[card] = 1.0
+    for place, move in enumerate(history):
+        seen[len(CARDS) + 2 * place + MOVES.index(move)] = 1.0
+    return seen
+
+
+raw_env = KuhnPoker
+
+
+def env(max_cycles: int | None = None, render_mode: str | None = None) -> AECStream:
+    """The game, one agent at a time, with its stream."""
+    return AECStream(raw_env(max_cycles, render_mode), name=_NAME)
+
+
+def parallel_env(max_cycles: int | None = None, render_mode: str | None = None) -> TurnBasedParallel:
+    """The game as a ParallelEnv, with its stream."""
+    return TurnBasedParallel(env(max_cycles, render_mode))

@@ -1,0 +1,243 @@
+"""The checks of PettingZoo environments: PettingZoo's own, AEC against parallel, and the list of all."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from gymnasium.utils.env_checker import data_equivalence
+from pettingzoo.utils.conversions import parallel_to_aec
+
+from envweave_gym.faults import InvalidArgument
+from envweave_gym.testing.game_stream_checks import check_game_stream_is_well_formed
+from envweave_gym.testing.misuse_checks import (
+    check_bad_seeds_are_refused,
+    check_close_twice,
+    check_invalid_actions_change_nothing,
+    check_random_actions_never_raise,
+    check_step_needs_reset,
+    check_unknown_arguments_are_refused,
+)
+from envweave_gym.testing.seed_checks import (
+    MANY_SEEDS,
+    check_deepcopy_continues_the_episode,
+    check_different_seeds_differ,
+    check_global_rngs_untouched,
+    check_pickling_continues_the_episode,
+    check_same_seed_same_trace,
+    check_unseeded_resets,
+)
+from envweave_gym.testing.subject import (
+    Form,
+    NotApplicable,
+    Subject,
+    expected,
+    refuse,
+    translated,
+    without_warnings,
+)
+from envweave_gym.testing.traces import AECPlayer, Moment, Player, brief
+
+PETTINGZOO_ADVICE = (
+    "Observation is not a NumPy array",
+    "Observation space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete",
+    "Action space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete",
+)
+"""What PettingZoo says of every Dict or text space; only its own environments are excepted by name."""
+
+CYCLES = 100
+MAX_CYCLES = 4
+"""The limit ``max_cycles_test`` sets."""
+
+
+def _tests() -> Any:
+    """PettingZoo's tests; importing them makes one of its games in a way it calls deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return importlib.import_module("pettingzoo.test")
+
+
+@contextlib.contextmanager
+def _quietly(form: Form, test: str) -> Iterator[None]:
+    """Run a test of PettingZoo's: no output, warnings and exceptions as failures."""
+    what = f"{form.label}: PettingZoo's {test}"
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        translated(f"{what} fails"),
+        without_warnings(what, PETTINGZOO_ADVICE),
+    ):
+        yield
+
+
+def check_aec_api(subject: Subject) -> None:
+    """PettingZoo's ``api_test``."""
+    form = subject.stack("aec")
+    with form.open() as player, _quietly(form, "api_test"):
+        _tests().api_test(player.env, num_cycles=CYCLES)
+
+
+def check_parallel_api(subject: Subject) -> None:
+    """PettingZoo's ``parallel_api_test``."""
+    form = subject.stack("parallel")
+    with form.open() as player, _quietly(form, "parallel_api_test"):
+        _tests().parallel_api_test(player.env, num_cycles=CYCLES)
+
+
+def check_aec_seeds(subject: Subject) -> None:
+    """PettingZoo's ``seed_test``."""
+    subject.needs_determinism()
+    form = subject.stack("aec")
+    with _quietly(form, "seed_test"):
+        _tests().seed_test(form.make, num_cycles=CYCLES)
+
+
+def check_parallel_seeds(subject: Subject) -> None:
+    """PettingZoo's ``parallel_seed_test``."""
+    subject.needs_determinism()
+    form = subject.stack("parallel")
+    with _quietly(form, "parallel_seed_test"):
+        _tests().parallel_seed_test(form.make, num_cycles=CYCLES)
+
+
+def check_max_cycles(subject: Subject) -> None:
+    """PettingZoo's ``max_cycles_test``, where ``max_cycles`` is an argument and play reaches the limit.
+
+    The test counts on an episode that lasts to the limit, so it is given one that would last longer without.
+    """
+    aec, parallel = subject.stack("aec"), subject.stack("parallel")
+    try:
+        parallel.make(max_cycles=MAX_CYCLES).close()
+    except (TypeError, ValueError):
+        raise NotApplicable(f"{subject.name} takes no argument max_cycles") from None
+    seed = next((seed for seed in MANY_SEEDS if _lasts(parallel, seed)), None)
+    if seed is None:
+        raise NotApplicable(f"{subject.name} has no episode of more than {MAX_CYCLES} simultaneous cycles")
+    with contextlib.ExitStack() as made:
+
+        def seeded(form: Form, max_cycles: int) -> Any:
+            return _Seeded(made.enter_context(form.open(max_cycles=max_cycles)).env, seed)
+
+        module = SimpleNamespace(env=partial(seeded, aec), parallel_env=partial(seeded, parallel))
+        advice = f"truncate after max_cycles cycles, here {MAX_CYCLES}, in both forms"
+        with translated(f"{subject.name}: PettingZoo's max_cycles_test fails", advice):
+            _tests().max_cycles_test(module)
+
+
+def _lasts(form: Form, seed: int) -> bool:
+    """Whether the episode of this seed goes on after the limit, everybody acting in every cycle."""
+    with form.open(max_cycles=100 * MAX_CYCLES) as player:
+        env = _Seeded(player.env, seed)
+        infos = env.reset()[1]
+        for _ in range(MAX_CYCLES + 1):
+            if not env.agents or not all(infos[agent].get("active", True) for agent in env.agents):
+                return False
+            infos = env.step({agent: env.action_space(agent).sample() for agent in env.agents})[-1]
+        return True
+
+
+class _Seeded:
+    """An environment whose resets and action spaces are seeded where nobody does it."""
+
+    def __init__(self, env: Any, seed: int) -> None:
+        self._env, self._seed = env, seed
+
+    def reset(self) -> Any:
+        for number, agent in enumerate(self._env.possible_agents):
+            self._env.action_space(agent).seed(self._seed + number)
+        return self._env.reset(seed=self._seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+def check_game_render_modes(subject: Subject) -> None:
+    """PettingZoo's ``render_test`` over the declared render modes; another is refused."""
+    form = subject.stack(subject.apis[0])
+    with form.open() as player:
+        modes = player.env.metadata.get("render_modes")
+    advice = 'declare metadata["render_modes"], [] where there are none'
+    if not isinstance(modes, list | tuple):
+        refuse(f"{form.label}: metadata['render_modes'] is {modes!r}", advice)
+    if subject.is_launched:
+        with expected(InvalidArgument, f"{form.label}: make(…, render_mode='no_such_mode')", advice):
+            form.make(render_mode="no_such_mode").close()
+    with contextlib.ExitStack() as made, _quietly(form, "render_test"):
+
+        def build(*, render_mode: str = "human") -> Any:
+            # render_test makes "human" first, to read the metadata, whether or not it is declared
+            chosen = {"render_mode": render_mode} if render_mode in modes else {}
+            env = made.enter_context(form.open(**chosen)).env
+            return parallel_to_aec(env) if form.api == "parallel" else env
+
+        _tests().render_test(build)
+
+
+def check_aec_and_parallel_agree(subject: Subject) -> None:
+    """With one seed and the same actions, every agent earns the same in total in both forms."""
+    subject.needs_determinism()
+    forms = [subject.stack("aec"), subject.stack("parallel")]
+    with forms[0].open() as turns, forms[1].open() as rounds:
+        for seed in MANY_SEEDS:
+            (acted, earned), (acted_too, earned_too) = (_totals(player, seed) for player in (turns, rounds))
+            what = f"{subject.name}, seed {seed}: the AEC and the parallel form"
+            advice = "make one form from the other (TurnBasedParallel, parallel_to_aec)"
+            if not data_equivalence(acted, acted_too):
+                refuse(f"{what} let agents act {brief(acted)} and {brief(acted_too)}", advice)
+            for agent in {*earned, *earned_too}:
+                if not math.isclose(earned[agent], earned_too[agent], rel_tol=1e-6, abs_tol=1e-9):
+                    refuse(f"{what} pay {agent} {earned[agent]} and {earned_too[agent]}", advice)
+
+
+def _totals(player: Player, seed: int) -> tuple[dict[str, list[Any]], dict[str, float]]:
+    """What every agent did, and what it earned, in one episode of at most so many rounds."""
+    acted: dict[str, list[Any]] = defaultdict(list)
+    earned: dict[str, float] = defaultdict(float)
+    player.reset(seed)
+    rounds = CYCLES * (len(player.env.agents) if isinstance(player, AECPlayer) else 1)
+    while not player.over and rounds:
+        rounds -= 1
+        for agent, action, reward in _by_agent(player, player.move()):
+            earned[agent] += float(reward)
+            if action is not None:
+                acted[agent].append(action)
+    return dict(acted), earned
+
+
+def _by_agent(player: Player, moment: Moment) -> list[tuple[str, Any, Any]]:
+    if isinstance(player, AECPlayer):
+        agent, action = moment.acted
+        return [(agent, action, moment.reward)]
+    return [(agent, moment.acted.get(agent), reward) for agent, reward in moment.reward.items()]
+
+
+GAME_CHECKS: list[Callable[[Subject], Any]] = [
+    check_aec_api,
+    check_parallel_api,
+    check_aec_seeds,
+    check_parallel_seeds,
+    check_max_cycles,
+    check_game_render_modes,
+    check_aec_and_parallel_agree,
+    check_same_seed_same_trace,
+    check_different_seeds_differ,
+    check_unseeded_resets,
+    check_global_rngs_untouched,
+    check_pickling_continues_the_episode,
+    check_deepcopy_continues_the_episode,
+    check_game_stream_is_well_formed,
+    check_random_actions_never_raise,
+    check_invalid_actions_change_nothing,
+    check_step_needs_reset,
+    check_bad_seeds_are_refused,
+    check_unknown_arguments_are_refused,
+    check_close_twice,
+]
+"""Every check of a PettingZoo environment, each a function of a :class:`Subject`."""

@@ -1,0 +1,168 @@
+"""The checks of Gymnasium environments: Gymnasium's own, the spec, rendering, and the list of all of them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.passive_env_checker import env_render_passive_checker
+from gymnasium.wrappers import PassiveEnvChecker
+
+from envweave_gym.testing.misuse_checks import (
+    check_bad_seeds_are_refused,
+    check_close_twice,
+    check_invalid_actions_change_nothing,
+    check_random_actions_never_raise,
+    check_step_needs_reset,
+    check_unknown_arguments_are_refused,
+)
+from envweave_gym.testing.seed_checks import (
+    MOVES,
+    SEED,
+    check_deepcopy_continues_the_episode,
+    check_different_seeds_differ,
+    check_global_rngs_untouched,
+    check_pickling_continues_the_episode,
+    check_same_seed_same_trace,
+    check_unseeded_resets,
+    expect_same,
+)
+from envweave_gym.testing.stream_checks import check_stream_is_well_formed
+from envweave_gym.testing.subject import Form, NotApplicable, Subject, expected, translated, without_warnings
+from envweave_gym.testing.traces import first_episode, plain, player_of
+from envweave_gym.testing.vector_checks import (
+    check_async_equals_single,
+    check_autoreset_equals_single,
+    check_vector_equals_single,
+)
+
+GYMNASIUM_ADVICE = (
+    "A Box observation space minimum value is -infinity",
+    "A Box observation space maximum value is infinity",
+    "For Box action spaces, we recommend using a symmetric and normalized space",
+)
+"""What ``check_env`` says of a space as advice; Gymnasium ignores these for its own environments."""
+
+OF_THE_STACK = "is different from the unwrapped version"
+NO_SUCH_MODE = "no_such_mode"
+
+
+def check_gymnasium_api(subject: Subject) -> None:
+    """Gymnasium's ``check_env``, with its warnings as failures; rendering has a check of its own."""
+    for form in subject.forms():
+        ignored = GYMNASIUM_ADVICE if form.unwrapped else (*GYMNASIUM_ADVICE, OF_THE_STACK)
+        what = f"{form.label}: Gymnasium's check_env"
+        with form.open() as player, translated(f"{what} fails"), without_warnings(what, ignored):
+            check_env(player.env, skip_render_check=True, skip_close_check=True)
+
+
+def check_passive_api(subject: Subject) -> None:
+    """Gymnasium's passive checker around several episodes, with its warnings as failures."""
+    for form in subject.forms():
+        what = f"{form.label}: Gymnasium's passive checker"
+        with form.open() as player, translated(f"{what} fails"), without_warnings(what):
+            player_of(PassiveEnvChecker(player.env)).play(SEED, 2 * MOVES)
+
+
+def check_spec_survives_json(subject: Subject) -> None:
+    """The spec goes through JSON and still makes the same environment; so does the ID alone."""
+    form = subject.stack()
+    with form.open() as player:
+        spec = player.env.spec
+        if spec is None:
+            raise NotApplicable(f"{subject.name} is made by a factory, which has no spec")
+        trace = player.play(SEED, MOVES)
+    advice = "register a string entry point and JSON kwargs"
+    with translated(f"{form.label}: its spec does not go through JSON", advice):
+        again = EnvSpec.from_json(spec.to_json())
+    with translated(f"{form.label}: its spec makes nothing after a round trip through JSON", advice):
+        rebuilt = Form(form.label, form.api, again.make)
+        by_id = Form(form.label, form.api, lambda: gym.spec(spec.id).make(**spec.kwargs))
+        with rebuilt.open() as first, by_id.open() as second:
+            told, told_by_id = first.play(SEED, MOVES), second.play(SEED, MOVES)
+    if not subject.nondeterministic:
+        what = f"{form.label}: made from its spec after JSON it plays differently"
+        expect_same(trace, told, what, advice)
+        what = f"{form.label}: made by gym.spec({spec.id!r}).make it plays differently"
+        mine, yours = (plain(first_episode(told)) for told in (trace, told_by_id))
+        expect_same(mine, yours, what, "decide nothing outside the spec")
+
+
+def check_render_modes(subject: Subject) -> None:
+    """Every declared render mode gives what Gymnasium expects of it; another is refused, or warned of."""
+    form = subject.stack()
+    with form.open() as player:
+        modes, has_spec = player.env.metadata.get("render_modes"), player.env.spec is not None
+    advice = 'declare metadata["render_modes"], [] where there are none'
+    with translated(f"{form.label}: metadata['render_modes'] is {modes!r}", advice):
+        modes = [*modes]
+    if has_spec:
+        misuse = f"{form.label}: make(…, render_mode={NO_SUCH_MODE!r})"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            with expected((TypeError, ValueError, AssertionError, UserWarning), misuse, advice):
+                form.make(render_mode=NO_SUCH_MODE).close()
+    missing = [reason for mode in modes if (reason := _render(form, mode))]
+    if missing:
+        raise NotApplicable("; ".join(missing))
+
+
+def _render(form: Form, mode: str) -> str | None:
+    """Render after a reset and after a step; what must be installed for it, where something is missing."""
+    what = f"{form.label}: render_mode={mode!r}"
+    with translated(f"{what} fails", "render() must answer after reset() and after step()"):
+        try:
+            with _no_window(), without_warnings(what), form.open(render_mode=mode) as player:
+                player.reset(SEED)
+                env_render_passive_checker(player.env)
+                player.move()
+                env_render_passive_checker(player.env)
+        except DependencyNotInstalled as error:
+            return f"{what} needs what is not installed: {error}"
+    return None
+
+
+@contextmanager
+def _no_window() -> Iterator[None]:
+    """Let pygame draw where no screen is."""
+    before = os.environ.get("SDL_VIDEODRIVER")
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SDL_VIDEODRIVER"]
+        else:
+            os.environ["SDL_VIDEODRIVER"] = before
+
+
+GYM_CHECKS: list[Callable[[Subject], Any]] = [
+    check_gymnasium_api,
+    check_passive_api,
+    check_same_seed_same_trace,
+    check_different_seeds_differ,
+    check_unseeded_resets,
+    check_global_rngs_untouched,
+    check_pickling_continues_the_episode,
+    check_deepcopy_continues_the_episode,
+    check_spec_survives_json,
+    check_stream_is_well_formed,
+    check_vector_equals_single,
+    check_autoreset_equals_single,
+    check_async_equals_single,
+    check_random_actions_never_raise,
+    check_invalid_actions_change_nothing,
+    check_step_needs_reset,
+    check_bad_seeds_are_refused,
+    check_unknown_arguments_are_refused,
+    check_render_modes,
+    check_close_twice,
+]
+"""Every check of a Gymnasium environment, each a function of a :class:`Subject`."""

@@ -1,0 +1,53 @@
+"""The pytest plug-in: ``pytest --envweave-id my/Env-v0`` runs the conformance kit, in any directory.
+
+Nothing of the kit is loaded unless the option is given.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+SUITE = Path(__file__).with_name("suite.py")
+"""The file pytest is told to collect; :mod:`envweave_gym.testing.suite` makes one test item a check of it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    group = parser.getgroup("envweave", "conformance of environments (envweave_gym.testing)")
+    group.addoption(
+        "--envweave-id",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="check this environment: a Gymnasium or PettingZoo ID, or module:ID (repeatable); "
+        "without paths nothing else is run",
+    )
+    group.addoption(
+        "--envweave-slow",
+        action="store_true",
+        help="run AsyncVectorEnv under spawn and forkserver as well, which takes seconds each",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the suite collected, alone where no paths were given."""
+    if not config.getoption("envweave_id"):
+        return
+    here = str(config.invocation_params.dir)
+    if here not in sys.path:
+        sys.path.append(here)  # module:ID may be a module beside the caller
+    given = config.args if config.args_source is config.ArgsSource.ARGS else []
+    config.args = list(dict.fromkeys([*given, str(SUITE)]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect checks, not test functions, of the suite."""
+    if module_path != SUITE or not parent.config.getoption("envweave_id"):
+        return None
+    from envweave_gym.testing.suite import Suite
+
+    return Suite.from_parent(parent, path=module_path, nodeid="envweave")

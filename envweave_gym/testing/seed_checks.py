@@ -1,0 +1,149 @@
+"""Seeds decide the episode, and nothing else does: checks for every kind of environment."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+from envweave_gym.testing.subject import Form, Subject, refuse, translated
+from envweave_gym.testing.traces import Player, Trace, first_difference, first_episode, global_rngs, plain
+
+SEED, MOVES = 7, 24
+MANY_SEEDS = range(20)
+
+USE_NP_RANDOM = "draw from self.np_random alone, which super().reset(seed=seed) seeds"
+
+
+def expect_same(one: Trace, other: Trace, what: str, advice: str) -> None:
+    """Fail with the first difference of two traces."""
+    __tracebackhide__ = True
+    difference = first_difference(one, other)
+    if difference is not None:
+        refuse(f"{what}: {difference}", advice)
+
+
+def check_same_seed_same_trace(subject: Subject) -> None:
+    """The same seed and actions give the same observations, rewards, ends and infos.
+
+    On a second instance, on the same one, and while a third is played beside it.
+    """
+    subject.needs_determinism()
+    for form in subject.forms():
+        with form.open() as first, form.open() as second, form.open() as third:
+            trace = first.play(SEED, MOVES)
+            advice = USE_NP_RANDOM + "; keep clocks, ids and counters of the process out of infos"
+            what = f"{form.label}: two instances differ on one seed"
+            expect_same(trace, second.play(SEED, MOVES), what, advice)
+            what = f"{form.label}: the same seed played again differs"
+            expect_same(trace, first.play(SEED, MOVES), what, advice)
+
+            def disturb(_: Player, neighbour: Player = third) -> None:
+                neighbour.play(SEED + 1, 1)
+
+            beside = second.play(SEED, MOVES, before_each=disturb)
+            advice = "keep state on the instance, not on the class or the module"
+            expect_same(trace, beside, f"{form.label}: another instance played beside it changes it", advice)
+
+
+def check_different_seeds_differ(subject: Subject) -> None:
+    """Of many seeds, at least one plays otherwise under the same actions.
+
+    An environment without any randomness says ``metadata["ignores_seed"] = True``, and is held to it.
+    """
+    subject.needs_determinism()
+    for form in subject.forms():
+        with form.open() as player:
+            ignores_seed = bool((getattr(player.env, "metadata", None) or {}).get("ignores_seed", False))
+            varied = _vary([plain(player.play(seed, MOVES)) for seed in MANY_SEEDS])
+            what = f"{form.label}: {len(MANY_SEEDS)} seeds under the same actions"
+            if not varied and not ignores_seed:
+                advice = 'let reset(seed=…) reach the randomness, or declare metadata["ignores_seed"] = True'
+                refuse(f"{what} play the same episode", advice)
+            if varied and ignores_seed:
+                refuse(f"{what} differ", 'take metadata["ignores_seed"] out')
+
+
+def check_unseeded_resets(subject: Subject) -> None:
+    """Resets without a seed follow from the last seed given, and do not play one episode for ever."""
+    subject.needs_determinism()
+    for form in subject.forms():
+        with form.open() as first, form.open() as second:
+            for player in (first, second):
+                player.play(SEED, 3)
+            mine, yours = ([player.reset(), *player.go_on(MOVES)] for player in (first, second))
+            what = f"{form.label}: reset() without a seed after reset(seed={SEED}) is not reproducible"
+            expect_same(mine, yours, what, USE_NP_RANDOM + "; do not draw a fresh seed from the system")
+            by_seed = [plain(first.play(seed, MOVES)) for seed in MANY_SEEDS]
+            if _vary(by_seed) and not _vary([_episode_anew(first) for _ in MANY_SEEDS]):
+                what = f"{form.label}: {len(MANY_SEEDS)} resets without a seed play the same episode"
+                refuse(what, "do not seed again when reset() is called without a seed")
+
+
+def _episode_anew(player: Player) -> Trace:
+    """An episode without a seed, with the actions every such episode is given."""
+    player.rewind()
+    return plain([player.reset(), *player.go_on(MOVES)])
+
+
+def _vary(traces: list[Trace]) -> bool:
+    return any(first_difference(traces[0], trace) for trace in traces[1:])
+
+
+def check_global_rngs_untouched(subject: Subject) -> None:
+    """Making, resetting, stepping and closing leave the random generators of the process alone."""
+    for form in subject.forms():
+        before = global_rngs()
+        with form.open() as player:
+            _expect_untouched(before, form, "making it")
+            player.reset(SEED)
+            _expect_untouched(before, form, "reset()")
+            player.go_on(MOVES)
+            _expect_untouched(before, form, "step()")
+        _expect_untouched(before, form, "close()")
+
+
+def _expect_untouched(before: dict[str, bytes], form: Form, call: str) -> None:
+    __tracebackhide__ = True
+    after = global_rngs()
+    moved = [name for name, state in before.items() if after[name] != state]
+    if moved:
+        what = f"{form.label}: {call} draws from or seeds the global generator of {' and '.join(moved)}"
+        refuse(what, USE_NP_RANDOM)
+
+
+def check_pickling_continues_the_episode(subject: Subject) -> None:
+    """A pickled copy, taken in mid-episode, plays on as the original does."""
+    _check_copies(subject, "pickling", lambda player: pickle.loads(pickle.dumps(player)))
+
+
+def check_deepcopy_continues_the_episode(subject: Subject) -> None:
+    """A deep copy, taken in mid-episode, plays on as the original does."""
+    _check_copies(subject, "copy.deepcopy", copy.deepcopy)
+
+
+def _check_copies(subject: Subject, way: str, duplicate: Callable[[Player], Player]) -> None:
+    subject.needs_determinism()
+    for form in subject.forms():
+        with form.open() as player:
+            whole = player.play(SEED, MOVES)
+            middle = _middle_of_episode(whole)
+            player.play(SEED, middle)
+            what = f"{form.label}: {way} fails in mid-episode"
+            with translated(what, "keep the state in plain attributes"):
+                twin = duplicate(player)
+            try:
+                advice = "copy the whole state (EzPickle starts anew; keep no state outside the instance)"
+                with translated(f"{form.label}: after {way} in mid-episode the copy cannot play on", advice):
+                    told = twin.go_on(MOVES - middle)
+                what = f"{form.label}: after {way} in mid-episode the copy plays on differently"
+                expect_same(whole[middle + 1 :], told, what, advice)
+                what = f"{form.label}: playing a copy made by {way} disturbs the original"
+                expect_same(whole[middle + 1 :], player.go_on(MOVES - middle), what, "share no mutable state")
+            finally:
+                twin.env.close()
+
+
+def _middle_of_episode(trace: Trace) -> int:
+    """How many moves lead into the middle of the first episode of a trace."""
+    return (len(first_episode(trace)) - 1) // 2

@@ -1,0 +1,192 @@
+"""What is checked, and how a check says no.
+
+A :class:`Subject` is a name and a way to make it. Every check takes one, makes the environment as often as it
+needs, and closes what it made. It returns when all is well, raises :class:`ConformanceError` when it is not,
+and :class:`NotApplicable` when it has nothing to say about this environment.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NoReturn
+
+from envweave_gym.catalog import cards
+from envweave_gym.faults import InvalidArgument, NotAvailable
+from envweave_gym.ids import make
+from envweave_gym.testing.traces import Player, player_of
+
+Api = Literal["gym", "aec", "parallel"]
+APIS: tuple[Api, ...] = ("gym", "aec", "parallel")
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m|WARN: ")
+
+
+class ConformanceError(AssertionError):
+    """The environment breaks a rule; the text says which, where, and what to do."""
+
+
+class NotApplicable(Exception):
+    """The check has nothing to say about this environment; the text says why."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to hold the environment: through an API with the whole stack around it, or unwrapped."""
+
+    label: str
+    api: Api
+    make: Callable[..., Any] = field(repr=False)
+    unwrapped: bool = False
+
+    def player(self) -> Player:
+        """Make the environment and give somebody who plays it; closing it is left to the caller."""
+        env = self.make()
+        return player_of(env.unwrapped if self.unwrapped else env)
+
+    @contextmanager
+    def open(self, **kwargs: Any) -> Iterator[Player]:
+        """Make the environment, give somebody who plays it, and close it."""
+        env = self.make(**kwargs)
+        try:
+            yield player_of(env.unwrapped if self.unwrapped else env)
+        finally:
+            env.close()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The environment to check.
+
+    ``make`` takes the arguments of :func:`envweave_gym.make` beside the name: ``api``, ``num_envs``,
+    ``autoreset``, ``autoreset_mode``, ``max_steps``, ``render_mode``, and the environment's own. It must be
+    picklable where ``start_methods`` names ``spawn`` or ``forkserver``.
+    """
+
+    name: str
+    make: Callable[..., Any] = field(repr=False)
+    apis: tuple[Api, ...] = ("gym",)
+    nondeterministic: bool = False
+    start_methods: tuple[str, ...] = ("fork",)
+
+    @property
+    def is_game(self) -> bool:
+        """Whether it is a multi-agent environment."""
+        return "gym" not in self.apis
+
+    @property
+    def env_id(self) -> str:
+        """The name without the module it may begin with."""
+        return self.name if "://" in self.name else self.name.rpartition(":")[2]
+
+    def stack(self, api: Api = "gym") -> Form:
+        """The environment as users hold it, with everything around it."""
+        if api not in self.apis:
+            raise NotApplicable(f"{self.name} has no {api} form")
+        return Form(f"{self.name} ({api})", api, partial(self.make, api=api))
+
+    def stacks(self) -> list[Form]:
+        """The stack of every API it has."""
+        return [self.stack(api) for api in self.apis]
+
+    def core(self) -> Form:
+        """The unwrapped environment."""
+        api = self.apis[0]
+        return Form(f"{self.name} (unwrapped)", api, partial(self.make, api=api), unwrapped=True)
+
+    def forms(self) -> list[Form]:
+        """Every stack, and the unwrapped environment."""
+        return [*self.stacks(), self.core()]
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether the ID is one of the table, which promises more than an environment from elsewhere."""
+        return self.env_id in cards()
+
+    def probe(self) -> None:
+        """Make it once: what stops it from being made is said here, and not by every check."""
+        self.make(api=self.apis[0]).close()
+
+    def needs_determinism(self) -> None:
+        """Leave a check that compares traces where a seed does not decide the episode."""
+        if self.nondeterministic:
+            raise NotApplicable(f"{self.name} is declared nondeterministic, so traces cannot be compared")
+
+
+def subject_of(env_id: str, *, start_methods: tuple[str, ...] = ("fork",), **kwargs: Any) -> Subject:
+    """The subject with this name, which may be any that :func:`envweave_gym.make` takes."""
+    build = partial(make, env_id, **kwargs)
+    subject = Subject(env_id, build, start_methods=start_methods)
+    card = cards().get(subject.env_id)
+    if card is not None:
+        apis: tuple[Any, ...] = card.kinds
+        return Subject(env_id, build, apis, card.nondeterministic, start_methods)
+    found: dict[Api, Any] = {api: env for api in APIS if (env := _made(build, api)) is not None}
+    if not found:
+        build()
+        raise ConformanceError(f"{env_id} gives no gymnasium.Env, pettingzoo.AECEnv or ParallelEnv")
+    spec = getattr(found.get("gym"), "spec", None)
+    for env in found.values():
+        env.close()
+    return Subject(env_id, build, tuple(found), bool(spec and spec.nondeterministic), start_methods)
+
+
+def _made(build: Callable[..., Any], api: Api) -> Any:
+    """The environment through this API, or ``None`` where it has none."""
+    try:
+        return build(api=api)
+    except InvalidArgument:
+        return None
+
+
+def refuse(problem: str, advice: str, cause: BaseException | None = None) -> NoReturn:
+    """Fail with one sentence about the problem and one about what to do."""
+    __tracebackhide__ = True
+    raise ConformanceError(f"{problem}; {advice}" if advice else problem) from cause
+
+
+@contextmanager
+def translated(problem: str, advice: str = "") -> Iterator[None]:
+    """Turn whatever is raised inside into a :class:`ConformanceError` that begins with ``problem``."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except (ConformanceError, NotApplicable, NotAvailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
+        refuse(f"{problem}: {type(error).__name__}: {_ANSI.sub('', str(error))}", advice, error)
+
+
+@contextmanager
+def expected(
+    error: type[Exception] | tuple[type[Exception], ...], misuse: str, advice: str
+) -> Iterator[None]:
+    """Fail unless the misuse inside raises ``error``."""
+    __tracebackhide__ = True
+    names = error.__name__ if isinstance(error, type) else " or ".join(one.__name__ for one in error)
+    try:
+        yield
+    except error:
+        return
+    except ConformanceError:
+        raise
+    except Exception as other:  # noqa: BLE001 - a foreign environment may raise anything
+        refuse(f"{misuse} raised {type(other).__name__} instead of {names}: {other}", advice, other)
+    refuse(f"{misuse} raised nothing, where {names} was expected", advice)
+
+
+@contextmanager
+def without_warnings(label: str, ignored: tuple[str, ...] = ()) -> Iterator[None]:
+    """Turn warnings into failures, apart from those whose text holds one of ``ignored``."""
+    __tracebackhide__ = True
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    told = dict.fromkeys(_ANSI.sub("", str(one.message)) for one in caught)
+    kept = [text for text in told if not any(part in text for part in ignored)]
+    if kept:
+        refuse(f"{label} warns: {' | '.join(kept)}", "")

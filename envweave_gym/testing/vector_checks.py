@@ -1,0 +1,221 @@
+"""Many are as one: every vector form, and autoreset, against single environments with the same seeds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import Env, Space
+from gymnasium.error import CustomSpaceError
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, create_shared_memory, iterate
+
+from envweave_gym.stream import Stream, stream_of
+from envweave_gym.testing.seed_checks import SEED, expect_same
+from envweave_gym.testing.subject import NotApplicable, Subject, translated
+from envweave_gym.testing.traces import Moment, Sampler, Trace
+
+ADVICE = "leave resetting to envweave_gym.Autoreset"
+ROWS, MOVES, LIMIT = 3, 30, 7
+"""So many environments, moves, and steps an episode: enough for several boundaries in every row."""
+
+AnyVector = VectorEnv[Any, Any, Any]
+Script = Sequence[Sequence[Any]]
+"""The actions of every row."""
+
+
+def check_vector_equals_single(subject: Subject) -> None:
+    """Row for row, vectors give what single environments give, in all three autoreset modes.
+
+    Observations, rewards, ends and streams, of what ``make(num_envs=…)`` gives and of ``SyncVectorEnv``.
+    """
+    subject.needs_determinism()
+    for mode in AutoresetMode:
+        build = partial(subject.make, num_envs=ROWS, autoreset_mode=mode.value)
+        vector = partial(build, max_steps=LIMIT)
+        _expect_rows(subject, vector, mode, LIMIT, MOVES, f"the vector form ({mode.value})")
+        one = partial(subject.make, max_steps=LIMIT)
+        sync = partial(SyncVectorEnv, [one] * ROWS, autoreset_mode=mode)
+        _expect_rows(subject, sync, mode, LIMIT, MOVES, f"SyncVectorEnv ({mode.value})")
+    usual = partial(subject.make, num_envs=ROWS)
+    _expect_rows(subject, usual, AutoresetMode.NEXT_STEP, None, 110, "the vector form as it is")
+
+
+def check_async_equals_single(subject: Subject) -> None:
+    """``AsyncVectorEnv`` gives what single environments give, under every start method of the subject."""
+    subject.needs_determinism()
+    methods = [one for one in subject.start_methods if one in multiprocessing.get_all_start_methods()]
+    if subject.name.startswith("local://"):
+        methods = [one for one in methods if one == "fork"]
+    if not methods:
+        raise NotApplicable(f"none of the start methods {', '.join(subject.start_methods)} can be used here")
+    with subject.stack().open() as player:
+        shared = _can_share(player.env.observation_space)
+    one = partial(subject.make, max_steps=LIMIT)
+    for method in methods:
+        build = partial(AsyncVectorEnv, [one] * 2, context=method, shared_memory=shared)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
+            form = f"AsyncVectorEnv ({method})"
+            _expect_rows(subject, build, AutoresetMode.NEXT_STEP, LIMIT, 12, form, rows=2)
+
+
+def check_autoreset_equals_single(subject: Subject) -> None:
+    """``make(autoreset=True)``: the step after the end is the next reset, with reward 0, and says so."""
+    subject.needs_determinism()
+    script = _script(subject, 1)
+    expected = _single(subject, script[0], SEED, AutoresetMode.NEXT_STEP, LIMIT)
+    with translated(f"{subject.name}: make(autoreset=True) fails", ADVICE):
+        env = subject.make(max_steps=LIMIT, autoreset=True)
+        try:
+            told = [_opening(env, *env.reset(seed=SEED))]
+            told += [_moment(env, action, *env.step(action)) for action in script[0]]
+        finally:
+            env.close()
+    what = f"{subject.name}: with autoreset=True it differs from resets made by hand"
+    expect_same(expected, told, what, ADVICE)
+
+
+def _can_share(space: Space[Any]) -> bool:
+    """Whether the observations have a fixed size, which shared memory needs."""
+    try:
+        create_shared_memory(space, n=1)
+    except (TypeError, CustomSpaceError):
+        return False
+    return True
+
+
+def _script(subject: Subject, rows: int, moves: int = MOVES) -> list[list[Any]]:
+    """Sampled actions for every row."""
+    with subject.stack().open() as player:
+        space = player.env.action_space
+        sampler = Sampler()
+        return [[sampler.sample(space, f"row {row}") for _ in range(moves)] for row in range(rows)]
+
+
+def _expect_rows(
+    subject: Subject,
+    build: Callable[[], AnyVector],
+    mode: AutoresetMode,
+    limit: int | None,
+    moves: int,
+    form: str,
+    rows: int = ROWS,
+) -> None:
+    __tracebackhide__ = True
+    script = _script(subject, rows, moves)
+    with translated(f"{subject.name}: {form} fails", "see that one environment can live beside another"):
+        told = _vector(build, script, mode)
+    for row, actions in enumerate(script):
+        expected = _single(subject, actions, SEED + row, mode, limit)
+        what = f"{subject.name}: row {row} of {form} is not as the single environment with seed {SEED + row}"
+        expect_same(expected, told[row], what, "draw the same from one seed, and reset at the same steps")
+
+
+def _single(
+    subject: Subject, actions: Sequence[Any], seed: int, mode: AutoresetMode, limit: int | None
+) -> Trace:
+    """What one environment says when it is reset by hand as ``mode`` would."""
+    env = subject.make(**({} if limit is None else {"max_steps": limit}))
+    try:
+        trace = [_opening(env, *env.reset(seed=seed))]
+        over = False
+        for action in actions:
+            if over and mode is AutoresetMode.NEXT_STEP:
+                trace.append(_opening(env, *env.reset())._replace(acted=action))
+                over = False
+                continue
+            observation, reward, terminated, truncated, info = env.step(action)
+            over = bool(terminated or truncated)
+            final = None
+            if over and mode is AutoresetMode.SAME_STEP:
+                final, ended = _as_row(env.observation_space, observation), stream_of(info)
+                observation, info = env.reset()
+                joined = Stream(stream_of(info).requests, ended.events + stream_of(info).events)
+                info = {**info, "stream": joined}
+            trace.append(_moment(env, action, observation, reward, terminated, truncated, info, final))
+            if over and mode is AutoresetMode.DISABLED:
+                trace.append(_opening(env, *env.reset()))
+        return trace
+    finally:
+        env.close()
+
+
+def _opening(env: Env[Any, Any], observation: Any, info: Mapping[str, Any]) -> Moment:
+    return _moment(env, None, observation, 0.0, False, False, info)
+
+
+def _moment(
+    env: Env[Any, Any],
+    action: Any,
+    observation: Any,
+    reward: Any,
+    terminated: Any,
+    truncated: Any,
+    info: Mapping[str, Any],
+    final: Any = None,
+) -> Moment:
+    told = {"stream": stream_of(info), "seq": info.get("seq"), "final_obs": final}
+    seen = _as_row(env.observation_space, observation)
+    return Moment(action, seen, float(reward), bool(terminated), bool(truncated), told)
+
+
+def _as_row(space: Space[Any], observation: Any) -> Any:
+    """The observation as it comes out of a batch of one, where scalars have NumPy's types."""
+    batch = concatenate(space, [observation], create_empty_array(space, 1))
+    return next(iter(iterate(batch_space(space, 1), batch)))
+
+
+def _vector(build: Callable[[], AnyVector], script: Script, mode: AutoresetMode) -> list[Trace]:
+    """What every row of a vector says."""
+    env = build()
+    finished = False
+    try:
+        rows = range(len(script))
+        traces: list[Trace] = [[] for _ in rows]
+        _read_openings(env, traces, env.reset(seed=SEED), rows)
+        for actions in zip(*script, strict=True):
+            results = env.step(_batched(env.single_action_space, actions))
+            _read_step(env, traces, actions, results)
+            over = np.logical_or(results[2], results[3])
+            if mode is AutoresetMode.DISABLED and over.any():
+                again = env.reset(options={"reset_mask": over})
+                _read_openings(env, traces, again, np.flatnonzero(over).tolist())
+        finished = True
+        return traces
+    finally:
+        if isinstance(env, AsyncVectorEnv):
+            env.close(terminate=not finished)  # after a worker's error a plain close() may wait for ever
+        else:
+            env.close()
+
+
+def _batched(space: Space[Any], actions: Sequence[Any]) -> Any:
+    return concatenate(space, actions, create_empty_array(space, len(actions)))
+
+
+def _read_openings(
+    env: AnyVector, traces: list[Trace], opened: tuple[Any, dict[str, Any]], rows: Sequence[int]
+) -> None:
+    observations, infos = list(iterate(env.observation_space, opened[0])), opened[1]
+    streams = stream_of(infos)
+    for row in rows:
+        told = {"stream": streams[row], "seq": int(infos["seq"][row]), "final_obs": None}
+        traces[row].append(Moment(None, observations[row], 0.0, False, False, told))
+
+
+def _read_step(env: AnyVector, traces: list[Trace], actions: Sequence[Any], results: tuple[Any, ...]) -> None:
+    observations, rewards, terminated, truncated, infos = results
+    seen, streams = list(iterate(env.observation_space, observations)), stream_of(infos)
+    finals = infos.get("final_obs", [None] * len(actions))
+    for row, action in enumerate(actions):
+        final = finals[row]
+        if final is not None:
+            final = _as_row(env.single_observation_space, final)
+        told = {"stream": streams[row], "seq": int(infos["seq"][row]), "final_obs": final}
+        ends = bool(terminated[row]), bool(truncated[row])
+        traces[row].append(Moment(action, seen[row], float(rewards[row]), *ends, told))

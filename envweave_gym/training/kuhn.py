@@ -1,0 +1,141 @@
+"""Self-play on Kuhn poker: one table, both seats, policy gradient towards the equilibrium, one file.
+
+    python -m envweave_gym.training.kuhn
+
+Each update plays ``hands`` hands of the current policy against itself and follows the gradient of what
+betting was worth over passing, held back by an entropy term that fades. A policy in self-play circles around
+the equilibrium, but its average over all updates comes to rest there: the average is what is saved, and its
+exact NashConv (how much a perfect opponent could still win from either seat) is what is reported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import envweave_gym
+from envweave_gym.faults import need
+from envweave_gym.multiagent.kuhn_value import (
+    CARDS,
+    INFORMATION_SETS,
+    MOVES,
+    game_value,
+    nash_conv,
+)
+from envweave_gym.training.metrics import RunMetrics, summary
+from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+
+ID = "envweave/KuhnPoker-v0"
+INDEX = {key: index for index, key in enumerate(INFORMATION_SETS)}
+LARGEST_LOGIT = 6.0
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Options(CommonOptions):
+    """The options of this demo."""
+
+    updates: int = option(300, "updates of the policy")
+    hands: int = option(500, "hands played between two updates")
+    learning_rate: float = option(0.3, "step size on the logits")
+    entropy: float = option(0.1, "weight of the entropy term at first; it fades as 1 / (1 + update / 50)")
+    exploration: float = option(0.1, "how often a player acts at random, so that every choice is tried")
+
+
+def information_set(observation: NDArray[np.float32]) -> str:
+    """The name of what a player knows: its card and the moves so far, read off its observation."""
+    bits = observation.tolist()
+    moves = bits[len(CARDS) :]
+    history = "".join(MOVES[i % 2] for i, made in enumerate(moves) if made)
+    return CARDS[bits.index(1.0)] + history
+
+
+def play_hand(env: Any, bets: Floats, rng: np.random.Generator) -> list[tuple[int, int, float]]:
+    """Play one hand: (information set, action, what its player won) of every decision."""
+    env.reset()
+    path: list[tuple[str, int, int]] = []
+    while not any(env.terminations.values()):
+        agent = env.agent_selection
+        known = INDEX[information_set(env.observe(agent))]
+        action = int(rng.random() < bets[known])
+        path.append((agent, known, action))
+        env.step(action)
+    won = dict(env.rewards)
+    return [(known, action, won[agent]) for agent, known, action in path]
+
+
+def worth_of_betting(env: Any, policy: Floats, options: Options, rng: np.random.Generator) -> Floats:
+    """How much more betting won than passing, for each information set in which both were tried."""
+    bets = (1 - options.exploration) * policy + options.exploration / 2
+    sums, counts = np.zeros((len(INDEX), 2)), np.zeros((len(INDEX), 2))
+    for _ in range(options.hands):
+        for known, action, won in play_hand(env, bets, rng):
+            sums[known, action] += won
+            counts[known, action] += 1
+    means = sums / np.maximum(counts, 1)
+    return np.where((counts > 0).all(axis=1), means[:, 1] - means[:, 0], 0.0)
+
+
+def as_mapping(policy: Floats) -> dict[str, float]:
+    """The probability of betting by the name of the information set."""
+    return {key: float(policy[index]) for key, index in INDEX.items()}
+
+
+def train(options: Options) -> dict[str, Any]:
+    """Train, save the average policy, and return what came out."""
+    tqdm = need("tqdm", "demo", "the progress bar").tqdm
+    rng = np.random.default_rng(options.seed)
+    env = envweave_gym.make(ID, api="aec", backend=options.backend)
+    env.reset(seed=options.seed)
+    logits = np.zeros(len(INDEX))
+    total, weights = np.zeros(len(INDEX)), 0.0
+    average = np.full(len(INDEX), 0.5)
+    folder = Path(options.out) / (options.run or "kuhn")
+    with RunMetrics(folder, ("nash_conv_half", "value")) as log:
+        for update in tqdm(range(options.updates), unit="update", desc="KuhnPoker"):
+            policy = 1 / (1 + np.exp(-logits))
+            advantage = worth_of_betting(env, policy, options, rng)
+            fading = options.entropy / (1 + update / 50)
+            logits += options.learning_rate * (advantage - fading * logits)
+            logits = np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+            weights += update + 1
+            total += (update + 1) * policy
+            average = total / weights
+            named = as_mapping(average)
+            log.write(nash_conv_half=nash_conv(named) / 2, value=game_value(named))
+        (folder / "policy.json").write_text(
+            json.dumps(as_mapping(average), indent=2) + "\n", encoding="utf-8"
+        )
+        result = report(folder, average, options, log.seconds)
+    env.close()
+    print(summary(f"{ID}, self-play, backend {options.backend}", result))
+    return result
+
+
+def report(folder: Path, average: Floats, options: Options, seconds: float) -> dict[str, Any]:
+    """What the saved policy is worth, exactly."""
+    named = as_mapping(average)
+    return {
+        "NashConv/2": nash_conv(named) / 2,
+        "NashConv/2 of betting at random": nash_conv(dict.fromkeys(INDEX, 0.5)) / 2,
+        "value for player_0": game_value(named),
+        "value at the equilibrium": -1 / 18,
+        "hands": options.updates * options.hands,
+        "seconds": round(seconds, 2),
+        "files": f"{folder}/policy.json, {folder}/metrics.jsonl, {folder}/metrics.png",
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    return run_demo(train, parse_options(Options, __doc__ or "", argv))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

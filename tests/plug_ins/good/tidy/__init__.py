@@ -1,0 +1,1 @@
+"""A package whose cards can be read without its environments."""

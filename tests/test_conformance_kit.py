@@ -1,0 +1,310 @@
+"""Every check of the kit fails on an environment that breaks its rule, and on none that keeps it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import broken_envs as broken
+import gymnasium as gym
+import pytest
+from pettingzoo.utils.conversions import parallel_to_aec
+
+import envweave_gym
+from envweave_gym import testing
+from envweave_gym.faults import InvalidArgument
+from envweave_gym.multiagent.turn_based import TurnBasedParallel
+from envweave_gym.testing import (
+    GAME_CHECKS,
+    GYM_CHECKS,
+    ConformanceError,
+    NotApplicable,
+    Subject,
+    check_all,
+    subject_of,
+)
+from envweave_gym.testing.traces import global_rngs
+from envweave_gym.wrappers import AECStream, ParallelStream
+
+LINE = "envweave/LineWorld-v0"
+
+
+def local(factory: Callable[..., Any]) -> Subject:
+    """A subject whose stack is the one every environment gets."""
+    name = f"local://{getattr(factory, '__name__', 'made')}"
+    envweave_gym.register(name, factory=factory)
+    return subject_of(name)
+
+
+def by_hand(make: Callable[..., Any], *apis: Any) -> Subject:
+    """A subject whose stack is its own affair."""
+    return Subject("broken", make, apis or ("gym",))
+
+
+def aec(stream: type[AECStream]) -> Subject:
+    return by_hand(lambda api: stream(broken.Duel(), name="broken"), "aec")
+
+
+def rush(core: type[broken.Rush]) -> Subject:
+    def make(api: str, **kwargs: Any) -> Any:
+        env = core(**kwargs)
+        return ParallelStream(env) if api == "parallel" else AECStream(parallel_to_aec(env))
+
+    return by_hand(make, "aec", "parallel")
+
+
+def unequal_forms(api: str) -> Any:
+    if api == "aec":
+        return AECStream(broken.Duel())
+    return TurnBasedParallel(AECStream(broken.PaysMore()))
+
+
+def vector_of(num_envs: int | None = None, *, spoil: Callable[..., Any], **kwargs: Any) -> Any:
+    if num_envs is None:
+        return envweave_gym.make(LINE, **kwargs)
+    return spoil(num_envs=num_envs, **kwargs)
+
+
+def other_slip(**kwargs: Any) -> Any:
+    return envweave_gym.make(LINE, slip=0.2, **kwargs)
+
+
+def no_limit(max_steps: int = -1, **kwargs: Any) -> Any:
+    return envweave_gym.make(LINE, **kwargs)
+
+
+def one_mode(autoreset_mode: str = "", **kwargs: Any) -> Any:
+    return envweave_gym.make(LINE, autoreset_mode="NextStep", **kwargs)
+
+
+def no_autoreset(autoreset: bool = False, **kwargs: Any) -> Any:
+    return envweave_gym.make(LINE, **kwargs)
+
+
+def autoreset_of_its_own(autoreset: bool = False, **kwargs: Any) -> Any:
+    env = envweave_gym.make(LINE, **kwargs)
+    return gym.wrappers.TransformReward(gym.wrappers.Autoreset(env), lambda r: r or 0.5) if autoreset else env
+
+
+CASES: list[tuple[str, Callable[[], Subject], str]] = [
+    ("gymnasium_api", lambda: local(broken.OwnRandomness), "super().reset(seed=seed)"),
+    ("gymnasium_api", lambda: local(broken.HasSeed), "warns: Official support for the `seed` function"),
+    ("passive_api", lambda: local(broken.WrongDtype), "float64"),
+    ("same_seed_same_trace", lambda: local(broken.CountsCalls), "info['call'] is"),
+    ("same_seed_same_trace", lambda: local(broken.SharesState), "another instance played beside it"),
+    ("same_seed_same_trace", lambda: local(broken.SystemRandomness), "two instances differ"),
+    ("different_seeds_differ", lambda: local(broken.IgnoresSeed), "play the same episode"),
+    ("different_seeds_differ", lambda: local(broken.SaysItIgnoresSeed), 'take metadata["ignores_seed"] out'),
+    ("unseeded_resets", lambda: local(broken.FreshSeed), "is not reproducible"),
+    ("unseeded_resets", lambda: local(broken.SeedsAgain), "play the same episode"),
+    ("global_rngs_untouched", lambda: local(broken.DrawsNumpyGlobally), "step() draws from or seeds"),
+    ("global_rngs_untouched", lambda: local(broken.SeedsGlobally), "reset() draws from or seeds"),
+    ("global_rngs_untouched", lambda: local(broken.DrawsInConstructor), "making it draws from or seeds"),
+    ("global_rngs_untouched", lambda: local(broken.DrawsGloballyInGame), "generator of random"),
+    ("pickling_continues_the_episode", lambda: local(broken.StartsAnew), "EzPickle"),
+    ("pickling_continues_the_episode", lambda: local(broken.HoldsLambda), "pickling fails in mid-episode"),
+    ("pickling_continues_the_episode", lambda: local(broken.GameStartsAnew), "EzPickle"),
+    ("deepcopy_continues_the_episode", lambda: local(broken.StartsAnew), "EzPickle"),
+    ("deepcopy_continues_the_episode", lambda: local(broken.ShallowCopy), "disturbs the original"),
+    ("stream_is_well_formed", lambda: local(broken.TellsArrays), "keep to JSON"),
+    ("stream_is_well_formed", lambda: local(broken.TellsTuples), "keep to JSON"),
+    ("stream_is_well_formed", lambda: local(broken.StartsTwice), "starts no episode"),
+    ("stream_is_well_formed", lambda: local(broken.EndsEarly), "episode_end comes last"),
+    ("stream_is_well_formed", lambda: by_hand(broken.bare), "info['stream'] is a Stream"),
+    ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=other_slip)), "the vector form"),
+    ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=no_limit)), "the vector form"),
+    ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=one_mode)), "SameStep"),
+    ("vector_equals_single", lambda: local(broken.SharesState), "row 0 of"),
+    ("autoreset_equals_single", lambda: by_hand(no_autoreset), "make(autoreset=True) fails: ResetNeeded"),
+    ("autoreset_equals_single", lambda: by_hand(autoreset_of_its_own), "reward is"),
+    ("async_equals_single", lambda: local(broken.BuiltInText), "observation is"),
+    ("random_actions_never_raise", lambda: local(broken.RaisesOnTwo), "I do not like this action"),
+    ("random_actions_never_raise", lambda: local(broken.LeavesItsSpace), "is not in Box"),
+    ("random_actions_never_raise", lambda: local(broken.RaisesInGame), "I do not like this action"),
+    ("invalid_actions_change_nothing", lambda: by_hand(broken.bare), "instead of InvalidAction"),
+    ("invalid_actions_change_nothing", lambda: by_hand(broken.impatient), "does not go on as it should"),
+    ("step_needs_reset", lambda: by_hand(broken.bare), "ResetNeeded was expected"),
+    ("bad_seeds_are_refused", lambda: by_hand(broken.bare), "InvalidArgument"),
+    ("unknown_arguments_are_refused", lambda: local(broken.SwallowsArguments), "raised nothing"),
+    ("render_modes", lambda: local(broken.RendersNothing), "render_mode='ansi'"),
+    ("render_modes", lambda: local(broken.DeclaresNoModes), "metadata['render_modes'] is None"),
+    ("close_twice", lambda: local(broken.ClosesOnce), "it is closed already"),
+    ("aec_api", lambda: local(broken.NewSpaces), "exact same space object"),
+    ("parallel_api", lambda: local(broken.NewSpacesInRush), "exact same space object"),
+    ("aec_seeds", lambda: local(broken.SystemRandomness), "seed_test fails"),
+    ("parallel_seeds", lambda: local(broken.SystemRandomnessInRush), "parallel_seed_test fails"),
+    ("max_cycles", lambda: rush(broken.OneRoundTooMany), "max_cycles_test fails"),
+    ("game_render_modes", lambda: local(broken.RendersNothingInGame), "render_test fails"),
+    ("aec_and_parallel_agree", lambda: by_hand(unequal_forms, "aec", "parallel"), "pay player_"),
+    ("game_stream_is_well_formed", lambda: aec(broken.TellsSecrets), "for others alone"),
+    ("game_stream_is_well_formed", lambda: aec(broken.Forgetful), "episode starts once"),
+    ("game_stream_is_well_formed", lambda: aec(broken.AsksNobody), "info['active']"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "says"), CASES, ids=[f"{name}-{says}" for name, _, says in CASES]
+)
+def test_check_fails_on_a_broken_environment(name: str, subject: Callable[[], Subject], says: str) -> None:
+    with pytest.raises(ConformanceError) as failure:
+        getattr(testing, f"check_{name}")(subject())
+    assert says in str(failure.value)
+
+
+def test_every_check_has_a_broken_environment() -> None:
+    checks = {check.__name__.removeprefix("check_") for check in (*GYM_CHECKS, *GAME_CHECKS)}
+    assert checks == {"spec_survives_json", *(name for name, _, _ in CASES)}
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """IDs of this module alone, which no other test shall see."""
+    before = dict(gym.registry)
+    gym.register("broken/Walk-v0", entry_point="broken_envs:Walk")
+    gym.register("broken/Callable-v0", entry_point=broken.Walk)
+    gym.register("broken/Set-v0", entry_point="broken_envs:TakesOrigin", kwargs={"origin": {1, 2}})
+    yield
+    for env_id in gym.registry.keys() - before.keys():
+        del gym.registry[env_id]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("env_id", ["broken/Callable-v0", "broken/Set-v0"])
+def test_spec_check_fails_on_what_json_cannot_hold(env_id: str) -> None:
+    with pytest.raises(ConformanceError, match="register a string entry point and JSON kwargs"):
+        testing.check_spec_survives_json(subject_of(env_id))
+
+
+@pytest.mark.usefixtures("registered")
+def test_good_environment_passes_every_check() -> None:
+    became = check_all("broken_envs:broken/Walk-v0")
+    assert became == {check.__name__.removeprefix("check_"): "passed" for check in GYM_CHECKS}
+
+
+@pytest.mark.parametrize("core", [broken.Duel, broken.Rush])
+def test_good_game_passes_every_check_that_applies(core: type[Any]) -> None:
+    envweave_gym.register(f"local://{core.__name__}", factory=core)
+    became = check_all(f"local://{core.__name__}")
+    applied = {name for name, outcome in became.items() if outcome == "passed"}
+    missing = set() if core is broken.Rush else {"max_cycles"}
+    assert applied == {check.__name__.removeprefix("check_") for check in GAME_CHECKS} - missing
+
+
+def test_max_cycles_is_checked_where_it_can_be_reached() -> None:
+    testing.check_max_cycles(rush(broken.Rush))
+    with pytest.raises(NotApplicable, match="no argument max_cycles"):
+        testing.check_max_cycles(local(broken.Duel))
+
+
+def test_nondeterministic_environment_is_not_compared() -> None:
+    subject = local(broken.FreshSeed)
+    with pytest.raises(NotApplicable, match="declared nondeterministic"):
+        testing.check_unseeded_resets(Subject(subject.name, subject.make, nondeterministic=True))
+
+
+def test_check_all_names_every_failure_at_once() -> None:
+    envweave_gym.register("local://StartsAnew", factory=broken.StartsAnew)
+    with pytest.raises(ConformanceError) as failure:
+        check_all("local://StartsAnew")
+    text = str(failure.value)
+    assert text.startswith("local://StartsAnew: 2 of 20 checks fail")
+    assert "\n- pickling_continues_the_episode: " in text
+    assert "\n- deepcopy_continues_the_episode: " in text
+
+
+def test_check_all_passes_arguments_on() -> None:
+    with pytest.raises(InvalidArgument, match="length=1 is not a line"):
+        check_all("envweave/LineWorld-v0", length=1)
+
+
+def test_checks_leave_the_global_generators_alone() -> None:
+    before = global_rngs()
+    check_all("envweave/LineWorld-v0")
+    assert global_rngs() == before
+
+
+# The plug-in, in a pytest of its own.
+
+OWN_TEST = "def test_own():\n    assert True\n"
+MODULE = """
+import random
+import gymnasium as gym
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+class Dicey(CartPoleEnv):
+    def step(self, action):
+        random.random()
+        return super().step(action)
+
+gym.register("theirs/Dicey-v0", entry_point="theirs:Dicey", max_episode_steps=50)
+"""
+
+
+def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def outcomes(run: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """Outcome by name of every line that ``-v`` prints for an item."""
+    items = [line.split() for line in run.stdout.splitlines() if "::" in line and line.endswith("%]")]
+    return {words[0]: words[1] for words in items}
+
+
+def test_plug_in_runs_the_kit_alone_on_any_id(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text(OWN_TEST)
+    (tmp_path / "theirs.py").write_text(MODULE)
+    ids = ["envweave/LineWorld-v0", "CartPole-v1", "theirs:theirs/Dicey-v0", "envweave/KuhnPoker-v0"]
+    run = pytest_in(tmp_path, "-v", *(f"--envweave-id={env_id}" for env_id in ids))
+    found = outcomes(run)
+    assert len(found) == 3 * len(GYM_CHECKS) + len(GAME_CHECKS), run.stdout
+    failed = [name for name, outcome in found.items() if outcome == "FAILED"]
+    assert failed == ["envweave::theirs:theirs/Dicey-v0::global_rngs_untouched"], run.stdout
+    assert found["envweave::CartPole-v1::stream_is_well_formed"] == "PASSED"
+    assert found["envweave::envweave/KuhnPoker-v0::game_stream_is_well_formed"] == "PASSED"
+    assert "theirs:theirs/Dicey-v0 (gym): step() draws from or seeds the global generator" in run.stdout
+    assert run.returncode == 1
+
+
+def test_plug_in_runs_paths_that_are_given_as_well(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text(OWN_TEST)
+    only = "test_own or pickling"
+    run = pytest_in(tmp_path, "-v", "-k", only, "--envweave-id=envweave/Echo-v0", "test_own.py")
+    assert outcomes(run) == {
+        "test_own.py::test_own": "PASSED",
+        "envweave::envweave/Echo-v0::pickling_continues_the_episode": "PASSED",
+    }
+    assert run.returncode == 0, run.stdout
+
+
+def test_plug_in_says_in_one_line_that_there_is_no_such_id(tmp_path: Path) -> None:
+    run = pytest_in(tmp_path, "--envweave-id=envweave/Ecko-v0")
+    lines = [line for line in run.stdout.splitlines() if "is called 'envweave/Ecko-v0'" in line]
+    assert len(lines) == 1, run.stdout
+    assert "envweave/Echo-v0" in lines[0]
+    assert "Traceback" not in run.stdout
+    assert run.returncode not in (0, 1)
+
+
+def test_plug_in_loads_nothing_of_the_kit_unless_asked(tmp_path: Path) -> None:
+    parts = ["suite", "runs", "subject", "traces", "gym_checks", "game_checks"]
+    loaded = f"[p for p in {parts} if f'envweave_gym.testing.{{p}}' in sys.modules]"
+    (tmp_path / "test_own.py").write_text(f"import sys\n\ndef test_own():\n    assert {loaded} == []\n")
+    run = pytest_in(tmp_path, "-q")
+    assert run.returncode == 0, run.stdout
+
+
+def test_functions_need_no_pytest() -> None:
+    program = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from envweave_gym.testing import check_all\n"
+        "assert 'passed' in check_all('envweave/LineWorld-v0').values()\n"
+        "assert 'passed' in check_all('envweave/KuhnPoker-v0').values()\n"
+    )
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,219 @@
+"""The package itself: what its import costs, which names it has, and what its wheel holds."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import email
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import envweave_gym
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("envweave_gym", "envweave_gym_server")
+EXTRAS = {"demo", "server", "train", "notebook", "docker", "kubernetes", "ray", "datasets", "swebench"}
+EXTRAS |= {"tinker", "mcp", "all", "dev"}
+HEAVY = {"torch", "flask", "docker", "requests", "websocket", "matplotlib", "pytest", "jsonschema", "tqdm"}
+
+COST = """
+import gymnasium, pettingzoo, numpy, msgspec
+import gc, os, time
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+gc.collect()
+before, start = resident(), time.perf_counter()
+import envweave_gym
+print(1000 * (time.perf_counter() - start), resident() - before)
+"""
+
+
+def python(code: str, *, executable: str | Path = sys.executable) -> str:
+    """What a fresh interpreter prints; a coverage tracer would be measured with it, so it has none."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+    done = subprocess.run(
+        [executable, "-P", "-W", "error", "-c", code], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Its import
+
+
+def test_the_import_costs_at_most_30_ms_and_3_mb_over_what_it_stands_on():
+    rounds = [tuple(map(float, python(COST).split())) for _ in range(7)]
+    assert min(milliseconds for milliseconds, _ in rounds) <= 30
+    assert min(megabytes for _, megabytes in rounds) <= 3
+
+
+def test_the_import_loads_the_table_and_nothing_else():
+    code = """
+import sys, gymnasium, pettingzoo, numpy, msgspec
+before = set(sys.modules)
+import envweave_gym
+print(*sorted(set(sys.modules) - before))
+"""
+    loaded = python(code).split()
+    ours = [name for name in loaded if name.startswith("envweave_gym")]
+    assert ours == ["envweave_gym", "envweave_gym.catalog", "envweave_gym.faults"]
+    others = {name.partition(".")[0] for name in loaded} - {"envweave_gym"}
+    assert others <= sys.stdlib_module_names
+    assert others.isdisjoint({"multiprocessing", "asyncio", "http", "sqlite3", "unittest"})
+
+
+def test_no_public_name_needs_an_extra():
+    code = f"""
+import sys, envweave_gym
+names = [name for name in envweave_gym.__all__ if name != "testing"]
+for name in names:
+    getattr(envweave_gym, name)
+print(*[name for name in {HEAVY} if name in sys.modules])
+"""
+    assert python(code).split() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("make", "ids"), ("Unicode", "spaces"), ("TurnBasedParallel", "multiagent"), ("examples", "examples")],
+)
+def test_a_name_is_loaded_when_it_is_first_used(name: str, module: str):
+    code = f"""
+import sys, envweave_gym
+print("envweave_gym.{module}" in sys.modules)
+envweave_gym.{name}
+print("envweave_gym.{module}" in sys.modules, "{name}" in vars(envweave_gym))
+"""
+    assert python(code).split() == ["False", "True", "True"]
+
+
+def test_making_our_environments_needs_no_extra():
+    code = f"""
+import sys, gymnasium, envweave_gym
+for name in [card.id for card in envweave_gym.cards().values() if not card.is_game]:
+    gymnasium.make(name).reset(seed=0)
+print(*[name for name in {HEAVY} if name in sys.modules])
+"""
+    assert python(code).split() == []
+
+
+# Its names
+
+
+@pytest.mark.parametrize("name", envweave_gym.__all__)
+def test_every_public_name_is_there(name: str):
+    value = getattr(envweave_gym, name)
+    assert getattr(envweave_gym, name) is value
+    assert name in dir(envweave_gym)
+
+
+def test_type_checkers_and_python_see_the_same_names():
+    tree = ast.parse(Path(envweave_gym.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    for_checkers = {
+        (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    at_run_time = {(f"envweave_gym.{home}", name) for name, home in envweave_gym._HOME_OF.items()}
+    at_run_time |= {("envweave_gym", name) for name in envweave_gym._MODULES}
+    assert for_checkers == at_run_time
+    assert set(envweave_gym.__all__) == {name for _, name in at_run_time} | {"__version__", "register_all"}
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'envweave_gym' has no attribute 'maek'"):
+        _ = envweave_gym.maek  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert envweave_gym.__version__ == version("envweave-gym")
+
+
+# Its wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources."""
+    source = tmp_path_factory.mktemp("source")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = (source / "dist").glob("*.whl")
+    return built
+
+
+@pytest.mark.xdist_group("wheel")
+def test_the_wheel_holds_every_module_and_the_mark_of_types(wheel: Path):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    expected = modules | {f"{package}/py.typed" for package in PACKAGES}
+    assert {name for name in names if ".dist-info/" not in name} == expected
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+@pytest.mark.xdist_group("wheel")
+def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
+    archive = zipfile.ZipFile(wheel)
+    [folder] = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+    metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+    assert set(metadata.get_all("Provides-Extra", ())) >= EXTRAS
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    base = [line for line in metadata.get_all("Requires-Dist", ()) if "extra ==" not in line]
+    assert sorted(line.partition("<")[0].partition(">")[0] for line in base) == [
+        "gymnasium",
+        "msgspec",
+        "numpy",
+        "pettingzoo",
+        "requests",
+        "websocket-client",
+    ]
+    groups = configparser.ConfigParser()
+    groups.read_string(archive.read(f"{folder}/entry_points.txt").decode())
+    assert dict(groups["envweave_gym.envs"]) == {"envweave": "envweave_gym.catalog:CARDS"}
+    assert dict(groups["gymnasium.envs"]) == {"envweave": "envweave_gym.catalog:register_all"}
+    assert dict(groups["console_scripts"]) == {"envweave": "envweave_gym.cli:main"}
+    assert dict(groups["pytest11"]) == {"envweave": "envweave_gym.testing.plugin"}
+
+
+@pytest.mark.xdist_group("wheel")
+def test_the_installed_wheel_works(wheel: Path, tmp_path: Path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True, timeout=60)
+    interpreter = tmp_path / "bin" / "python"
+    install = ["uv", "pip", "install", "--quiet", "--python", interpreter, "--no-deps", "--no-index", wheel]
+    subprocess.run([sys.executable, "-m", *install], check=True, timeout=60)
+    [site] = tmp_path.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    code = """
+import envweave_gym, gymnasium
+print(envweave_gym.__file__)
+print(gymnasium.make("envweave/Echo-v0").reset(seed=0)[0])
+"""
+    file, greeting = python(code, executable=interpreter).splitlines()
+    assert Path(file).is_relative_to(site)
+    assert greeting == "Echo environment ready!"
+    listed = subprocess.run(
+        [tmp_path / "bin" / "envweave", "list", "--ids"], capture_output=True, text=True, timeout=60
+    )
+    assert listed.stdout.splitlines() == sorted(envweave_gym.cards())
