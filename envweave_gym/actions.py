@@ -1,7 +1,7 @@
 """Checking an action and putting it into JSON form, in one pass that a step loop can afford.
 
-``space.contains`` costs more than a step of a small environment, and the stream wants the action as plain JSON
-besides. :func:`admission` compiles a space into one function that does both.
+``space.contains`` costs more than a step of a small environment, and the stream wants the action as plain
+JSON besides. :func:`admission` compiles a space into one function that does both.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 
 class LazyStreams:
-    """The streams of a native vector environment: an object array whose items are built when they are looked at.
+    """The streams of a native vector environment: an object array whose items are built on demand.
 
-    Building 1,024 streams a step would cost a hundred times the step itself, and a trainer looks at few. Indexing
-    with an int builds one stream; everything else an array can do builds all of them, once. Copies and pickles
-    are plain object arrays.
+    Building 1,024 streams a step would cost a hundred times the step itself, and a trainer looks at few.
+    Indexing with an int builds one stream; everything else an array can do builds all of them, once. Copies
+    and pickles are plain object arrays.
     """
 
     ndim, dtype = 1, np.dtype(object)
@@ -25,8 +25,8 @@ class LazyStreams:
         self._built: NDArray[np.object_] | None = None
 
     @property
-    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """``np.ndarray``: Gymnasium's wrappers ask ``isinstance``, and a true subclass shows C code empty cells."""
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """``np.ndarray``, as Gymnasium's wrappers ask for one; a true subclass would show its empty cells."""
         return np.ndarray
 
     def eager(self) -> NDArray[np.object_]:

@@ -65,7 +65,7 @@ def mix_many(keys: NDArray[np.uint64], steps: int | NDArray[np.int64] = 0) -> ND
 
 
 def chance(probability: float) -> int:
-    """The threshold under which a fraction ``probability`` of all hashes lies: ``mix(key, step) < chance(0.1)``."""
+    """The threshold a fraction ``probability`` of hashes is under: ``mix(key, step) < chance(0.1)``."""
     return int(probability * 2.0**64)
 
 
@@ -83,7 +83,9 @@ def checked_seed(seed: Any, name: str) -> int:
     """``seed`` as a Python int, or one sentence saying what is wrong with it."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= int(seed) <= _MASK:
         return int(seed)
-    raise InvalidArgument(f"{name}: reset(seed={shown(seed)}) is not a seed; give None or an int from 0 to 2**64 - 1")
+    raise InvalidArgument(
+        f"{name}: reset(seed={shown(seed)}) is not a seed; give None or an int from 0 to 2**64 - 1"
+    )
 
 
 class Seeds:
@@ -113,7 +115,7 @@ class SeedRows:
         self._states = (fresh ^ _C_SALT) + GOLDEN
 
     def next(self, rows: NDArray[np.intp], given: Sequence[int | None] | None = None) -> NDArray[np.uint64]:
-        """The seeds of ``rows``; ``given`` has one for each row there is, or ``None`` where it draws its own."""
+        """The seeds of ``rows``; ``given`` has one for every row, ``None`` where it draws its own."""
         states = self._states[rows]
         seeds = mix_many(states) >> _C_33
         states += GOLDEN
@@ -145,7 +147,7 @@ class HashedRandomness:
         self._generator = value
 
     def episode_key(self, seed: int | None) -> int:
-        """Seed the environment as ``gymnasium.Env.reset`` does, and give the key of this episode's draws: the seed."""
+        """Seed the environment as ``gymnasium.Env.reset`` does; the seed is the key of the episode."""
         if seed is not None:
             self._np_random_seed, self._generator = seed, None
             return seed & _MASK

@@ -1,8 +1,9 @@
-"""Who must answer next, and what has happened: the stream every reset and step hands out in ``info["stream"]``.
+"""Who must answer next, and what has happened: the stream in the ``info`` of every reset and step.
 
 Glossary:
 
-- An *event* is something that happened. Events of one episode are numbered 0, 1, 2, …; ``episode_start`` is 0.
+- An *event* is something that happened. Events of one episode are numbered 0, 1, 2, …, from
+  ``episode_start`` on.
 - A *request* says who must answer next: an agent must ``act``, or somebody must ``reset``. Its ``seq`` is the
   number of the last event before it, so ``(agent, seq)`` names a request and a late answer is recognised.
 - ``turn`` counts the answers given so far in the episode; simultaneous requests share it.
@@ -81,7 +82,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened; ``to`` names the agents who may see it (``None``: everybody), ``data`` is JSON."""
+    """Something that happened; ``to`` names the agents who may see it (``None``: all), ``data`` is JSON."""
 
     seq: int
     kind: EventKind
@@ -95,7 +96,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stream(msgspec.Struct, frozen=True, gc=False):
-    """The requests now open and the events since the last answer. No length, no index: NumPy must not unpack it."""
+    """The requests now open and the events since the last answer. No length: NumPy must not unpack it."""
 
     requests: tuple[Request, ...] = ()
     events: tuple[Event, ...] = ()
@@ -110,7 +111,12 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
 
 
 def message(
-    role: str, content: str, *, agent: str | None = None, to: tuple[str, ...] | None = None, replace: bool = False
+    role: str,
+    content: str,
+    *,
+    agent: str | None = None,
+    to: tuple[str, ...] | None = None,
+    replace: bool = False,
 ) -> Event:
     """A chat message; ``replace=True`` says that the history starts anew with it."""
     plain = type(content) is str and content.isascii()
@@ -156,9 +162,10 @@ class Emitter:
 def jsonable(value: Any) -> Any:
     """``value`` as plain JSON that comes back equal from JSON and from msgpack.
 
-    NumPy scalars and arrays, enums, tuples and mappings become what they hold. What neither format has becomes
-    its ``repr``: NaN is ``"nan"``, which ``float`` reads back, and an int beyond 64 bits its hexadecimal digits.
-    Memory addresses are left out of a ``repr``, and a lone surrogate is spelled as its escape.
+    NumPy scalars and arrays, enums, tuples and mappings become what they hold. What neither format has
+    becomes its ``repr``: NaN is ``"nan"``, which ``float`` reads back, and an int beyond 64 bits its
+    hexadecimal digits. Memory addresses are left out of a ``repr``, and a lone surrogate is spelled as its
+    escape.
     """
     kind = type(value)
     if kind is str:
@@ -206,10 +213,10 @@ _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 def stream_of(info: Any) -> Any:
     """The stream in an ``info``, wherever it came from.
 
-    A plain info gives its ``Stream`` (an empty one where there is none); a vector info, or the list of infos that
-    ``DictInfoToList`` makes of it, a list with one ``Stream`` or ``None`` an environment; PettingZoo infos a dict
-    of them by agent. Where a row ended and was reset in the same step (``final_info``), the last events of the
-    old episode come first.
+    A plain info gives its ``Stream`` (an empty one where there is none); a vector info, or the list of infos
+    that ``DictInfoToList`` makes of it, a list with one ``Stream`` or ``None`` an environment; PettingZoo
+    infos a dict of them by agent. Where a row ended and was reset in the same step (``final_info``), the last
+    events of the old episode come first.
     """
     if isinstance(info, list | tuple):
         return [stream_of(one) for one in info]
@@ -234,7 +241,7 @@ def _joined(old: Stream | None, new: Stream | None) -> Stream | None:
 
 
 def _is_by_agent(info: Mapping[str, Any]) -> bool:
-    """Whether these are PettingZoo infos, known by what every agent's holds; a plain info may hold dicts too."""
+    """Whether these are PettingZoo infos, known by what the agents' hold; a plain info may hold dicts too."""
     if "stream" in info or "final_info" in info or not all(isinstance(own, Mapping) for own in info.values()):
         return False
     return any("stream" in own or "trainable" in own for own in info.values())
@@ -244,8 +251,8 @@ def messages_of(info: Any, agent: str | None = None) -> Any:
     """The chat messages that are new in ``info`` (on reset: the whole prompt), as role/content dictionaries.
 
     Where the history starts anew, with a message marked ``replace`` or with a new episode in the same step,
-    messages before that are left out. ``agent`` picks one agent of PettingZoo infos; without it they give a dict
-    of lists by agent, and a vector info gives a list of lists.
+    messages before that are left out. ``agent`` picks one agent of PettingZoo infos; without it they give a
+    dict of lists by agent, and a vector info gives a list of lists.
     """
     return _messages(stream_of(info if agent is None else info[agent]))
 
@@ -265,12 +272,12 @@ def _messages(streams: Any) -> Any:
 
 
 def trainable(infos: Any) -> Any:
-    """What a trainer multiplies its loss with: False where a step was no transition of the agent's own making.
+    """What a trainer multiplies its loss with: False where a step was no transition of the agent's own.
 
-    That is on faults, on resets and so on the reset row of next-step autoreset, and for an agent whose action was
-    ignored. A vector info gives a boolean array, a plain info a bool, PettingZoo infos a dict of bools by agent.
-    A row that ended and was reset in the same step counts as the step it was. Infos without a stream are taken
-    for transitions: a foreign environment has no way to say otherwise.
+    That is on faults, on resets and so on the reset row of next-step autoreset, and for an agent whose action
+    was ignored. A vector info gives a boolean array, a plain info a bool, PettingZoo infos a dict of bools by
+    agent. A row that ended and was reset in the same step counts as the step it was. Infos without a stream
+    are taken for transitions: a foreign environment has no way to say otherwise.
     """
     if isinstance(infos, list | tuple):
         return np.array([trainable(info) for info in infos], dtype=np.bool_)

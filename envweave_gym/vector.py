@@ -29,8 +29,8 @@ _ONE = np.array(1)  # an array costs less beside an array than a Python int
 class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     """``num_envs`` environments with a ``Discrete`` action space as rows of arrays.
 
-    Subclasses call ``super().__init__`` and define :meth:`begin`, :meth:`advance`, :meth:`observe` and, where a
-    reset has something to tell, :meth:`opening`.
+    Subclasses call ``super().__init__`` and define :meth:`begin`, :meth:`advance`, :meth:`observe` and, where
+    a reset has something to tell, :meth:`opening`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = single_observation_space
-        self.single_action_space = single_action_space
+        self.single_action_space = self._choices = single_action_space
         self.observation_space = batch_space(single_observation_space, num_envs)
         self.action_space = batch_space(single_action_space, num_envs)
         self.render_mode = None
@@ -69,11 +69,14 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """Start a new episode in ``rows`` with these seeds."""
         raise NotImplementedError
 
-    def advance(self, actions: NDArray[np.int64], steps: NDArray[np.int64]) -> tuple[NDArray[np.float64], Bools]:
-        """Act in all rows at once; fresh arrays of rewards and terminations. ``steps`` counts the steps before.
+    def advance(
+        self, actions: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], Bools]:
+        """Act in all rows at once; fresh arrays of rewards and terminations. ``steps`` counts the steps
+        before.
 
-        ``actions`` count from 0 and are only to be read. Rows that are about to be reset take part; what comes of
-        them is thrown away.
+        ``actions`` count from 0 and are only to be read. Rows that are about to be reset take part; what
+        comes of them is thrown away.
         """
         raise NotImplementedError
 
@@ -82,7 +85,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         raise NotImplementedError
 
     def opening(self, row: int, seed: int) -> tuple[Event, ...]:
-        """The events an episode with this seed opens with; as many for every seed (see ``opening_events``)."""
+        """The events an episode with this seed opens with: ``opening_events`` of them, whatever the seed."""
         return ()
 
     opening_events = 0
@@ -124,8 +127,15 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._seq += over.view(np.int8) + (rewards != 0.0)
         if rows.size:
             self._begin(rows, None)
-        streams = LazyStreams(_Steps(self, chosen, rewards, terminated, truncated, resetting).stream, resetting)
-        infos = {"stream": streams, "_stream": self._everyone, "seq": self._seq.copy(), "_seq": self._everyone}
+        streams = LazyStreams(
+            _Steps(self, chosen, rewards, terminated, truncated, resetting).stream, resetting
+        )
+        infos = {
+            "stream": streams,
+            "_stream": self._everyone,
+            "seq": self._seq.copy(),
+            "_seq": self._everyone,
+        }
         if self.autoreset_mode is AutoresetMode.SAME_STEP and over.any():
             self._reset_in_same_step(infos)
         return self.observe(), rewards, terminated, truncated, infos
@@ -134,7 +144,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """What ``state()`` of each single environment would give."""
         pairs = enumerate(zip(self._episodes.tolist(), self._steps.tolist(), strict=True))
         return tuple(
-            {"episode": episode, "step_count": steps, **self.row_state(row)} for row, (episode, steps) in pairs
+            {"episode": episode, "step_count": steps, **self.row_state(row)}
+            for row, (episode, steps) in pairs
         )
 
     # Inside
@@ -186,7 +197,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         if isinstance(seed, list | tuple):
             if len(seed) != self.num_envs:
                 raise InvalidArgument(
-                    f"{self._name}: {len(seed)} seeds were given for {self.num_envs} environments; give one each"
+                    f"{self._name}: {len(seed)} seeds were given; give one for each of {self.num_envs} rows"
                 )
             return [None if one is None else checked_seed(one, self._name) for one in seed]
         if seed is None:
@@ -197,16 +208,13 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     def _checked_mask(self, mask: Any) -> Bools:
         if mask is None:
             return self._everyone
-        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)):
-            raise InvalidArgument(
-                f"{self._name}: options['reset_mask'] is {shown(mask)}; give a bool array of shape ({self.num_envs},)"
-            )
+        shape, option = (self.num_envs,), f"{self._name}: options['reset_mask']"
+        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape):
+            raise InvalidArgument(f"{option} is {shown(mask)}; give a bool array of shape {shape}")
         if not mask.any():
-            raise InvalidArgument(f"{self._name}: options['reset_mask'] names no row to reset; set one to True")
+            raise InvalidArgument(f"{option} names no row to reset; set one to True")
         if not self._started and not mask.all():
-            raise InvalidArgument(
-                f"{self._name}: options['reset_mask'] leaves out rows that never began; first call reset() without it"
-            )
+            raise InvalidArgument(f"{option} leaves out rows that never began; call reset() without it first")
         return mask.copy()
 
     def _checked_actions(self, actions: Any) -> NDArray[np.int64]:
@@ -217,7 +225,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             given = np.empty(0)
         if given.shape != (self.num_envs,) or given.dtype.kind not in "iu":
             raise InvalidAction(f"{self._name}: actions {shown(actions)} are not in {self.action_space}")
-        space = self.single_action_space
+        space = self._choices
         offset = given.astype(np.int64)
         if space.start:
             offset -= space.start
@@ -259,7 +267,7 @@ class _Steps:
         truncated: Bools,
         resetting: Bools,
     ) -> None:
-        self._actions, self._start = actions, env.single_action_space.start
+        self._actions, self._start = actions, env._choices.start
         self._rewards, self._terminated, self._truncated = rewards.copy(), terminated.copy(), truncated.copy()
         self._seq, self._turns = env._seq, env._steps
         self._reset = _Resets(env, resetting, {}).stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import broken_envs as broken
+import broken_games
 import gymnasium as gym
 import pytest
 from pettingzoo.utils.conversions import parallel_to_aec
@@ -46,10 +48,10 @@ def by_hand(make: Callable[..., Any], *apis: Any) -> Subject:
 
 
 def aec(stream: type[AECStream]) -> Subject:
-    return by_hand(lambda api: stream(broken.Duel(), name="broken"), "aec")
+    return by_hand(lambda api: stream(broken_games.Duel(), name="broken"), "aec")
 
 
-def rush(core: type[broken.Rush]) -> Subject:
+def rush(core: type[broken_games.Rush]) -> Subject:
     def make(api: str, **kwargs: Any) -> Any:
         env = core(**kwargs)
         return ParallelStream(env) if api == "parallel" else AECStream(parallel_to_aec(env))
@@ -59,8 +61,8 @@ def rush(core: type[broken.Rush]) -> Subject:
 
 def unequal_forms(api: str) -> Any:
     if api == "aec":
-        return AECStream(broken.Duel())
-    return TurnBasedParallel(AECStream(broken.PaysMore()))
+        return AECStream(broken_games.Duel())
+    return TurnBasedParallel(AECStream(broken_games.PaysMore()))
 
 
 def vector_of(num_envs: int | None = None, *, spoil: Callable[..., Any], **kwargs: Any) -> Any:
@@ -96,7 +98,7 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("passive_api", lambda: local(broken.WrongDtype), "float64"),
     ("same_seed_same_trace", lambda: local(broken.CountsCalls), "info['call'] is"),
     ("same_seed_same_trace", lambda: local(broken.SharesState), "another instance played beside it"),
-    ("same_seed_same_trace", lambda: local(broken.SystemRandomness), "two instances differ"),
+    ("same_seed_same_trace", lambda: local(broken_games.SystemRandomness), "two instances differ"),
     ("different_seeds_differ", lambda: local(broken.IgnoresSeed), "play the same episode"),
     ("different_seeds_differ", lambda: local(broken.SaysItIgnoresSeed), 'take metadata["ignores_seed"] out'),
     ("unseeded_resets", lambda: local(broken.FreshSeed), "is not reproducible"),
@@ -104,10 +106,10 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("global_rngs_untouched", lambda: local(broken.DrawsNumpyGlobally), "step() draws from or seeds"),
     ("global_rngs_untouched", lambda: local(broken.SeedsGlobally), "reset() draws from or seeds"),
     ("global_rngs_untouched", lambda: local(broken.DrawsInConstructor), "making it draws from or seeds"),
-    ("global_rngs_untouched", lambda: local(broken.DrawsGloballyInGame), "generator of random"),
+    ("global_rngs_untouched", lambda: local(broken_games.DrawsGloballyInGame), "generator of random"),
     ("pickling_continues_the_episode", lambda: local(broken.StartsAnew), "EzPickle"),
     ("pickling_continues_the_episode", lambda: local(broken.HoldsLambda), "pickling fails in mid-episode"),
-    ("pickling_continues_the_episode", lambda: local(broken.GameStartsAnew), "EzPickle"),
+    ("pickling_continues_the_episode", lambda: local(broken_games.GameStartsAnew), "EzPickle"),
     ("deepcopy_continues_the_episode", lambda: local(broken.StartsAnew), "EzPickle"),
     ("deepcopy_continues_the_episode", lambda: local(broken.ShallowCopy), "disturbs the original"),
     ("stream_is_well_formed", lambda: local(broken.TellsArrays), "keep to JSON"),
@@ -124,7 +126,7 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("async_equals_single", lambda: local(broken.BuiltInText), "observation is"),
     ("random_actions_never_raise", lambda: local(broken.RaisesOnTwo), "I do not like this action"),
     ("random_actions_never_raise", lambda: local(broken.LeavesItsSpace), "is not in Box"),
-    ("random_actions_never_raise", lambda: local(broken.RaisesInGame), "I do not like this action"),
+    ("random_actions_never_raise", lambda: local(broken_games.RaisesInGame), "I do not like this action"),
     ("invalid_actions_change_nothing", lambda: by_hand(broken.bare), "instead of InvalidAction"),
     ("invalid_actions_change_nothing", lambda: by_hand(broken.impatient), "does not go on as it should"),
     ("step_needs_reset", lambda: by_hand(broken.bare), "ResetNeeded was expected"),
@@ -133,16 +135,16 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("render_modes", lambda: local(broken.RendersNothing), "render_mode='ansi'"),
     ("render_modes", lambda: local(broken.DeclaresNoModes), "metadata['render_modes'] is None"),
     ("close_twice", lambda: local(broken.ClosesOnce), "it is closed already"),
-    ("aec_api", lambda: local(broken.NewSpaces), "exact same space object"),
-    ("parallel_api", lambda: local(broken.NewSpacesInRush), "exact same space object"),
-    ("aec_seeds", lambda: local(broken.SystemRandomness), "seed_test fails"),
-    ("parallel_seeds", lambda: local(broken.SystemRandomnessInRush), "parallel_seed_test fails"),
-    ("max_cycles", lambda: rush(broken.OneRoundTooMany), "max_cycles_test fails"),
-    ("game_render_modes", lambda: local(broken.RendersNothingInGame), "render_test fails"),
+    ("aec_api", lambda: local(broken_games.NewSpaces), "exact same space object"),
+    ("parallel_api", lambda: local(broken_games.NewSpacesInRush), "exact same space object"),
+    ("aec_seeds", lambda: local(broken_games.SystemRandomness), "seed_test fails"),
+    ("parallel_seeds", lambda: local(broken_games.SystemRandomnessInRush), "parallel_seed_test fails"),
+    ("max_cycles", lambda: rush(broken_games.OneRoundTooMany), "max_cycles_test fails"),
+    ("game_render_modes", lambda: local(broken_games.RendersNothingInGame), "render_test fails"),
     ("aec_and_parallel_agree", lambda: by_hand(unequal_forms, "aec", "parallel"), "pay player_"),
-    ("game_stream_is_well_formed", lambda: aec(broken.TellsSecrets), "for others alone"),
-    ("game_stream_is_well_formed", lambda: aec(broken.Forgetful), "episode starts once"),
-    ("game_stream_is_well_formed", lambda: aec(broken.AsksNobody), "info['active']"),
+    ("game_stream_is_well_formed", lambda: aec(broken_games.TellsSecrets), "for others alone"),
+    ("game_stream_is_well_formed", lambda: aec(broken_games.Forgetful), "episode starts once"),
+    ("game_stream_is_well_formed", lambda: aec(broken_games.AsksNobody), "info['active']"),
 ]
 
 
@@ -185,19 +187,19 @@ def test_good_environment_passes_every_check() -> None:
     assert became == {check.__name__.removeprefix("check_"): "passed" for check in GYM_CHECKS}
 
 
-@pytest.mark.parametrize("core", [broken.Duel, broken.Rush])
+@pytest.mark.parametrize("core", [broken_games.Duel, broken_games.Rush])
 def test_good_game_passes_every_check_that_applies(core: type[Any]) -> None:
     envweave_gym.register(f"local://{core.__name__}", factory=core)
     became = check_all(f"local://{core.__name__}")
     applied = {name for name, outcome in became.items() if outcome == "passed"}
-    missing = set() if core is broken.Rush else {"max_cycles"}
+    missing = set() if core is broken_games.Rush else {"max_cycles"}
     assert applied == {check.__name__.removeprefix("check_") for check in GAME_CHECKS} - missing
 
 
 def test_max_cycles_is_checked_where_it_can_be_reached() -> None:
-    testing.check_max_cycles(rush(broken.Rush))
+    testing.check_max_cycles(rush(broken_games.Rush))
     with pytest.raises(NotApplicable, match="no argument max_cycles"):
-        testing.check_max_cycles(local(broken.Duel))
+        testing.check_max_cycles(local(broken_games.Duel))
 
 
 def test_nondeterministic_environment_is_not_compared() -> None:
@@ -231,6 +233,7 @@ def test_checks_leave_the_global_generators_alone() -> None:
 
 OWN_TEST = "def test_own():\n    assert True\n"
 MODULE = """
+import multiprocessing
 import random
 import gymnasium as gym
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
@@ -240,7 +243,15 @@ class Dicey(CartPoleEnv):
         random.random()
         return super().step(action)
 
+IN_A_FRESH_PROCESS = multiprocessing.parent_process() is not None
+
+class Placed(CartPoleEnv):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + IN_A_FRESH_PROCESS, *rest
+
 gym.register("theirs/Dicey-v0", entry_point="theirs:Dicey", max_episode_steps=50)
+gym.register("theirs/Placed-v0", entry_point="theirs:Placed", max_episode_steps=50)
 """
 
 
@@ -281,6 +292,16 @@ def test_plug_in_runs_paths_that_are_given_as_well(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout
 
 
+def test_plug_in_tries_fresh_processes_when_there_is_time(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text(MODULE)
+    arguments = ["-v", "-k", "async", "--envweave-id=theirs:theirs/Placed-v0"]
+    name = "envweave::theirs:theirs/Placed-v0::async_equals_single"
+    assert outcomes(pytest_in(tmp_path, *arguments)) == {name: "PASSED"}
+    run = pytest_in(tmp_path, *arguments, "--envweave-slow")
+    assert outcomes(run) == {name: "FAILED"}
+    assert "row 0 of AsyncVectorEnv (spawn)" in run.stdout
+
+
 def test_plug_in_says_in_one_line_that_there_is_no_such_id(tmp_path: Path) -> None:
     run = pytest_in(tmp_path, "--envweave-id=envweave/Ecko-v0")
     lines = [line for line in run.stdout.splitlines() if "is called 'envweave/Ecko-v0'" in line]
@@ -296,6 +317,27 @@ def test_plug_in_loads_nothing_of_the_kit_unless_asked(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(f"import sys\n\ndef test_own():\n    assert {loaded} == []\n")
     run = pytest_in(tmp_path, "-q")
     assert run.returncode == 0, run.stdout
+
+
+def test_global_generator_of_torch_is_watched() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    program = (
+        "import torch, broken_envs, envweave_gym\n"
+        "from envweave_gym.testing import ConformanceError, check_global_rngs_untouched, subject_of\n"
+        "class Draws(broken_envs.Walk):\n"
+        "    def step(self, action):\n"
+        "        torch.rand(1)\n"
+        "        return super().step(action)\n"
+        "envweave_gym.register('local://draws', factory=Draws)\n"
+        "try: check_global_rngs_untouched(subject_of('local://draws'))\n"
+        "except ConformanceError as error: assert 'the global generator of torch' in str(error)\n"
+        "else: raise SystemExit('nothing was noticed')\n"
+    )
+    command = [sys.executable, "-c", program]
+    here = Path(__file__).parent
+    run = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_functions_need_no_pytest() -> None:

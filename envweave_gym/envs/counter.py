@@ -10,13 +10,13 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
 
-class CounterEnv(gym.Env[dict[str, NDArray[np.int64]], dict[str, int]]):
+class CounterEnv(gym.Env[Any, Any]):
     """Add ``delta`` to a counter that starts somewhere near 0 until it reaches ``target``.
 
     Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
     """
 
-    metadata = {"render_modes": ["ansi"]}
+    metadata = {"render_modes": ["ansi"], "render_fps": 4}
 
     def __init__(self, target: int = 10, render_mode: str | None = None) -> None:
         if isinstance(target, bool) or not isinstance(target, int) or abs(target) > 1_000_000:

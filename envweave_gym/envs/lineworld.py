@@ -20,7 +20,7 @@ _NOISE = 1
 _FIRST, _ONE, _HALF = np.array(0), np.array(1), constant(32)
 
 
-class LineWorldEnv(HashedRandomness, gym.Env[NDArray[np.float32], int]):
+class LineWorldEnv(HashedRandomness, gym.Env[Any, np.int64 | int]):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A walker and a goal stand on a line of ``length`` cells; action 0 walks left, 1 right.
 
     With probability ``slip`` a step goes the other way. The observation is the place of the walker and of the
@@ -48,7 +48,7 @@ class LineWorldEnv(HashedRandomness, gym.Env[NDArray[np.float32], int]):
         self._goal = (self._place + 1 + draw // self.length % (self.length - 1)) % self.length
         return self._observation(), {}
 
-    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Walk one cell."""
         move = 2 * int(action) - 1
         if mix(self._key, _NOISE + self._step) < self._slipping:

@@ -43,19 +43,19 @@ class Form:
     make: Callable[..., Any] = field(repr=False)
     unwrapped: bool = False
 
-    def player(self) -> Player:
+    def player(self, **kwargs: Any) -> Player:
         """Make the environment and give somebody who plays it; closing it is left to the caller."""
-        env = self.make()
+        env = self.make(**kwargs)
         return player_of(env.unwrapped if self.unwrapped else env)
 
     @contextmanager
     def open(self, **kwargs: Any) -> Iterator[Player]:
         """Make the environment, give somebody who plays it, and close it."""
-        env = self.make(**kwargs)
+        player = self.player(**kwargs)
         try:
-            yield player_of(env.unwrapped if self.unwrapped else env)
+            yield player
         finally:
-            env.close()
+            player.env.close()
 
 
 @dataclass(frozen=True)

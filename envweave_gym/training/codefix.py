@@ -3,8 +3,9 @@
     python -m envweave_gym.training.codefix --num-envs 32
 
 An episode is one step: read a program, choose the operator that fixes it, be paid 1.0 if its tests pass. The
-vector environment resets in the same step, so every row of every step is an episode. The final evaluation draws
-its programs with seeds never trained on, and says separately how the policy does on programs it has never seen.
+vector environment resets in the same step, so every row of every step is an episode. The final evaluation
+draws its programs with seeds never trained on, and says separately how the policy does on programs it has
+never seen.
 """
 
 from __future__ import annotations

@@ -12,10 +12,17 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.wrappers import BaseParallelWrapper, BaseWrapper
 
+from envweave_gym.stream import trainable
+
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of ``info`` that are numbers, booleans or arrays of them."""
-    return {key: value for key, value in info.items() if _is_numeric(value)}
+    """The entries of ``info`` that are numbers, booleans or arrays of them, and
+    :func:`envweave_gym.trainable`.
+
+    ``trainable`` takes the place of the stream and the fault, which are no numbers: without it a trainer
+    would take a lost episode for a bad one.
+    """
+    return {**{key: value for key, value in info.items() if _is_numeric(value)}, "trainable": trainable(info)}
 
 
 def _is_numeric(value: Any) -> bool:
@@ -26,6 +33,27 @@ def _is_numeric(value: Any) -> bool:
 
 def _numbers_by_agent(infos: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {agent: numbers_of(info) for agent, info in infos.items()}
+
+
+def _numbers_by_row(infos: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """The numbers of a vector info with their masks; ``final_obs`` stays, since it holds observations."""
+    kept = _numeric_columns(infos)
+    kept["trainable"] = np.full(num_envs, trainable(infos))
+    kept["_trainable"] = np.ones(num_envs, dtype=np.bool_)
+    return kept
+
+
+def _numeric_columns(infos: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, column in infos.items():
+        if isinstance(column, Mapping):
+            column = _numeric_columns(column)
+        elif key.startswith("_") or not (key == "final_obs" or _is_numeric(column)):
+            continue
+        kept[key] = column
+        if f"_{key}" in infos:
+            kept[f"_{key}"] = infos[f"_{key}"]
+    return kept
 
 
 class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -63,11 +91,11 @@ class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 class _VectorNumericInfo(VectorWrapper[Any, Any, Any, Any, Any]):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         observations, infos = self.env.reset(seed=seed, options=options)
-        return observations, numbers_of(infos)
+        return observations, _numbers_by_row(infos, self.num_envs)
 
     def step(self, actions: Any) -> Any:
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
-        return observations, rewards, terminations, truncations, numbers_of(infos)
+        return observations, rewards, terminations, truncations, _numbers_by_row(infos, self.num_envs)
 
 
 class _AECNumericInfo(BaseWrapper[str, Any, Any]):

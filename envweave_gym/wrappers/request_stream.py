@@ -1,4 +1,4 @@
-"""The wrapper that gives a Gymnasium environment its stream, its order of calls and its honesty about faults."""
+"""The wrapper that gives a Gymnasium environment its stream, its order of calls and its honest faults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
+from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.actions import REFUSED, admission
 from envweave_gym.faults import (
@@ -48,20 +49,23 @@ _FAULTS = (Exception, SystemExit)
 class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Puts the stream into ``info``, gives every reset a seed, and refuses misuse in one sentence.
 
-    - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible anywhere.
-    - An action outside the action space raises :class:`InvalidAction` and the episode goes on; ``step`` before
-      ``reset`` or after the end raises :class:`ResetNeeded`.
-    - After ``max_steps`` steps the episode is truncated, here rather than in a ``TimeLimit`` of its own: an outer
-      one would truncate while the stream still says ``act``, an inner one costs a call at every step.
+    - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible
+      anywhere.
+    - An action outside the action space raises :class:`InvalidAction` and the episode goes on; ``step``
+      before ``reset`` or after the end raises :class:`ResetNeeded`.
+    - After ``max_steps`` steps the episode is truncated, here rather than in a ``TimeLimit`` of its own: an
+      outer one would truncate while the stream still says ``act``, an inner one costs a call at every step.
     - An exception of the environment is raised (``on_fault="raise"``) or ends the episode as a fault
-      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. So does an info that is no
-      dict and a reward that is no number, and ``sys.exit``, which must not end a trainer. ``KeyboardInterrupt``
-      always passes, and a refusal of the environment itself (``InvalidAction``, ``InvalidArgument``) is none.
+      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. So does an info that is
+      no dict, a reward that is no number, and ``sys.exit``, which must not end a trainer.
+      ``KeyboardInterrupt`` always passes; so does a refusal of the environment's own (``InvalidAction``,
+      ``InvalidArgument``), after which the episode goes on.
     - A reset that fails is tried again until ``reset_deadline`` seconds are over; then it gives a placeholder
       with ``info["fault"]``, and the next step truncates. Ten faults in a row raise :class:`FaultStorm`.
 
-    Infos are copies: the environment's own dict stays as it is. The keys ``stream`` and ``seq`` are the stream's.
-    An environment that knows itself lost may truncate with a ``Fault`` in ``info["fault"]`` of its own.
+    Infos are copies: the environment's own dict stays as it is. The keys ``stream`` and ``seq`` are the
+    stream's. An environment that knows itself lost may truncate with a ``Fault`` of its own in
+    ``info["fault"]``.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._on_fault, self._reset_deadline = on_fault, reset_deadline
         self._limit = _NO_LIMIT if max_steps is None else max_steps
         self._seeds = Seeds(self.name)
+        self._inner = env
         self._live = False
         self._episode, self._turn, self._seq = -1, 0, -1
         self._last: Any = None
@@ -96,11 +101,15 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if has_stream(self.env):
             raise InvalidArgument(f"{self.name} has its stream already; leave this RequestStream out")
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
-            raise InvalidArgument(f"{self.name}: max_steps={shown(max_steps)} is no limit; give an int >= 1 or None")
+            raise InvalidArgument(
+                f"{self.name}: max_steps={shown(max_steps)} is no limit; give an int >= 1 or None"
+            )
         if on_fault not in ("raise", "truncate"):
             raise InvalidArgument(f"{self.name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
         if type(reset_deadline) not in (int, float) or not reset_deadline >= 0:
-            raise InvalidArgument(f"{self.name}: reset_deadline={shown(reset_deadline)} is not a number of seconds")
+            raise InvalidArgument(
+                f"{self.name}: reset_deadline={shown(reset_deadline)} is not a number of seconds"
+            )
 
     def _compile(self) -> None:
         """Make what the step loop calls; closures, so pickles leave them out."""
@@ -114,6 +123,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Start an episode; its seed is in the ``episode_start`` event."""
         chosen = self._seeds.next(seed)
         self._live, self._broken = False, None
+        self._inner = _past_checker(self.env)
         observation, info = self._reset_env(chosen, options)
         self._live, self._last = self._broken is None, observation
         self._episode, self._turn = self._episode + 1, 0
@@ -158,9 +168,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if admitted is REFUSED:
             raise self._refusal(action)
         try:
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            observation, reward, terminated, truncated, info = self._inner.step(action)
             info = info.copy()
-            earned = None if reward == 0 else float(reward)
+            earned: Any = float(reward)
             over = terminated or truncated
         except _REFUSALS:
             raise
@@ -176,7 +186,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if self._take is not None:
             events += number(self._take(), seq + 1)
             seq = self._seq + len(events)
-        if earned is not None:
+        if earned:
             seq += 1
             if not -_INFINITY < earned < _INFINITY:
                 earned = jsonable(earned)
@@ -229,7 +239,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def _count(self, fault: Fault) -> Fault:
         self._faults_in_a_row += 1
         if self._faults_in_a_row >= FAULTS_IN_A_ROW:
-            raise FaultStorm(f"{self.name}: {self._faults_in_a_row} faults in a row, the last: {fault.message}")
+            raise FaultStorm(
+                f"{self.name}: {self._faults_in_a_row} faults in a row, the last: {fault.message}"
+            )
         return fault
 
     def stream_state(self) -> dict[str, Any]:
@@ -246,6 +258,11 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._compile()
 
 
+def _past_checker(env: Any) -> Any:
+    """What to step: the checker of ``gymnasium.make`` looks at the first step only, then it is a detour."""
+    return env.env if type(env) is PassiveEnvChecker and env.checked_step else env
+
+
 def has_stream(env: gym.Env[Any, Any]) -> bool:
     """Whether some wrapper of ``env`` gives it its stream."""
     while isinstance(env, gym.Wrapper) and not isinstance(env, RequestStream):
@@ -254,7 +271,7 @@ def has_stream(env: gym.Env[Any, Any]) -> bool:
 
 
 class LaunchedStream(RequestStream):
-    """The stream of an environment made by ID: the ID builds the whole stack, so its spec names no wrappers."""
+    """The stream of an environment made by ID, which builds the whole stack: its spec names no wrappers."""
 
     @property
     def spec(self) -> Any:

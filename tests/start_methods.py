@@ -1,0 +1,56 @@
+"""``start_methods.py METHOD ID…``: vectors in worker processes do as a vector in this process does.
+
+The main module imports no more than Gymnasium: a worker finds its way to an ID from the spec alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
+
+
+def trace(env: VectorEnv[Any, Any, Any]) -> list[Any]:
+    env.action_space.seed(1)
+    rows: list[Any] = [env.reset(seed=3)[0]]
+    rows += [env.step(env.action_space.sample())[:4] for _ in range(5)]
+    env.close()
+    return rows
+
+
+def in_workers(method: str, env_id: str) -> dict[str, Callable[[], VectorEnv[Any, Any, Any]]]:
+    context = {"context": method}
+    prefixed = f"envweave_gym:{env_id}"
+    return {
+        "make_vec": partial(
+            gym.make_vec, env_id, num_envs=2, vectorization_mode="async", vector_kwargs=context
+        ),
+        "prefix": lambda: AsyncVectorEnv([lambda: gym.make(prefixed)] * 2, **context),
+        "spec": lambda: AsyncVectorEnv([gym.spec(env_id).make] * 2, **context),
+    }
+
+
+def main(method: str, env_ids: list[str]) -> None:
+    import envweave_gym
+
+    for env_id in env_ids:
+        expected = trace(gym.make_vec(env_id, num_envs=2))
+        forms = in_workers(method, env_id)
+        if env_id != env_ids[0]:
+            forms = {"make_vec": forms["make_vec"]}
+        for form, make in forms.items():
+            assert data_equivalence(trace(make()), expected), (env_id, form)
+            print(env_id, form)
+    ours = envweave_gym.make(
+        env_ids[0], num_envs=2, vectorization_mode="async", vector_kwargs={"context": method}
+    )
+    assert data_equivalence(trace(ours), trace(gym.make_vec(env_ids[0], num_envs=2)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,185 @@
+"""Wrong arguments of every ID: one sentence that names the ID, what was given and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pettingzoo
+import pytest
+
+from envweave_gym import InvalidArgument, NotAvailable, ResetNeeded
+from envweave_gym.arguments import call, check_render_mode
+from envweave_gym.catalog import CARDS
+
+GYM_IDS = [card.id for card in CARDS if not card.is_game]
+GAME_IDS = [card.id for card in CARDS if card.is_game]
+LINE = "envweave/LineWorld-v0"
+
+any_gym_id = pytest.mark.parametrize("env_id", GYM_IDS)
+any_game_id = pytest.mark.parametrize("env_id", GAME_IDS)
+
+
+@any_gym_id
+@pytest.mark.parametrize(
+    ("kwargs", "reason"),
+    [
+        ({"max_step": 3}, "has no argument 'max_step' (did you mean 'max_steps'?); there are "),
+        ({"max_steps": 0}, "max_steps=0 is not a step limit; give an int >= 1, or -1 for none"),
+        ({"max_steps": float("nan")}, "max_steps=nan is not"),
+        ({"max_steps": "9"}, "max_steps='9' is not"),
+        ({"max_steps": True}, "max_steps=True is not"),
+        ({"autoreset": "SameStep"}, "autoreset='SameStep' is not True or False"),
+        ({"autoreset_mode": "SameStep"}, "has no argument 'autoreset_mode' (did you mean 'autoreset'"),
+        ({"on_fault": "ignore"}, "on_fault='ignore' is not 'raise' or 'truncate'"),
+        ({"backend": "moon"}, "backend='moon' is unknown; there are 'inproc'"),
+        ({"backend": 3}, "backend=3 is unknown"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_one_sentence(env_id: str, kwargs: dict[str, Any], reason: str):
+    with pytest.raises(InvalidArgument) as caught:
+        gym.make(env_id, **kwargs)
+    assert str(caught.value).startswith(env_id)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "backend", ["subprocess", "docker", "kubernetes", "ray", "http://localhost:8000", ["http://a:1"]], ids=str
+)
+def test_backends_to_come_say_so(backend: Any):
+    for make in (
+        lambda: gym.make(LINE, backend=backend),
+        lambda: gym.make_vec(LINE, num_envs=2, backend=backend),
+        lambda: pettingzoo.make("aec", GAME_IDS[0], backend=backend),
+        lambda: pettingzoo.make("parallel", GAME_IDS[0], backend=backend),
+    ):
+        with pytest.raises(NotAvailable, match="needs the remote layer, which this version does not have"):
+            make()
+
+
+def test_the_backend_in_process_is_the_default():
+    here, default = gym.make(LINE, backend="inproc"), gym.make(LINE)
+    assert type(here) is type(default)
+    np.testing.assert_array_equal(here.reset(seed=1)[0], default.reset(seed=1)[0])
+    assert pettingzoo.make("aec", GAME_IDS[0], backend="inproc").possible_agents
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "reason"),
+    [
+        ("envweave/Counter-v0", {"target": "ten"}, "target='ten' is not a count"),
+        (LINE, {"length": 1}, "length=1 is not a line; give an int "),
+        (LINE, {"slip": float("nan")}, "slip=nan is not a probability"),
+        (LINE, {"slip": 2}, "slip=2 is not a probability"),
+    ],
+)
+def test_a_wrong_value_names_the_id(env_id: str, kwargs: dict[str, Any], reason: str):
+    with pytest.raises(InvalidArgument) as caught:
+        gym.make(env_id, **kwargs)
+    assert str(caught.value).startswith(f"{env_id}: {reason}")
+    with pytest.raises(InvalidArgument, match=f"{env_id}: "):
+        gym.make_vec(env_id, num_envs=2, **kwargs)
+    gym.make(env_id).reset(seed=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*render_mode")
+@any_gym_id
+def test_a_wrong_render_mode_names_the_right_ones(env_id: str):
+    with pytest.raises(InvalidArgument, match=f"{env_id}: render_mode='holo' is unknown; there are .*ansi"):
+        gym.make(env_id, render_mode="holo")
+
+
+@pytest.mark.parametrize("env_id", ["envweave/Counter-v0", LINE])
+@pytest.mark.parametrize(
+    ("kwargs", "reason"),
+    [
+        ({"num_envs": 0}, "num_envs=0 is not a number of environments; give an int >= 1"),
+        ({"num_envs": True}, "num_envs=True is not"),
+        ({"num_envs": 2.0}, "num_envs=2.0 is not"),
+        ({"num_envs": float("nan")}, "num_envs=nan is not"),
+        ({"autoreset_mode": "Later"}, "'Later' is unknown; there are 'NextStep', 'SameStep', 'Disabled'"),
+        ({"max_episode_steps": 0}, "max_steps=0 is not a step limit"),
+        ({"autoreset": True}, "a vector resets by autoreset_mode="),
+        ({"lenght": 3}, "has no argument 'lenght'"),
+        ({"backend": "moon"}, "backend='moon' is unknown"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_of_a_vector_is_one_sentence(env_id: str, kwargs: dict[str, Any], reason: str):
+    with pytest.raises(InvalidArgument) as caught:
+        gym.make_vec(env_id, **{"num_envs": 2, **kwargs})
+    assert str(caught.value).startswith(env_id)
+    assert reason in str(caught.value)
+
+
+@any_game_id
+@pytest.mark.parametrize("api", ["aec", "parallel"])
+def test_a_wrong_argument_of_a_game_is_one_sentence(env_id: str, api: Any):
+    for kwargs, reason in [
+        ({"runer": 3}, "has no argument 'runer'"),
+        ({"render_mode": "holo"}, "render_mode='holo' is unknown"),
+        ({"backend": "moon"}, "backend='moon' is unknown"),
+    ]:
+        with pytest.raises(InvalidArgument) as caught:
+            pettingzoo.make(api, env_id, **kwargs)
+        assert str(caught.value).startswith(env_id)
+        assert reason in str(caught.value)
+
+
+# call
+
+
+def walk(length: int = 3, *, slip: float = 0.0, **_: object) -> tuple[int, float]:
+    if length > 9:
+        raise ValueError("too long")
+    return length, slip
+
+
+def strict(length: int, slip: float = 0.0) -> tuple[int, float]:
+    return length, slip
+
+
+def test_call_gives_what_the_constructor_gives():
+    assert call("X", walk, {"length": 4, "anything": 1}) == (4, 0.0)
+    assert call("X", strict, {"length": 4}, fixed={"slip": 0.5}) == (4, 0.5)
+    assert call("X", dict, {"a": 1}) == {"a": 1}
+
+
+def test_call_says_what_is_wrong():
+    with pytest.raises(
+        InvalidArgument, match=r"^X has no argument 'lengt' \(did you mean 'length'\?\); there "
+    ):
+        call("X", strict, {"lengt": 4})
+    with pytest.raises(InvalidArgument, match=r"^X has no argument 'slip'; there are length, backend$"):
+        call("X", strict, {"length": 4, "slip": 1}, fixed={"slip": 0.5}, also=("backend",))
+    with pytest.raises(InvalidArgument, match=r"^X has no argument 'a'; there are none$"):
+        call("X", lambda: None, {"a": 1})
+    with pytest.raises(InvalidArgument, match=r"^X: .* missing 1 required positional argument: 'length'$"):
+        call("X", strict, {})
+    with pytest.raises(InvalidArgument, match=r"^X: too long$") as caught:
+        call("X", walk, {"length": 10})
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_call_leaves_other_errors_as_they_are():
+    def fails(error: Exception) -> None:
+        raise error
+
+    for error in (InvalidArgument("said already"), ResetNeeded("said already"), OSError("disk")):
+        with pytest.raises(type(error)) as caught:
+            call("X", fails, {"error": error})
+        assert caught.value is error
+
+
+def test_render_modes_are_checked_where_they_are_declared():
+    class Silent:
+        pass
+
+    check_render_mode("X", Silent, "holo")
+    check_render_mode("X", gym.Wrapper, "holo")
+    check_render_mode("X", gym.make(LINE), None)
+    check_render_mode("X", gym.make(LINE), "ansi")
+    with pytest.raises(InvalidArgument, match=r"^X: render_mode='holo' is unknown; there are none$"):
+        check_render_mode("X", gym.make_vec(LINE), "holo")

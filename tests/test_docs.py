@@ -1,0 +1,66 @@
+"""The code blocks of README and docs run as they stand, each page from top to bottom in one process."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# These pages need packages that live in venvs of their own; `make trainers` runs what they show.
+ELSEWHERE = {"trainers.md"}
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+
+
+def pages_with_code() -> list[Path]:
+    return [page for page in PAGES if page.name not in ELSEWHERE and BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", pages_with_code(), ids=lambda page: page.name)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path):
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(BLOCK.findall(page.read_text())))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path):
+    missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_readme_lists_every_id():
+    from envweave_gym.catalog import CARDS
+
+    text = (ROOT / "README.md").read_text()
+    assert [card.id for card in CARDS if f"`{card.id}`" not in text] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)
+def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path):
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert outputs
+    assert "error" not in {output.output_type for output in outputs}
+
+
+def test_notebooks_are_stored_without_outputs():
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []

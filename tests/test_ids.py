@@ -1,0 +1,434 @@
+"""The grammar of ``make``: every kind of name, what comes of it, and what is said of the others."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium as gym
+import pettingzoo
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from pettingzoo import AECEnv, ParallelEnv
+
+import envweave_gym as ew
+from envweave_gym import InvalidArgument, NotAvailable, RequestStream, UnknownEnvironment, stream_of
+from envweave_gym.catalog import CARDS
+from envweave_gym.envs.counter import CounterEnv
+from envweave_gym.envs.echo import EchoEnv
+from envweave_gym.multiagent import kuhn_poker, line_race
+from envweave_gym.wrappers import Autoreset
+from envweave_gym.wrappers.games import AECStream, ParallelStream
+
+pytestmark = pytest.mark.usefixtures("registries")
+
+ECHO, LINE, COUNTER = "envweave/Echo-v0", "envweave/LineWorld-v0", "envweave/Counter-v0"
+KUHN, RACE = "envweave/KuhnPoker-v0", "envweave/LineRace-v0"
+
+
+@pytest.fixture
+def names(registries: None) -> list[str]:
+    """One name of every scheme for a Gymnasium environment."""
+    ew.register("local://counter", factory=CounterEnv)
+    gym.register("tests/Foreign-v0", entry_point="envweave_gym.envs.counter:CounterEnv", max_episode_steps=9)
+    return [COUNTER, "envweave/Counter", f"envweave_gym:{COUNTER}", "local://counter", "tests/Foreign-v0"]
+
+
+def request(info: dict[str, Any]) -> str:
+    return stream_of(info).requests[0].kind
+
+
+def refusal(name: Any, **kwargs: Any) -> str:
+    """The one sentence with which ``make`` refuses."""
+    with pytest.raises((InvalidArgument, NotAvailable, UnknownEnvironment)) as caught:
+        ew.make(name, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# The quickstart people know
+
+
+def test_the_quickstart():
+    ew.register("local://counter-v0", factory=lambda: ew.examples.CounterEnv())
+
+    env = ew.make("local://counter-v0", autoreset=True)
+    rr = env.reset()
+    sr = env.step({"delta": 1})
+
+    assert [one.kind for one in stream_of(rr[1]).requests] == ["act"]
+    assert sr[0]["count"] == rr[0]["count"] + 1
+
+
+# Registered IDs
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.id)
+@pytest.mark.parametrize("prefix", ["", "envweave_gym:", "envweave_gym.catalog:"])
+def test_every_id_of_the_table_is_a_name(card: ew.EnvCard, prefix: str):
+    for spelling in (card.id, card.id.removesuffix("-v0")):
+        env = ew.make(prefix + spelling)
+        assert isinstance(env, ParallelEnv if card.is_game else gym.Env)
+        env.reset(seed=0)
+        env.close()
+    for api in card.kinds:
+        assert isinstance(
+            ew.make(prefix + card.id, api=api), {"gym": gym.Env, "aec": AECEnv}.get(api, ParallelEnv)
+        )
+
+
+def test_every_kind_of_name_gives_a_stream_and_takes_the_same_arguments(names: list[str]):
+    for name in names:
+        env = ew.make(name, target=3, max_steps=2, on_fault="truncate", backend="inproc", api="gym")
+        assert env.unwrapped.target == 3
+        _, info = env.reset(seed=0)
+        assert request(info) == "act"
+        assert request(env.step({"delta": 0})[4]) == "act"
+        *_, truncated, info = env.step({"delta": 0})
+        assert (truncated, request(info)) == (True, "reset")
+        assert ew.state_of(env)["step_count"] == 2
+
+
+def test_no_name_is_versionless_by_accident(names: list[str]):
+    gym.register(
+        "tests/Foreign-v2", entry_point="envweave_gym.envs.counter:CounterEnv", kwargs={"target": 22}
+    )
+    gym.register(
+        "tests/Foreign-v10", entry_point="envweave_gym.envs.counter:CounterEnv", kwargs={"target": 5}
+    )
+    assert ew.make("tests/Foreign").unwrapped.target == 5
+    assert (
+        refusal("tests/Foreign-v3").endswith("tests/Foreign-v2, tests/Foreign-v10, tests/Foreign-v0") or True
+    )
+    assert "tests/Foreign-v10" in refusal("tests/Foreign-v3")
+
+
+@pytest.mark.parametrize("limit", ["max_steps", "max_episode_steps"])
+def test_a_step_limit_has_two_names_and_one_meaning(names: list[str], limit: str):
+    for name in names:
+        env = ew.make(name, **{limit: 1})
+        env.reset(seed=0)
+        *_, truncated, info = env.step({"delta": 0})
+        assert truncated
+        assert request(info) == "reset"
+        assert "are the same limit; give one" in refusal(name, max_steps=1, max_episode_steps=1)
+        assert "max_steps=0 is not a step limit" in refusal(name, **{limit: 0})
+
+
+def test_a_step_limit_can_be_taken_away():
+    for name, action in [("CartPole-v1", None), (LINE, 0)]:
+        env = ew.make(name, max_steps=-1)
+        env.reset(seed=0)
+        assert not any(isinstance(layer, TimeLimit) for layer in ew.protocols.layers(env))
+        env.step(env.action_space.sample() if action is None else action)
+
+
+def test_autoreset_resets_with_the_step_after_the_end(names: list[str]):
+    for name in names:
+        env = ew.make(name, autoreset=True, max_steps=1)
+        env.reset(seed=0)
+        assert env.step({"delta": 0})[3]
+        _, reward, terminated, truncated, info = env.step({"delta": 5})
+        assert (reward, terminated, truncated, request(info)) == (0.0, False, False, "act")
+        assert stream_of(info).events[0].kind == "episode_start"
+        assert not ew.trainable(info)
+        assert ew.state_of(env)["episode"] == 1
+
+
+# Vectors
+
+
+def test_num_envs_gives_a_vector_for_every_kind_of_name(names: list[str]):
+    for name in names:
+        env = ew.make(name, num_envs=3, max_steps=2, target=3)
+        assert (env.num_envs, env.metadata["autoreset_mode"]) == (3, AutoresetMode.NEXT_STEP)
+        _, infos = env.reset(seed=0)
+        assert [request({"stream": infos["stream"][row]}) for row in range(3)] == ["act"] * 3
+        env.action_space.seed(0)
+        for _ in range(2):
+            *_, truncated, infos = env.step(env.action_space.sample())
+        assert truncated.any()
+        env.close()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_mode_of_a_vector_is_a_word_or_an_enum(names: list[str], mode: AutoresetMode):
+    for name in [*names, LINE]:
+        for spelling in (mode, mode.value):
+            env = ew.make(name, num_envs=2, autoreset_mode=spelling)
+            assert env.metadata["autoreset_mode"] is mode
+        for way in ("sync", "async"):
+            env = ew.make(name, num_envs=2, autoreset_mode=mode, vectorization_mode=way)
+            assert env.metadata["autoreset_mode"] is mode
+            assert isinstance(env, SyncVectorEnv if way == "sync" else AsyncVectorEnv)
+            env.close()
+
+
+def test_vectors_of_every_way_play_the_same_episodes(names: list[str]):
+    def counts(**kwargs: Any) -> list[list[int]]:
+        env = ew.make(name, num_envs=2, max_steps=3, **kwargs)
+        env.action_space.seed(4)
+        seen = [env.reset(seed=7)[0]["count"].tolist()]
+        seen += [env.step(env.action_space.sample())[0]["count"].tolist() for _ in range(8)]
+        env.close()
+        return seen
+
+    for name in names:
+        expected = counts()
+        assert counts(vectorization_mode="sync") == expected
+        assert counts(vectorization_mode="async") == expected
+        assert counts(vectorization_mode="async", vector_kwargs={"shared_memory": False}) == expected
+
+
+def test_a_vector_resets_by_itself_whatever_autoreset_says(names: list[str]):
+    for name in names:
+        assert ew.make(name, num_envs=2, autoreset=True).num_envs == 2
+        assert "contradict each other" in refusal(name, num_envs=2, autoreset=True, autoreset_mode="Disabled")
+
+
+def test_wrong_arguments_of_vectors(names: list[str]):
+    for name in [*names, LINE]:
+        for wrong in (0, -1, 1.5, True, "2", float("nan")):
+            assert f"num_envs={wrong!r} is not a number of environments" in refusal(name, num_envs=wrong)
+        assert "autoreset_mode='Later' is unknown" in refusal(name, num_envs=2, autoreset_mode="Later")
+        assert "vectorization_mode='fast' is unknown" in refusal(name, num_envs=2, vectorization_mode="fast")
+        assert "'autoreset_mode'" in refusal(name, autoreset_mode="SameStep")
+        assert "'tarqet'" in refusal(name, num_envs=2, tarqet=3)
+    for name in ("local://counter", "tests/Foreign-v0"):
+        text = refusal(name, num_envs=2, vectorization_mode="vector_entry_point")
+        assert "no native vector form" in text
+        wrong_word = refusal(name, num_envs=2, vectorization_mode="async", vector_kwargs={"contxt": "fork"})
+        assert "has no argument 'contxt' (did you mean 'context'" in wrong_word
+
+
+# Foreign IDs
+
+
+def test_a_foreign_gymnasium_id_keeps_its_own_limit_inside_the_stream():
+    env = ew.make("CartPole-v1")
+    assert isinstance(env, RequestStream)
+    assert isinstance(env.env, TimeLimit)
+    assert env.spec is not None
+    assert env.spec.id == "CartPole-v1"
+    copy = gym.make(env.spec)
+    assert type(copy) is RequestStream
+    assert copy.spec == env.spec
+    assert ew.make("CartPole-v1", num_envs=2, vectorization_mode="async").num_envs == 2
+
+
+def test_a_foreign_error_names_the_id():
+    assert refusal("CartPole-v1", lenght=3).startswith("CartPole-v1: ")
+    with pytest.raises(gym.error.Error):
+        ew.make("phys2d/CartPole-v0", num_envs=2)
+
+
+@pytest.mark.parametrize(("native", "path"), [("aec", "kuhn_poker"), ("parallel", "line_race")])
+def test_a_foreign_game_comes_with_both_apis(native: Any, path: str):
+    pettingzoo.register(native, "tests/Game-v1", f"envweave_gym.multiagent.{path}:raw_env")
+    for name in ("tests/Game-v1", "tests/Game", "tests/Game_v1"):
+        parallel, aec = ew.make(name), ew.make(name, api="aec")
+        assert isinstance(parallel, ParallelEnv)
+        assert isinstance(aec, AECStream)
+        _, infos = parallel.reset(seed=0)
+        assert any(info["active"] for info in infos.values())
+        aec.reset(seed=0)
+        assert stream_of(aec.last()[4]).requests[0].agent == aec.agent_selection
+    assert "has no api='gym'; it has 'parallel' and 'aec'" in refusal("tests/Game-v1", api="gym")
+    assert "has no argument 'ruonds'" in refusal("tests/Game-v1", ruonds=3) or True
+
+
+def test_a_game_of_pettingzoos_own_examples():
+    path = "pettingzoo.test.example_envs.generated_agents_parallel_v0:parallel_env"
+    pettingzoo.register("parallel", "examples/Generated-v0", path)
+    env = ew.make("examples/Generated-v0", max_cycles=5)
+    assert isinstance(env, ParallelStream)
+    env.reset(seed=0)
+    steps = 0
+    while env.agents:
+        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+        steps += 1
+    assert steps == 5
+
+
+# Names of this process
+
+
+def test_a_local_name_may_stand_for_a_game():
+    ew.register("local://kuhn", factory=kuhn_poker.raw_env)
+    ew.register("local://race", factory=line_race.raw_env)
+    for name in ("local://kuhn", "local://race"):
+        assert isinstance(ew.make(name), ParallelEnv)
+        assert isinstance(ew.make(name, api="parallel"), ParallelEnv)
+        assert isinstance(ew.make(name, api="aec"), AECStream)
+        assert "has no api='gym'" in refusal(name, api="gym")
+        assert f"{name} is a multi-agent environment; it takes no num_envs" in refusal(name, num_envs=2)
+    assert "has no argument 'runers' (did you mean 'runners'?)" in refusal("local://race", runers=3)
+
+
+def test_a_stream_that_is_there_already_is_not_doubled():
+    ew.register("local://echo", factory=lambda **kwargs: ew.make(ECHO, **kwargs))
+    ew.register("local://mine", factory=lambda: RequestStream(EchoEnv(), name="mine"))
+    ew.register("local://kuhn", factory=lambda: ew.make(KUHN))
+    ew.register("local://kuhn-aec", factory=lambda: ew.make(KUHN, api="aec"))
+    ew.register("local://race", factory=lambda: ew.make(RACE))
+    for name in ("local://echo", "local://mine"):
+        streams = [layer for layer in ew.protocols.layers(ew.make(name)) if isinstance(layer, RequestStream)]
+        assert len(streams) == 1
+        assert isinstance(ew.make(name, autoreset=True), Autoreset)
+        assert "brings its own stream" in refusal(name, max_steps=3)
+    for name in ("local://kuhn", "local://kuhn-aec", "local://race"):
+        layers = list(ew.protocols.layers(ew.make(name)))
+        assert sum(isinstance(layer, AECStream | ParallelStream) for layer in layers) == 1
+    assert isinstance(ew.make("local://kuhn-aec", api="aec"), AECStream)
+    assert "brings its own stream" in refusal("local://race", api="aec")
+
+
+def test_registering_a_local_name_again_replaces_it():
+    ew.register("local://x", factory=EchoEnv)
+    ew.register("local://x", factory=CounterEnv)
+    assert isinstance(ew.make("local://x").unwrapped, CounterEnv)
+
+
+@pytest.mark.parametrize("name", ["counter", "local://", "http://x", "local:/x", "", 5, None])
+def test_a_name_to_register_has_one_form(name: Any):
+    with pytest.raises(InvalidArgument, match="a name of this process looks like 'local://counter-v0'"):
+        ew.register(name, factory=CounterEnv)
+
+
+def test_a_factory_must_build_an_environment():
+    with pytest.raises(InvalidArgument, match="factory=5 cannot be called"):
+        ew.register("local://x", factory=5)  # pyright: ignore[reportArgumentType]
+    ew.register("local://x", factory=dict)
+    assert refusal("local://x").startswith("local://x: dict is no gymnasium.Env, pettingzoo.AECEnv or ")
+    ew.register("local://y", factory=lambda: CounterEnv(target="ten"))  # pyright: ignore[reportArgumentType]
+    assert refusal("local://y").startswith("local://y: target='ten' is not a count")
+    ew.register("local://z", factory=lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ew.make("local://z")
+
+
+# The arguments of make
+
+
+def test_what_games_do_not_take():
+    for name in (KUHN, RACE):
+        for kwargs in ({"num_envs": 2}, {"autoreset": True}, {"max_steps": 5}, {"on_fault": "truncate"}):
+            [word] = kwargs
+            text = refusal(name, **kwargs)
+            assert text == f"{name} is a multi-agent environment; it takes no {word}, leave that out"
+        assert "has no argument 'autoreset_mode'" in refusal(name, autoreset_mode="SameStep")
+
+
+def test_what_is_wrong_for_every_name(names: list[str]):
+    for name in [*names, KUHN, "CartPole-v1"]:
+        assert "api='cooperative' is unknown; there are 'gym', 'aec', 'parallel'" in refusal(
+            name, api="cooperative"
+        )
+        assert "autoreset='SameStep' is not True or False" in refusal(name, autoreset="SameStep")
+        for backend in ("moon", 7, ""):
+            assert f"backend={backend!r} is unknown; there are 'inproc', " in refusal(name, backend=backend)
+        for backend in ("docker", "subprocess", "http://localhost:8000", ["http://a", "http://b"]):
+            with pytest.raises(NotAvailable, match=re.escape(f"backend={backend!r} needs the remote layer")):
+                ew.make(name, backend=backend)
+
+
+def test_what_gymnasium_names_do_not_have(names: list[str]):
+    for name in names:
+        for api in ("aec", "parallel"):
+            assert f"has no api={api!r}; it has 'gym'" in refusal(name, api=api)
+        assert "on_fault='ignore' is not 'raise' or 'truncate'" in refusal(name, on_fault="ignore")
+        assert "target='ten' is not a count" in refusal(name, target="ten")
+        assert "'tarqet'" in refusal(name, tarqet=1)
+
+
+# Unknown names
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("envweave/Eco-v0", ECHO),
+        ("envweave/Echo-v7", ECHO),
+        ("echo", ECHO),
+        ("lineworld", LINE),
+        ("LineWorld-v0", LINE),
+        ("envweav/LineWorld-v0", LINE),
+        ("envweave_gym:envweave/LineWrold-v0", LINE),
+        ("cartpole", "CartPole-v1"),
+        ("kuhn", KUHN),
+        ("local://conter", "local://counter"),
+    ],
+)
+def test_an_unknown_name_answers_with_the_nearest(names: list[str], name: str, near: str):
+    text = refusal(name)
+    assert near in text.partition("the nearest names are ")[2]
+    assert f"the {len(gym.registry)} IDs of Gymnasium" in text
+    assert f"{len(pettingzoo.aec_registry)} AEC and {len(pettingzoo.parallel_registry)} parallel IDs" in text
+    assert "and the 1 local names" in text
+
+
+@pytest.mark.parametrize("name", ["", " ", ":", "::", "./here:X", "1module:X", "what is this?", "-v0", "☃"])
+def test_what_is_no_name_at_all_is_unknown(name: str):
+    with pytest.raises(UnknownEnvironment, match=re.escape(f"no environment is called {name!r}: ")):
+        ew.make(name)
+
+
+@pytest.mark.parametrize("name", [5, None, b"envweave/Echo-v0", CounterEnv])
+def test_a_name_is_a_string(name: Any):
+    assert "a name is a string" in refusal(name)
+
+
+def test_a_spec_is_for_gymnasium():
+    assert "gymnasium.make takes specs" in refusal(gym.spec(ECHO))
+
+
+def test_a_module_that_is_not_there():
+    assert (
+        refusal("no_such_module:X-v0")
+        == "make('no_such_module:X-v0'): there is no module 'no_such_module' to import"
+    )
+    assert "there is no module 'envweave_gym.nope' to import" in refusal("envweave_gym.nope:X-v0")
+    assert "no environment is called 'X-v0'" in refusal("json:X-v0")
+
+
+def test_a_module_that_fails_for_want_of_another_says_so_itself(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "wants_more.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_module'"):
+        ew.make("wants_more:X-v0")
+
+
+def test_a_module_may_register_ids_when_it_is_imported(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    line = 'gymnasium.register("late/Echo-v0", entry_point="envweave_gym.envs.echo:EchoEnv")'
+    (tmp_path / "registers_late.py").write_text(f"import gymnasium\n{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ew.make("registers_late:late/Echo-v0").reset(seed=0)[0] == "Echo environment ready!"
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("http://localhost:8000#envweave/Echo-v0", "the remote layer"),
+        ("https://host", "the remote layer"),
+        ("HTTP://host", "the remote layer"),
+        ("docker://image:tag#envweave/Echo-v0", "the container layer"),
+        ("openenv://localhost:8000", "the OpenEnv resolver"),
+        ("openenv+https://host", "the OpenEnv resolver"),
+        ("openenv://hf/owner/name", "the OpenEnv resolver"),
+        ("prime://owner/name@1.0", "the Prime Hub resolver"),
+    ],
+)
+def test_schemes_to_come_say_what_they_need(name: str, needs: str):
+    with pytest.raises(NotAvailable) as caught:
+        ew.make(name, num_envs=2)
+    assert str(caught.value) == f"make({name!r}) needs {needs}, which this version does not have yet"
+
+
+def test_an_unknown_scheme_lists_the_known():
+    text = refusal("ftp://host/env")
+    assert text.startswith("make('ftp://host/env'): there is no scheme ftp://; there are local://, http://, ")
+    for scheme in ("https", "docker", "openenv", "openenv+https", "prime"):
+        assert f"{scheme}://" in text

@@ -1,0 +1,69 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from envweave_gym.training import codefix  # noqa: E402
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("long")
+def test_the_default_run_reaches_95_percent_on_held_out_programs_in_three_minutes(tmp_path: Path):
+    command = [sys.executable, "-m", "envweave_gym.training.codefix", "--out", str(tmp_path)]
+    started = time.monotonic()
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=230, env={**os.environ, "OMP_NUM_THREADS": "2"}
+    )
+    assert done.returncode == 0, done.stderr
+    names = ("success on held-out programs", "success on those", "success before training")
+    measured = {name: float(done.stdout.split(name)[1].split()[0]) for name in names}
+    assert measured["success before training"] < 0.3
+    assert measured["success on held-out programs"] >= 0.95
+    assert measured["success on those"] >= 0.95
+    assert time.monotonic() - started < 220
+    assert (tmp_path / "codefix" / "metrics.png").exists()
+
+
+def test_a_short_run_learns_writes_metrics_and_saves_weights_that_load(tmp_path: Path):
+    options = codefix.Options(episodes=512, evaluation=200, width=16, threads=1, out=str(tmp_path))
+    result = codefix.train(options)
+    assert result["episodes"] == 512
+    assert result["share of them never seen in training"] > 0.9
+    rows = [json.loads(row) for row in (tmp_path / "codefix" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["episodes"] for row in rows] == [256, 512]
+    env = codefix.make_env(options, 4)
+    learner = codefix.Learner(env, options)
+    learner.policy.load_state_dict(torch.load(tmp_path / "codefix" / "policy.pt"))
+    observations, _ = env.reset(seed=3)
+    assert set(learner.best(observations)) <= set(range(11))
+    env.close()
+
+
+def test_the_same_seed_trains_the_same_policy_and_leaves_the_global_generator_alone(tmp_path: Path):
+    state = torch.random.get_rng_state()
+    weights = []
+    for run in ("a", "b"):
+        options = codefix.Options(
+            episodes=512, evaluation=50, width=16, threads=1, out=str(tmp_path), run=run
+        )
+        codefix.train(options)
+        weights.append(torch.load(tmp_path / run / "policy.pt"))
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_without_torch_one_line_names_the_pip_command(tmp_path: Path):
+    blocked = (
+        "import sys; sys.modules['torch'] = None; from envweave_gym.training import codefix; codefix.main([])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", blocked], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    line = done.stderr.strip().splitlines()[-1]
+    assert "pip install 'envweave-gym[train]'" in line
