@@ -11,24 +11,23 @@ from gymnasium.vector import AutoresetMode
 
 from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, nearest
 
-_LATER_BACKENDS = ("subprocess", "docker", "kubernetes", "ray", "http://host:port")
+_BACKENDS = ("inproc", "subprocess", "docker", "kubernetes", "ray", "http://host:port")
 
 
 def check_backend(name: str, backend: Any) -> None:
     """Say in one sentence when ``backend`` cannot be had."""
-    if backend is None or backend == "inproc":
+    if backend is None or backend == _BACKENDS[0]:
         return
     known = isinstance(backend, list) or (
-        isinstance(backend, str) and (backend in _LATER_BACKENDS or re.match(r"https?://", backend))
+        isinstance(backend, str) and (backend in _BACKENDS or re.match(r"https?://", backend))
     )
     if known:
         raise NotAvailable(
             f"{name}: backend={backend!r} needs the remote layer, which this version does not have yet; "
             "use backend='inproc'"
         )
-    raise InvalidArgument(
-        f"{name}: backend={backend!r} is unknown; there are 'inproc', {', '.join(_LATER_BACKENDS)}"
-    )
+    there_are = ", ".join(map(repr, _BACKENDS))
+    raise InvalidArgument(f"{name}: backend={backend!r} is unknown; there are {there_are}")
 
 
 def check_num_envs(name: str, num_envs: Any) -> None:
@@ -101,10 +100,8 @@ def call(
     allowed = [*(known for known in own if known not in fixed), *also]
     for given in kwargs:
         if given not in allowed and not takes_any:
-            takes = ", ".join(allowed) or "none"
-            raise InvalidArgument(
-                f"{name} has no argument {given!r}{nearest(given, allowed)}; there are {takes}"
-            )
+            hint, known = nearest(given, allowed), ", ".join(allowed) or "none"
+            raise InvalidArgument(f"{name} takes no argument {given!r}{hint}; it takes {known}")
     try:
         return constructor(**kwargs, **fixed)
     except EnvweaveError:

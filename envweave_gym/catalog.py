@@ -14,7 +14,7 @@ gives one::
 
 Keep the cards in a module of their own that imports no environment. It is imported whenever ``envweave_gym``
 is, which stays light that way. And where ``plug`` is imported first, as by ``make("plug:plug/Thing-v0")``, it
-is imported in the middle of ``plug``, which waits for its own import of ``envweave_gym`` and is not all there.
+is imported in the middle of ``plug``, which waits for its import of ``envweave_gym`` and is incomplete.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ any_game_id = pytest.mark.parametrize("env_id", GAME_IDS)
 @pytest.mark.parametrize(
     ("kwargs", "reason"),
     [
-        ({"max_step": 3}, "has no argument 'max_step' (did you mean 'max_steps'?); there are "),
+        ({"max_step": 3}, "takes no argument 'max_step' (did you mean 'max_steps'?); it takes "),
         ({"max_steps": 0}, "max_steps=0 is not a step limit; give an int >= 1, or -1 for none"),
         ({"max_steps": float("nan")}, "max_steps=nan is not"),
         ({"max_steps": "9"}, "max_steps='9' is not"),
         ({"max_steps": True}, "max_steps=True is not"),
         ({"autoreset": "SameStep"}, "autoreset='SameStep' is not True or False"),
-        ({"autoreset_mode": "SameStep"}, "has no argument 'autoreset_mode' (did you mean 'autoreset'"),
+        ({"autoreset_mode": "SameStep"}, "takes no argument 'autoreset_mode' (did you mean 'autoreset'"),
         ({"on_fault": "ignore"}, "on_fault='ignore' is not 'raise' or 'truncate'"),
         ({"backend": "moon"}, "backend='moon' is unknown; there are 'inproc'"),
         ({"backend": 3}, "backend=3 is unknown"),
@@ -102,7 +102,7 @@ def test_a_wrong_render_mode_names_the_right_ones(env_id: str):
         ({"autoreset_mode": "Later"}, "'Later' is unknown; there are 'NextStep', 'SameStep', 'Disabled'"),
         ({"max_episode_steps": 0}, "max_steps=0 is not a step limit"),
         ({"autoreset": True}, "a vector resets by autoreset_mode="),
-        ({"lenght": 3}, "has no argument 'lenght'"),
+        ({"lenght": 3}, "takes no argument 'lenght'"),
         ({"backend": "moon"}, "backend='moon' is unknown"),
     ],
     ids=str,
@@ -118,7 +118,7 @@ def test_a_wrong_argument_of_a_vector_is_one_sentence(env_id: str, kwargs: dict[
 @pytest.mark.parametrize("api", ["aec", "parallel"])
 def test_a_wrong_argument_of_a_game_is_one_sentence(env_id: str, api: Any):
     for kwargs, reason in [
-        ({"runer": 3}, "has no argument 'runer'"),
+        ({"runer": 3}, "takes no argument 'runer'"),
         ({"render_mode": "holo"}, "render_mode='holo' is unknown"),
         ({"backend": "moon"}, "backend='moon' is unknown"),
     ]:
@@ -149,12 +149,12 @@ def test_call_gives_what_the_constructor_gives():
 
 def test_call_says_what_is_wrong():
     with pytest.raises(
-        InvalidArgument, match=r"^X has no argument 'lengt' \(did you mean 'length'\?\); there "
+        InvalidArgument, match=r"^X takes no argument 'lengt' \(did you mean 'length'\?\); it "
     ):
         call("X", strict, {"lengt": 4})
-    with pytest.raises(InvalidArgument, match=r"^X has no argument 'slip'; there are length, backend$"):
+    with pytest.raises(InvalidArgument, match=r"^X takes no argument 'slip'; it takes length, backend$"):
         call("X", strict, {"length": 4, "slip": 1}, fixed={"slip": 0.5}, also=("backend",))
-    with pytest.raises(InvalidArgument, match=r"^X has no argument 'a'; there are none$"):
+    with pytest.raises(InvalidArgument, match=r"^X takes no argument 'a'; it takes none$"):
         call("X", lambda: None, {"a": 1})
     with pytest.raises(InvalidArgument, match=r"^X: .* missing 1 required positional argument: 'length'$"):
         call("X", strict, {})

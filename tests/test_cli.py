@@ -34,11 +34,12 @@ PROGRAM = Path(sys.executable).with_name("envweave")
 
 
 def run(*words: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """The installed program, as a user starts it."""
+    """The installed program, as a user starts it, with output that goes to no terminal."""
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return subprocess.run(
         [PROGRAM, *words],
         input=stdin,
-        env={**os.environ, **environ},
+        env={**inherited, **environ},
         capture_output=True,
         text=True,
         timeout=60,

@@ -339,6 +339,23 @@ def test_a_constructor_that_is_not_what_the_card_says():
         gym.make("tests/Dict-v0")
 
 
+@pytest.mark.usefixtures("registries")
+def test_a_module_may_ask_for_its_extra_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    line = 'need("no_such_module", "datasets", "tests/Asks-v0")'
+    (tmp_path / "asks_itself.py").write_text(f"from envweave_gym.faults import need\n{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    register_card({"id": "tests/Asks-v0", "doc": "Asks.", "gym": "asks_itself:Env"})
+    with pytest.raises(MissingExtra, match=r"pip install 'envweave-gym\[datasets\]'$"):
+        gym.make("tests/Asks-v0")
+
+
+def test_a_form_that_an_id_does_not_have():
+    for form, env_id, kinds in [("gym", GAME_IDS[0], "aec, parallel"), ("aec", LINE, "gym")]:
+        spec = EnvSpec(env_id, entry_point=f"envweave_gym.launch:{form}({env_id})")
+        with pytest.raises(InvalidArgument, match=f"{env_id} has no such form; it can be made as: {kinds}"):
+            gym.make(spec)
+
+
 def test_a_spec_of_a_package_that_is_not_installed():
     spec = EnvSpec("plug/Gone-v0", entry_point="envweave_gym.launch:gym(plug/Gone-v0)")
     with pytest.raises(UnknownEnvironment, match="no installed package declares 'plug/Gone-v0'"):

@@ -11,15 +11,18 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 from pathlib import Path
 
 import pytest
 
 import envweave_gym
+from envweave_gym.catalog import CARDS
+from envweave_gym.faults import need
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("envweave_gym", "envweave_gym_server")
+MODULES = ("envweave_gym_pytest.py",)
 EXTRAS = {"demo", "server", "train", "notebook", "docker", "kubernetes", "ray", "datasets", "swebench"}
 EXTRAS |= {"tinker", "mcp", "all", "dev"}
 HEAVY = {"torch", "flask", "docker", "requests", "websocket", "matplotlib", "pytest", "jsonschema", "tqdm"}
@@ -50,6 +53,7 @@ def python(code: str, *, executable: str | Path = sys.executable) -> str:
 # Its import
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm, which Linux has")
 def test_the_import_costs_at_most_30_ms_and_3_mb_over_what_it_stands_on():
     rounds = [tuple(map(float, python(COST).split())) for _ in range(7)]
     assert min(milliseconds for milliseconds, _ in rounds) <= 30
@@ -106,6 +110,34 @@ print(*[name for name in {HEAVY} if name in sys.modules])
     assert python(code).split() == []
 
 
+# Its extras
+
+
+def test_a_missing_extra_is_one_line_with_the_pip_command():
+    with pytest.raises(envweave_gym.MissingExtra) as caught:
+        need("no_such_module.inside", "docker", "backend='docker'")
+    assert str(caught.value) == (
+        "backend='docker' needs no_such_module.inside, which is not installed: "
+        "pip install 'envweave-gym[docker]'"
+    )
+    assert isinstance(caught.value, ImportError)
+    assert need("json", "docker", "nothing").loads("1") == 1
+
+
+def test_a_broken_dependency_is_not_taken_for_a_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "half_installed.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="'no_such_module'") as caught:
+        need("half_installed", "docker", "backend='docker'")
+    assert not isinstance(caught.value, envweave_gym.MissingExtra)
+
+
+def test_our_cards_name_extras_that_exist():
+    extras = set(metadata("envweave-gym").get_all("Provides-Extra", ()))
+    assert extras >= EXTRAS
+    assert {card.extra for card in CARDS if card.extra} <= extras
+
+
 # Its names
 
 
@@ -149,7 +181,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", *MODULES):
         shutil.copy(ROOT / file, source)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -167,7 +199,7 @@ def test_the_wheel_holds_every_module_and_the_mark_of_types(wheel: Path):
         for path in (ROOT / package).rglob("*.py")
         if "__pycache__" not in path.parts
     }
-    expected = modules | {f"{package}/py.typed" for package in PACKAGES}
+    expected = {*modules, *MODULES, *(f"{package}/py.typed" for package in PACKAGES)}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -176,11 +208,11 @@ def test_the_wheel_holds_every_module_and_the_mark_of_types(wheel: Path):
 def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
     archive = zipfile.ZipFile(wheel)
     [folder] = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
-    metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
-    assert set(metadata.get_all("Provides-Extra", ())) >= EXTRAS
-    assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata["License-Expression"] == "BSD-3-Clause"
-    base = [line for line in metadata.get_all("Requires-Dist", ()) if "extra ==" not in line]
+    declared = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+    assert set(declared.get_all("Provides-Extra", ())) >= EXTRAS
+    assert declared["Requires-Python"] == ">=3.11"
+    assert declared["License-Expression"] == "BSD-3-Clause"
+    base = [line for line in declared.get_all("Requires-Dist", ()) if "extra ==" not in line]
     assert sorted(line.partition("<")[0].partition(">")[0] for line in base) == [
         "gymnasium",
         "msgspec",
@@ -194,7 +226,7 @@ def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
     assert dict(groups["envweave_gym.envs"]) == {"envweave": "envweave_gym.catalog:CARDS"}
     assert dict(groups["gymnasium.envs"]) == {"envweave": "envweave_gym.catalog:register_all"}
     assert dict(groups["console_scripts"]) == {"envweave": "envweave_gym.cli:main"}
-    assert dict(groups["pytest11"]) == {"envweave": "envweave_gym.testing.plugin"}
+    assert dict(groups["pytest11"]) == {"envweave": "envweave_gym_pytest"}
 
 
 @pytest.mark.xdist_group("wheel")

@@ -537,7 +537,7 @@ def test_a_member_that_is_no_function_is_refused() -> None:
         CodeSafety(allow=("os",)),
         Composite(generous),
     ],
-    ids=repr,
+    ids=["maths", "safe", "answer", "safety", "function"],
 )
 def test_transforms_pickle_copy_and_show_what_they_are(transform: Transform) -> None:
     for again in (pickle.loads(pickle.dumps(transform)), copy.deepcopy(transform)):

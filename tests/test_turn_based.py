@@ -513,7 +513,10 @@ def test_pettingzoos_tests_pass_without_a_warning(capsys: pytest.CaptureFixture[
 def test_numbers_alone_are_left_for_trainers_that_want_no_more() -> None:
     game = NumericInfo(kuhn_poker.parallel_env())
     _, infos = game.reset(seed=0)
-    assert infos == {"player_0": {"seq": 2, "active": True}, "player_1": {"seq": 2, "active": False}}
+    assert infos == {
+        "player_0": {"seq": 2, "active": True, "trainable": False},
+        "player_1": {"seq": 2, "active": False, "trainable": False},
+    }
     *_, infos = game.step({"player_0": 0})
     assert [info["active"] for info in infos.values()] == [False, True]
     assert state_of(game)["step_count"] == 1

@@ -1,6 +1,7 @@
 """The pytest plug-in: ``pytest --envweave-id my/Env-v0`` runs the conformance kit, in any directory.
 
-Nothing of the kit is loaded unless the option is given.
+A module of its own, because pytest loads its plug-ins at every start: nothing of the package is imported unless
+the option is given.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SUITE = Path(__file__).with_name("suite.py")
+SUITE = Path(__file__).parent / "envweave_gym" / "testing" / "suite.py"
 """The file pytest is told to collect; :mod:`envweave_gym.testing.suite` makes one test item a check of it."""
 
 

@@ -1,0 +1,34 @@
+"""What the tests of all trainers share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "trainers.md"
+EXAMPLE = re.compile(r"<!-- run: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _one_core() -> None:
+    """The networks are so small that a second thread only waits."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def example() -> Callable[[str], dict[str, Any]]:
+    """Runs the example of this name in docs/trainers.md, and gives its variables."""
+    sources = dict(EXAMPLE.findall(PAGE.read_text()))
+
+    def run(name: str) -> dict[str, Any]:
+        variables: dict[str, Any] = {"__name__": f"example_{name}"}
+        exec(compile(sources[name], f"{PAGE.name}, {name}", "exec"), variables)
+        return variables
+
+    return run
