@@ -36,7 +36,7 @@ def admission(space: Space[Any]) -> Admission:
 def _contains(space: Space[Any], x: Any) -> bool:
     try:
         return space.contains(x)
-    except (TypeError, ValueError):  # so some spaces of Gymnasium answer what is of quite another kind
+    except (TypeError, ValueError, OverflowError):  # so some spaces answer what is of quite another kind
         return False
 
 

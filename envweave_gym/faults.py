@@ -91,9 +91,9 @@ _KINDS = {TimeoutError: FaultKind.TIMEOUT, SessionLost: FaultKind.LOST, Connecti
 
 
 def shown(value: object) -> str:
-    """``value`` as an error message shows it: its ``repr``, cut short; where that fails, its type."""
+    """``value`` as an error message shows it: its ``repr``, short and in one line, or else its type."""
     try:
-        text = repr(value)
+        text = " ".join(line.strip() for line in repr(value).splitlines())
     except Exception:  # noqa: BLE001 - a foreign repr may raise anything, and an error must not hide behind it
         return f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."

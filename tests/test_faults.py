@@ -8,6 +8,7 @@ import sys
 
 import gymnasium as gym
 import msgspec
+import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv
 from scripted_envs import Scripted
@@ -134,5 +135,6 @@ class Shy:
 def test_values_are_shown_short_whatever_they_are() -> None:
     assert shown("ab") == "'ab'"
     assert len(shown("x" * 1000)) == 80
+    assert shown(np.zeros((2, 1))) == "array([[0.], [0.]])"
     assert shown(10**5000) == "<int>"
     assert shown(Shy()) == "<Shy>"

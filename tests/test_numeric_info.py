@@ -133,7 +133,7 @@ def test_games_agent_by_agent() -> None:
     assert isinstance(game, ParallelEnv)
     _, infos = game.reset(seed=0)
     assert {tuple(info) for info in infos.values()} == {("seq", "active", "trainable")}
-    *_, infos = game.step({agent: 0 for agent in game.agents})
+    *_, infos = game.step(dict.fromkeys(game.agents, 0))
     assert trainable(infos) == dict.fromkeys(infos, True)
     assert not any(stream.events for stream in stream_of(infos).values())
-    assert messages_of(infos) == dict.fromkeys(infos, [])
+    assert list(messages_of(infos).values()) == [[]] * len(infos)

@@ -39,7 +39,7 @@ class Options(CommonOptions):
     target: float = option(0.99, "stop when the moving average of success reaches this")
     steps: int = option(8, "vector steps between two updates")
     learning_rate: float = option(1e-3, "step size of Adam")
-    entropy: float = option(0.01, "weight of the entropy bonus, which keeps the policy curious")
+    entropy: float = option(0.05, "weight of the entropy bonus, which keeps the policy curious")
     width: int = option(64, "size of the token embeddings")
     evaluation: int = option(2000, "programs of the final evaluation, with seeds never trained on")
     threads: int = option(2, "CPU threads of torch")

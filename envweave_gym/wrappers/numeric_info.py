@@ -88,7 +88,7 @@ class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, numbers_of(info)
 
 
-class _VectorNumericInfo(VectorWrapper[Any, Any, Any, Any, Any]):
+class _VectorNumericInfo(VectorWrapper):  # generic from Gymnasium 1.2 on
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         observations, infos = self.env.reset(seed=seed, options=options)
         return observations, _numbers_by_row(infos, self.num_envs)
