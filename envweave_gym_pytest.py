@@ -1,7 +1,7 @@
 """The pytest plug-in: ``pytest --envweave-id my/Env-v0`` runs the conformance kit, in any directory.
 
-A module of its own, because pytest loads its plug-ins at every start: nothing of the package is imported unless
-the option is given.
+A module of its own, because pytest loads its plug-ins at every start: nothing of the package is imported
+unless the option is given.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rounds that interleave all contestants, medians over the rounds, one table and one JSON file a benchmark."""
+"""Rounds that interleave all contestants, their medians, and a table and a JSON file for each benchmark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Steps a second of ``gym.make`` against the same class under Gymnasium's own default wrappers.
 
-Two measures: ``benchmark_step``, Gymnasium's own tool, which samples an action for every step; and a bare loop
-over actions drawn before, which hides nothing of what a wrapper costs.
+Two measures: ``benchmark_step``, Gymnasium's own tool, which samples an action for every step; and a bare
+loop over actions drawn before, which hides nothing of what a wrapper costs.
 """
 
 from __future__ import annotations

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
         stream_of,
         trainable,
     )
-    from envweave_gym.typed import TypedEnv, from_model, space_of, to_model
+    from envweave_gym.typed import JsonOf, TypedEnv, from_model, space_of, to_model
     from envweave_gym.vector import NativeVectorEnv
-    from envweave_gym.wrappers import Autoreset, NumericInfo, RequestStream
+    from envweave_gym.wrappers import AECStream, Autoreset, NumericInfo, ParallelStream, RequestStream
 
 __version__ = "0.1.0"
 
@@ -73,14 +73,15 @@ _HOMES = {
     "spaces": "Chat Json Unicode",
     "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
     "stream_of trainable",
-    "typed": "TypedEnv from_model space_of to_model",
+    "typed": "JsonOf TypedEnv from_model space_of to_model",
     "vector": "NativeVectorEnv",
-    "wrappers": "Autoreset NumericInfo RequestStream",
+    "wrappers": "AECStream Autoreset NumericInfo ParallelStream RequestStream",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("examples", "testing")
 
 __all__ = [
+    "AECStream",
     "Autoreset",
     "Chat",
     "CodeQuality",
@@ -97,11 +98,13 @@ __all__ = [
     "InvalidAction",
     "InvalidArgument",
     "Json",
+    "JsonOf",
     "MathAnswer",
     "MissingExtra",
     "NativeVectorEnv",
     "NotAvailable",
     "NumericInfo",
+    "ParallelStream",
     "Request",
     "RequestKind",
     "RequestStream",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -11,7 +12,13 @@ import numpy as np
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
-_CONVERTERS = ("array_conversion", "numpy_to_torch", "jax_to_numpy", "jax_to_torch")
+_CONVERTERS = (
+    "gymnasium.wrappers.array_conversion",
+    "gymnasium.wrappers.numpy_to_torch",
+    "gymnasium.wrappers.jax_to_numpy",
+    "gymnasium.wrappers.jax_to_torch",
+)
+_adapted: set[str] = set()
 
 
 def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> NDArray[Any]:
@@ -38,12 +45,17 @@ def adapt_converters() -> None:
     libraries with it, so whichever of them somebody else has imported is adapted: call this in ``reset``.
     """
     for name in _CONVERTERS:
-        module = sys.modules.get(f"gymnasium.wrappers.{name}")
-        for convert in list(vars(module).values()) if module else ():
-            if hasattr(convert, "dispatch") and str not in convert.registry:
-                convert.register(np.ndarray, _unless_objects(convert.dispatch(np.ndarray)))
-                convert.register(str, _as_it_is)
-                convert.register(msgspec.Struct, _as_it_is)
+        if name in sys.modules and name not in _adapted:
+            _adapted.add(name)
+            _adapt(sys.modules[name])
+
+
+def _adapt(module: ModuleType) -> None:
+    for convert in list(vars(module).values()):
+        if hasattr(convert, "dispatch") and str not in convert.registry:
+            convert.register(np.ndarray, _unless_objects(convert.dispatch(np.ndarray)))
+            convert.register(str, _as_it_is)
+            convert.register(msgspec.Struct, _as_it_is)
 
 
 def _as_it_is(value: Any, *args: Any, **kwargs: Any) -> Any:

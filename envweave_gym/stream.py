@@ -94,6 +94,17 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         """Whether ``agent`` may see this event."""
         return self.to is None or agent in self.to
 
+    def as_seen_by(self, agent: str) -> Event | None:
+        """What ``agent`` may see of this event in a game: nothing, all of it, or the start without its data.
+
+        Who knows the seed and the options of an episode knows its cards.
+        """
+        if not self.visible_to(agent):
+            return None
+        if self.kind is EventKind.EPISODE_START:
+            return Event(self.seq, self.kind, self.agent, self.to)
+        return self
+
 
 class Stream(msgspec.Struct, frozen=True, gc=False):
     """The requests now open and the events since the last answer. No length: NumPy must not unpack it."""
@@ -336,8 +347,9 @@ class Ledger:
         self.events.extend(number(events, len(self.events)))
 
     def since(self, seq: int, agent: str) -> tuple[Event, ...]:
-        """The events after number ``seq`` that ``agent`` may see."""
-        return tuple(event for event in self.events[seq + 1 :] if event.visible_to(agent))
+        """The events after number ``seq``, as ``agent`` may see them."""
+        seen = (event.as_seen_by(agent) for event in self.events[seq + 1 :])
+        return tuple(event for event in seen if event is not None)
 
 
 def number(events: Sequence[Event], first: int) -> tuple[Event, ...]:

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.lazy_streams import LazyStreams
 from envweave_gym.seeding import SeedRows, checked_seed
@@ -101,6 +102,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
+        adapt_converters()
         rest = dict(options or {})
         mask = self._checked_mask(rest.pop("reset_mask", None))
         given = self._seed_list(seed)

@@ -1,3 +1,3 @@
-"""The server that runs envweave-gym environments for other processes; its parts arrive with the remote layer."""
+"""The server of envweave-gym environments; its parts arrive with the remote layer."""
 
 __version__ = "0.1.0"

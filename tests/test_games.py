@@ -174,9 +174,10 @@ def test_an_agent_reads_all_it_may_see_since_it_acted_last() -> None:
     ledger = env.ledger.events
     assert [event.seq for event in ledger] == list(range(len(ledger)))
     for agent, events in read.items():
-        assert events == [event for event in ledger if event.visible_to(agent)]
+        assert events == [event.as_seen_by(agent) for event in ledger if event.visible_to(agent)]
         assert events[0].kind == EventKind.EPISODE_START
-        assert events[0].data == {"seed": 5}
+        assert events[0].data == {}
+        assert ledger[0].data == {"seed": 5}
 
 
 def test_secrets_are_for_those_they_were_told() -> None:

@@ -249,3 +249,11 @@ print(gymnasium.make("envweave/Echo-v0").reset(seed=0)[0])
         [tmp_path / "bin" / "envweave", "list", "--ids"], capture_output=True, text=True, timeout=60
     )
     assert listed.stdout.splitlines() == sorted(envweave_gym.cards())
+
+
+def test_the_pytest_plug_in_imports_nothing_of_the_package_until_it_is_asked():
+    code = "import sys, envweave_gym_pytest; print('envweave_gym' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "False"

@@ -440,3 +440,11 @@ def test_a_reset_that_fails_in_the_same_step_does_not_spoil_the_episode_before()
     _, _, _, truncated, infos = envs.step(np.zeros(1, np.int64))
     assert truncated.tolist() == [True]
     assert trainable(infos).tolist() == [False]
+
+
+def test_an_agent_of_a_game_is_not_told_the_seed_that_decides_what_is_hidden():
+    start = Event(0, EventKind.EPISODE_START, None, None, {"seed": 7, "options": {"deal": "KQ"}})
+    assert start.as_seen_by("player_0") == Event(0, EventKind.EPISODE_START)
+    secret = Event(1, EventKind.REVEAL, None, ("player_0",), {"card": "K"})
+    assert secret.as_seen_by("player_0") is secret
+    assert secret.as_seen_by("player_1") is None

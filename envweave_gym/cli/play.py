@@ -119,8 +119,9 @@ class Seats:
         hints = {f"an action of {agent}": hint(self.game.action_space(agent)) for agent in self.game.agents}
         if len(set(hints.values())) == 1:
             hints = {"an action": next(iter(hints.values()))}
-        starts = _common_stream(infos).of_kind(EventKind.EPISODE_START)
-        seed = [f"seed {starts[0].data['seed']}"] if starts else []
+        ledger = getattr(self.game, "ledger", None)  # games do not tell their agents the seed
+        events = _common_stream(infos).events if ledger is None else ledger.events
+        seed = [f"seed {event.data['seed']}" for event in events if event.kind == EventKind.EPISODE_START]
         print("; ".join([*seed, *(f"{who} is {what}" for who, what in hints.items()), "q quits"]))
 
     def _collect(self, infos: Mapping[str, Any]) -> tuple[str, ...]:

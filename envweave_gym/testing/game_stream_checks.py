@@ -109,11 +109,18 @@ class _Reading:
         demand(in_order, where, "events come once, in order", numbers)
         read.extend(new)
         starts = [event for event in read if event.kind == EventKind.EPISODE_START]
-        rule = f"the episode starts once, first, with the seed {self.seed}"
-        is_first = starts == read[:1] and starts[0].data.get("seed") == self.seed
+        rule = "the episode starts once, first, and does not tell agents the seed, which would tell them all"
+        is_first = starts == read[:1] and not starts[0].data
         demand(is_first, where, rule, starts)
         ledger = getattr(self.env, "ledger", None)
         if ledger is not None:
-            due = [event for event in ledger.events if event.visible_to(agent)]
+            opening = ledger.events[0].data.get("seed")
+            demand(
+                opening == self.seed,
+                where,
+                f"the operator's episode_start names the seed {self.seed}",
+                opening,
+            )
+            due = list(ledger.since(-1, agent))
             rule = "an agent has read all that happened and is for it to see"
             demand(read == due, where, rule, [event for event in due if event not in read])

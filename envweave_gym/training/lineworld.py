@@ -24,7 +24,7 @@ from envweave_gym.training.options import CommonOptions, option, parse_options, 
 
 ID = "envweave/LineWorld-v0"
 HELD_OUT_SEED = 1_000_000
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 
 
 @dataclass

@@ -126,7 +126,7 @@ class Narrator:
         self.ledger.adopt(self._own_events())
         for agent, reward in rewards.items():
             if reward:
-                self.ledger.write(EventKind.REWARD, agent, to=(agent,), reward=float(reward))
+                self.ledger.write(EventKind.REWARD, agent, to=(agent,), reward=jsonable(float(reward)))
 
     def ended(self, agent: str, terminated: bool, truncated: bool) -> None:
         """Write down that the agent's part is over."""
@@ -167,7 +167,8 @@ class Narrator:
 
     def state(self) -> dict[str, Any]:
         """The episode's number, the rounds played in it, and the environment's own fields."""
-        return {"episode": self.episode, "step_count": self.ledger.turn, **own_state(self.core)}
+        counters = {"episode": self.episode, "step_count": self.ledger.turn}
+        return {**counters, **own_state(self.core), **counters}
 
     def _own_events(self) -> Any:
         return self.core.take_events() if isinstance(self.core, Emitter) else ()

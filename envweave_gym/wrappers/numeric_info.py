@@ -89,6 +89,11 @@ class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 class _VectorNumericInfo(VectorWrapper):  # generic from Gymnasium 1.2 on
+    @property
+    def autoreset_mode(self) -> Any:
+        """What the vector environment has, which trainers ask for and ``VectorWrapper`` does not hand on."""
+        return self.env.autoreset_mode  # pyright: ignore[reportAttributeAccessIssue]
+
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         observations, infos = self.env.reset(seed=seed, options=options)
         return observations, _numbers_by_row(infos, self.num_envs)

@@ -10,6 +10,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.actions import REFUSED, admission
+from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import (
     FAULTS_IN_A_ROW,
     Fault,
@@ -84,7 +85,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         gym.Wrapper.__init__(self, env)
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         self._check_arguments(max_steps, on_fault, reset_deadline)
-        self._on_fault, self._reset_deadline = on_fault, reset_deadline
+        self._truncates, self._reset_deadline = on_fault == "truncate", reset_deadline
         self._limit = _NO_LIMIT if max_steps is None else max_steps
         self._seeds = Seeds(self.name)
         self._inner = env
@@ -121,6 +122,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; its seed is in the ``episode_start`` event."""
+        adapt_converters()
         chosen = self._seeds.next(seed)
         self._live, self._broken = False, None
         self._inner = _past_checker(self.env)
@@ -152,7 +154,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             except _REFUSALS:
                 raise
             except _FAULTS as error:
-                if self._on_fault == "raise":
+                if not self._truncates:
                     raise
                 if time.monotonic() + pause > deadline:
                     self._broken = self._count(fault_of(error))
@@ -176,10 +178,11 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             raise
         except BaseException as error:
             self._live = False  # what the step has done is unknown, so the episode cannot go on
-            if self._on_fault == "raise" or not isinstance(error, _FAULTS):
+            if not self._truncates or not isinstance(error, _FAULTS):
                 raise
             return self._lose(self._count(fault_of(error)), _ACT, admitted)
-        self._last = observation
+        if self._truncates:
+            self._last = observation
         self._turn = turn = self._turn + 1
         seq = self._seq + 1
         events = (Event(seq, _ACT, AGENT, None, {"action": admitted}),)
@@ -246,7 +249,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
-        return {"episode": self._episode, "step_count": self._turn, **own_state(self.unwrapped)}
+        counters = {"episode": self._episode, "step_count": self._turn}
+        return {**counters, **own_state(self.unwrapped), **counters}
 
     state = stream_state
 
