@@ -225,7 +225,7 @@ def _register(kind: type[Unicode]) -> None:
     flat.unflatten.register(kind, _unflatten)
     zeros.create_zero_array.register(kind, _zero)
     if hasattr(flat, "_flat_dtype"):  # Gymnasium below 1.4 asks the flattened space for its dtype
-        flat._flat_dtype.register(kind, lambda space: np.dtype(np.uint8))  # pyright: ignore
+        flat._flat_dtype.register(kind, lambda space: np.dtype(np.uint8))
 
 
 _register(Unicode)

@@ -42,11 +42,14 @@ class Options(CommonOptions):
     entropy: float = option(0.05, "weight of the entropy bonus, which keeps the policy curious")
     width: int = option(64, "size of the token embeddings")
     evaluation: int = option(2000, "programs of the final evaluation, with seeds never trained on")
-    threads: int = option(2, "CPU threads of torch")
+    threads: int = option(1, "CPU threads of torch; more than there are idle cores slow it down")
 
 
 def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.Module:
-    """Token and place embeddings, two encoder layers, a mean over the tokens, one score for each action."""
+    """Token and place embeddings, two encoder layers, a mean over the tokens, one score for each action.
+
+    Padding is moved to the end and cut off before the encoder, which saves half of its work.
+    """
     import torch
     from torch import nn
 
@@ -62,10 +65,12 @@ def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.M
             self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, actions))
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            padding = tokens == 0
-            encoded = self.encoder(self.tokens(tokens) + self.places, src_key_padding_mask=padding)
-            kept = (~padding).unsqueeze(-1)
-            return self.head((encoded * kept).sum(1) / kept.sum(1))
+            real = tokens != 0
+            order = real.int().argsort(dim=1, descending=True, stable=True)[:, : int(real.sum(1).max())]
+            tokens, real = tokens.gather(1, order), real.gather(1, order).unsqueeze(-1)
+            embedded = self.tokens(tokens) + self.places[order]
+            encoded = self.encoder(embedded, src_key_padding_mask=~real.squeeze(-1))
+            return self.head((encoded * real).sum(1) / real.sum(1))
 
     return Policy()
 
