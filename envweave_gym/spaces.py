@@ -177,7 +177,7 @@ def _create_empty(space: Unicode, n: int = 1, fn: Any = np.zeros) -> tuple[Any, 
     return tuple(_zero(space) for _ in range(n))
 
 
-def _batch_differing(spaces: list[Unicode]) -> Tuple:
+def _batch_differing(spaces: list[Unicode]) -> Tuple[Any]:
     return Tuple([copy.deepcopy(space) for space in spaces], seed=copy.deepcopy(spaces[0].np_random))
 
 
