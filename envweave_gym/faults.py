@@ -73,6 +73,9 @@ class FaultStorm(EnvweaveError):
     """Too many faults in a row: something is wrong that trying again does not cure."""
 
 
+REFUSALS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, FaultStorm)
+"""What a call may raise without any harm done: the episode goes on. Every other exception ends it."""
+
 FAULTS_IN_A_ROW = 10
 """So many episodes lost one after the other raise :class:`FaultStorm`."""
 

@@ -13,11 +13,11 @@ from envweave_gym.actions import REFUSED, admission
 from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import (
     FAULTS_IN_A_ROW,
+    REFUSALS,
     Fault,
     FaultStorm,
     InvalidAction,
     InvalidArgument,
-    NotAvailable,
     ResetNeeded,
     fault_of,
     shown,
@@ -43,7 +43,6 @@ OnFault = Literal["raise", "truncate"]
 _ACT, _REWARD, _END = EventKind.ACT, EventKind.REWARD, EventKind.EPISODE_END
 _ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
 _NO_LIMIT = _INFINITY = float("inf")
-_REFUSALS = (gym.error.InvalidAction, InvalidArgument, NotAvailable, FaultStorm)
 _FAULTS = (Exception, SystemExit)
 
 
@@ -151,7 +150,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             try:
                 observation, info = self.env.reset(seed=seed, options=options)
                 return observation, info.copy()
-            except _REFUSALS:
+            except REFUSALS:
                 raise
             except _FAULTS as error:
                 if not self._truncates:
@@ -174,7 +173,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             info = info.copy()
             earned: Any = float(reward)
             over = terminated or truncated
-        except _REFUSALS:
+        except REFUSALS:
             raise
         except BaseException as error:
             self._live = False  # what the step has done is unknown, so the episode cannot go on
