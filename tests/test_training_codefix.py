@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+if os.environ.get("CI") != "true":
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'envweave-gym[train]'")
+import torch
 
-from envweave_gym.training import codefix  # noqa: E402
+from envweave_gym.training import codefix
 
 
 @pytest.mark.slow
@@ -52,6 +54,11 @@ def test_the_same_seed_trains_the_same_policy_and_leaves_the_global_generator_al
         weights.append(torch.load(tmp_path / run / "policy.pt"))
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_width_the_heads_cannot_share_is_refused():
+    with pytest.raises(ValueError, match="--width 10 is not shared evenly by 4 heads"):
+        codefix.Options(width=10)
 
 
 def test_without_torch_one_line_names_the_pip_command(tmp_path: Path):

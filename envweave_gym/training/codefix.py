@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 ID = "envweave/CodeFix-v0"
 HELD_OUT_SEED = 1_000_000_000
+HEADS = 4
 
 
 @dataclass
@@ -44,6 +45,14 @@ class Options(CommonOptions):
     evaluation: int = option(2000, "programs of the final evaluation, with seeds never trained on")
     threads: int = option(1, "CPU threads of torch; more than there are idle cores slow it down")
 
+    def __post_init__(self) -> None:
+        """Refuse a width that the attention heads cannot share."""
+        super().__post_init__()
+        if self.width % HEADS:
+            raise ValueError(
+                f"--width {self.width} is not shared evenly by {HEADS} heads; give a multiple of {HEADS}"
+            )
+
 
 def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.Module:
     """Token and place embeddings, two encoder layers, a mean over the tokens, one score for each action.
@@ -59,7 +68,7 @@ def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.M
             self.tokens = nn.Embedding(vocabulary, width, padding_idx=0)
             self.places = nn.Parameter(torch.randn(length, width) * 0.02)
             layer = nn.TransformerEncoderLayer(
-                width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True
+                width, HEADS, 2 * width, dropout=0.0, batch_first=True, norm_first=True
             )
             self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
             self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, actions))

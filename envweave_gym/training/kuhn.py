@@ -48,7 +48,7 @@ class Options(CommonOptions):
     exploration: float = option(0.1, "how often a player acts at random, so that every choice is tried")
 
 
-def information_set(observation: NDArray[np.float32]) -> str:
+def read_observation(observation: NDArray[np.float32]) -> str:
     """The name of what a player knows: its card and the moves so far, read off its observation."""
     bits = observation.tolist()
     moves = bits[len(CARDS) :]
@@ -62,7 +62,7 @@ def play_hand(env: Any, bets: Floats, rng: np.random.Generator) -> list[tuple[in
     path: list[tuple[str, int, int]] = []
     while not any(env.terminations.values()):
         agent = env.agent_selection
-        known = INDEX[information_set(env.observe(agent))]
+        known = INDEX[read_observation(env.observe(agent))]
         action = int(rng.random() < bets[known])
         path.append((agent, known, action))
         env.step(action)

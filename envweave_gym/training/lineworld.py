@@ -158,7 +158,7 @@ def train(options: Options) -> dict[str, Any]:
                 steps += int(rollout.trainable.sum())
                 log.write(episodes=episodes + ended, **measures(rollout))
                 bar.update(min(ended, options.episodes - episodes))
-                bar.set_postfix(success=f"{log.rows[-1]['success']:.2f}")
+                bar.set_postfix(success=f"{log.rows[-1].get('success', 0.0):.2f}")
                 episodes += ended
         success = evaluate(policy, options)
         result = {
@@ -175,8 +175,10 @@ def train(options: Options) -> dict[str, Any]:
 
 
 def measures(rollout: Rollout) -> dict[str, float]:
-    """How the episodes that ended in this rollout went."""
-    ended = max(int(rollout.ended.sum()), 1)
+    """Success of the episodes that ended in this rollout; all its rewards and steps for each of those."""
+    ended = int(rollout.ended.sum())
+    if not ended:
+        return {}
     return {
         "success": float((rollout.rewards[rollout.ended] > 0).sum() / ended),
         "return": float(rollout.rewards.sum() / ended),

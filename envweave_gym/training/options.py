@@ -28,11 +28,12 @@ class CommonOptions:
     out: str = option("runs", "folder of all runs")
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
+        """Refuse numbers that cannot be: every whole number but the seed counts something."""
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(field.default, int) and isinstance(value, int) and value < 0:
-                raise ValueError(f"--{field.name.replace('_', '-')} {value} is negative; give a number >= 0")
+            value, least = getattr(self, field.name), 0 if field.name == "seed" else 1
+            if isinstance(field.default, int) and value < least:
+                flag = f"--{field.name.replace('_', '-')}"
+                raise ValueError(f"{flag} {value} is too small; give a number >= {least}")
 
 
 def parse_options(kind: type[Options], description: str, argv: Sequence[str] | None = None) -> Options:
