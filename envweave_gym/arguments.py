@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
-from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, nearest
+from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, nearest, shown
 
 _BACKENDS = ("inproc", "subprocess", "docker", "kubernetes", "ray", "http://host:port")
 
@@ -23,18 +23,18 @@ def check_backend(name: str, backend: Any) -> None:
     )
     if known:
         raise NotAvailable(
-            f"{name}: backend={backend!r} needs the remote layer, which this version does not have yet; "
+            f"{name}: backend={shown(backend)} needs the remote layer, which this version does not have yet; "
             "use backend='inproc'"
         )
     there_are = ", ".join(map(repr, _BACKENDS))
-    raise InvalidArgument(f"{name}: backend={backend!r} is unknown; there are {there_are}")
+    raise InvalidArgument(f"{name}: backend={shown(backend)} is unknown; there are {there_are}")
 
 
 def check_num_envs(name: str, num_envs: Any) -> None:
     """Say in one sentence when ``num_envs`` is no number of environments."""
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise InvalidArgument(
-            f"{name}: num_envs={num_envs!r} is not a number of environments; give an int >= 1"
+            f"{name}: num_envs={shown(num_envs)} is not a number of environments; give an int >= 1"
         )
 
 
@@ -42,8 +42,17 @@ def check_autoreset(name: str, autoreset: Any) -> None:
     """Say in one sentence when ``autoreset`` is neither on nor off."""
     if not isinstance(autoreset, bool):
         raise InvalidArgument(
-            f"{name}: autoreset={autoreset!r} is not True or False; what a vector takes is autoreset_mode="
+            f"{name}: autoreset={shown(autoreset)} is not True or False; "
+            "what a vector takes is autoreset_mode="
         )
+
+
+def check_faults(name: str, on_fault: Any, reset_deadline: Any) -> None:
+    """Say in one sentence when faults cannot be handled this way."""
+    if not isinstance(on_fault, str) or on_fault not in ("raise", "truncate"):
+        raise InvalidArgument(f"{name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
+    if type(reset_deadline) not in (int, float) or not reset_deadline >= 0:
+        raise InvalidArgument(f"{name}: reset_deadline={shown(reset_deadline)} is not a number of seconds")
 
 
 def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
@@ -52,7 +61,8 @@ def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError:
         allowed = ", ".join(repr(known.value) for known in AutoresetMode)
-        raise InvalidArgument(f"{name}: autoreset_mode={mode!r} is unknown; there are {allowed}") from None
+        given = shown(mode)
+        raise InvalidArgument(f"{name}: autoreset_mode={given} is unknown; there are {allowed}") from None
 
 
 def one_limit(name: str, max_steps: Any, max_episode_steps: Any) -> Any:
@@ -68,7 +78,7 @@ def step_limit(name: str, max_steps: Any) -> int | None:
         return None
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise InvalidArgument(
-            f"{name}: max_steps={max_steps!r} is not a step limit; give an int >= 1, or -1 for none"
+            f"{name}: max_steps={shown(max_steps)} is not a step limit; give an int >= 1, or -1 for none"
         )
     return max_steps
 
@@ -79,7 +89,7 @@ def check_render_mode(name: str, env: Any, mode: Any) -> None:
     modes = metadata.get("render_modes") if isinstance(metadata, dict) else None
     if mode is not None and modes is not None and mode not in modes:
         raise InvalidArgument(
-            f"{name}: render_mode={mode!r} is unknown; there are {', '.join(modes) or 'none'}"
+            f"{name}: render_mode={shown(mode)} is unknown; there are {', '.join(modes) or 'none'}"
         )
 
 
@@ -101,7 +111,7 @@ def call(
     for given in kwargs:
         if given not in allowed and not takes_any:
             hint, known = nearest(given, allowed), ", ".join(allowed) or "none"
-            raise InvalidArgument(f"{name} takes no argument {given!r}{hint}; it takes {known}")
+            raise InvalidArgument(f"{name} takes no argument {shown(given)}{hint}; it takes {known}")
     try:
         return constructor(**kwargs, **fixed)
     except EnvweaveError:

@@ -22,16 +22,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import gymnasium
 import msgspec
 import pettingzoo
 
-from envweave_gym.faults import InvalidArgument, UnknownEnvironment
+from envweave_gym.faults import PACKAGE, InvalidArgument, UnknownEnvironment, shown
 
 GROUP = "envweave_gym.envs"
-PACKAGE = "envweave-gym"
+
+Api = Literal["gym", "aec", "parallel"]
+REGISTRIES: dict[Api, dict[str, Any]] = {
+    "gym": gymnasium.registry,
+    "parallel": pettingzoo.parallel_registry,
+    "aec": pettingzoo.aec_registry,
+}
+"""Where the IDs of each API are; a game that has both is parallel, unless something else is asked for."""
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[\w-]+/[\w.-]+-v\d+$")]
 _Path = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
@@ -81,7 +88,7 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.gym is None
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[Api, ...]:
         """The APIs it can be made with."""
         return ("aec", "parallel") if self.is_game else ("gym",)
 
@@ -146,7 +153,7 @@ def cards() -> dict[str, EnvCard]:
 def card_of(env_id: str) -> EnvCard:
     """The card of an ID."""
     if env_id not in _cards:
-        raise UnknownEnvironment(f"no installed package declares {env_id!r}; install the one that does")
+        raise UnknownEnvironment(f"no installed package declares {shown(env_id)}; install the one that does")
     return _cards[env_id]
 
 
@@ -211,22 +218,15 @@ def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -
         _register(kind, card)
 
 
-_REGISTRIES: dict[str, Any] = {
-    "gym": gymnasium.registry,
-    "aec": pettingzoo.aec_registry,
-    "parallel": pettingzoo.parallel_registry,
-}
-
-
 def _entry_point(kind: str, env_id: str) -> str:
     """A string that ``launch`` reads the ID back out of: what a spec holds stays plain JSON."""
     return f"envweave_gym.launch:{kind}({env_id})"
 
 
-def _is_missing(kind: str, env_id: str) -> bool:
-    known = _REGISTRIES[kind].get(env_id)
+def _is_missing(kind: Api, env_id: str) -> bool:
+    known = REGISTRIES[kind].get(env_id)
     if known is not None and known.entry_point != _entry_point(kind, env_id):
-        raise InvalidArgument(f"{env_id} is registered already, with entry point {known.entry_point!r}")
+        raise InvalidArgument(f"{env_id} is registered already, with entry point {shown(known.entry_point)}")
     return known is None
 
 

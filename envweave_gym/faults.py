@@ -15,6 +15,9 @@ from types import ModuleType
 import gymnasium.error
 import msgspec
 
+PACKAGE = "envweave-gym"
+"""What pip calls this package."""
+
 
 class FaultKind(StrEnum):
     """Why an episode was lost."""
@@ -35,6 +38,8 @@ class Fault(msgspec.Struct, frozen=True, gc=False):
     kind: FaultKind
     message: str
     retryable: bool
+    """Whether another episode may do better: false where the code, the installation or the arguments are to
+    be changed first."""
 
 
 class EnvweaveError(Exception):
@@ -46,7 +51,17 @@ class InvalidAction(EnvweaveError, gymnasium.error.InvalidAction, ValueError):
 
 
 class InvalidArgument(EnvweaveError, TypeError, ValueError):
-    """An argument of ``make``, ``reset`` or a constructor is unknown or has a wrong value."""
+    """An argument of ``make``, ``reset`` or a constructor is unknown or has a wrong value.
+
+    ``gymnasium.make`` raises a ``TypeError`` of a constructor anew, with all arguments behind its text; here
+    that tail is left out, so that one sentence stays one, and an argument that is a secret stays secret.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message.partition(_TAIL)[0])
+
+
+_TAIL = " was raised from the environment creator for "
 
 
 class ResetNeeded(EnvweaveError, gymnasium.error.ResetNeeded):
@@ -79,17 +94,37 @@ REFUSALS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, FaultS
 FAULTS_IN_A_ROW = 10
 """So many episodes lost one after the other raise :class:`FaultStorm`."""
 
+RESET_DEADLINE = 10.0
+"""So many seconds a reset that fails is tried again, unless ``reset_deadline`` says otherwise."""
+
 LONGEST_MESSAGE = 2000
 """What an exception says beyond so many characters is left out of the fault."""
 
 
 def fault_of(error: BaseException) -> Fault:
-    """The fault an exception of an environment amounts to."""
+    """The fault an exception of an environment amounts to.
+
+    It is retryable unless the exception says that the next episode will fare no better: something is not
+    there or not written (``ImportError``, ``AttributeError``, ``NameError``, ``NotImplementedError``,
+    ``SyntaxError``, ``TypeError``), the environment has left (``SystemExit``), or it was tried often enough
+    (:class:`FaultStorm`).
+    """
     kind = next((kind for cause, kind in _KINDS.items() if isinstance(error, cause)), FaultKind.CRASH)
     message = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
-    return Fault(kind, message.encode(errors="backslashreplace").decode(), retryable=True)
+    text = message.encode(errors="backslashreplace").decode()
+    return Fault(kind, text, retryable=not isinstance(error, _LASTING))
 
 
+_LASTING = (
+    ImportError,
+    AttributeError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    SystemExit,
+    FaultStorm,
+)
 _KINDS = {TimeoutError: FaultKind.TIMEOUT, SessionLost: FaultKind.LOST, ConnectionError: FaultKind.LOST}
 
 
@@ -102,14 +137,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def need(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import ``module``, or say in one line which extra brings it."""
+def need(module: str, extra: str | None, purpose: str, *, package: str = PACKAGE) -> ModuleType:
+    """Import ``module``, or say in one line which extra of which package brings it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
             raise
-        line = f"{purpose} needs {module}, which is not installed: pip install 'envweave-gym[{extra}]'"
+        wanted = f"'{package}[{extra}]'" if extra else package
+        line = f"{purpose} needs {module}, which is not installed: pip install {wanted}"
         raise MissingExtra(line) from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import pettingzoo
@@ -12,13 +12,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.arguments import autoreset_mode_of, call, check_backend, step_limit
-from envweave_gym.catalog import cards
-from envweave_gym.faults import InvalidArgument
+from envweave_gym.catalog import Api, cards
+from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.launch import as_aec, as_gym, as_parallel
 
-Api = Literal["gym", "aec", "parallel"]
-
-_STACK = ("max_steps", "autoreset", "on_fault")
+_STACK = ("max_steps", "autoreset", "on_fault", "reset_deadline")
 _WAYS = ("sync", "async", "vector_entry_point")
 
 
@@ -78,7 +76,7 @@ def _one(
 
 def no_api(name: str, api: Api | None, *kinds: str) -> str:
     """The sentence about an API that an environment does not have."""
-    return f"{name} has no api={api!r}; it has {' and '.join(map(repr, kinds))}"
+    return f"{name} has no api={shown(api)}; it has {' and '.join(map(repr, kinds))}"
 
 
 def vector_arguments(name: str, kwargs: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
@@ -88,7 +86,8 @@ def vector_arguments(name: str, kwargs: dict[str, Any]) -> tuple[str | None, dic
         raise InvalidArgument(f"{name}: autoreset=True and autoreset_mode='Disabled' contradict each other")
     how = kwargs.pop("vectorization_mode", None)
     if how is not None and how not in _WAYS:
-        raise InvalidArgument(f"{name}: vectorization_mode={how!r} is unknown; there are {', '.join(_WAYS)}")
+        there_are = ", ".join(map(repr, _WAYS))
+        raise InvalidArgument(f"{name}: vectorization_mode={shown(how)} is unknown; there are {there_are}")
     return how, {"autoreset_mode": mode.value, **kwargs.pop("vector_kwargs", {})}
 
 

@@ -24,9 +24,9 @@ import gymnasium as gym
 import pettingzoo
 
 from envweave_gym.arguments import check_autoreset, check_num_envs, one_limit
-from envweave_gym.catalog import cards
-from envweave_gym.faults import InvalidArgument, NotAvailable, UnknownEnvironment
-from envweave_gym.foreign import Api, no_api, vector_arguments, wrapped, wrapped_game, wrapped_gym
+from envweave_gym.catalog import REGISTRIES, Api, cards
+from envweave_gym.faults import InvalidArgument, NotAvailable, UnknownEnvironment, shown
+from envweave_gym.foreign import no_api, vector_arguments, wrapped, wrapped_game, wrapped_gym
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>.*)", re.DOTALL)
 _LATER = {
@@ -36,11 +36,6 @@ _LATER = {
     "openenv": "the OpenEnv resolver",
     "openenv+https": "the OpenEnv resolver",
     "prime": "the Prime Hub resolver",
-}
-_REGISTRIES: dict[str, Any] = {
-    "gym": gym.registry,
-    "parallel": pettingzoo.parallel_registry,
-    "aec": pettingzoo.aec_registry,
 }
 _factories: dict[str, Callable[..., Any]] = {}
 
@@ -54,9 +49,12 @@ def register(name: str, *, factory: Callable[..., Any]) -> None:
     """
     match = _SCHEME.fullmatch(name) if isinstance(name, str) else None
     if match is None or match["scheme"] != "local" or not match["rest"]:
-        raise InvalidArgument(f"register({name!r}): a name of this process looks like 'local://counter-v0'")
+        looks = "a name of this process looks like 'local://counter-v0'"
+        raise InvalidArgument(f"register({shown(name)}): {looks}")
     if not callable(factory):
-        raise InvalidArgument(f"register({name!r}): factory={factory!r} cannot be called; give a function")
+        raise InvalidArgument(
+            f"register({shown(name)}): factory={shown(factory)} cannot be called; give a function"
+        )
     _factories[name] = factory
 
 
@@ -79,12 +77,14 @@ def make(
     - ``autoreset=True`` lets the step after the end of a single environment reset it.
     - ``backend`` says where it runs.
     - ``max_steps`` (or ``max_episode_steps``) truncates its episodes, ``on_fault`` says what becomes of its
-      exceptions (see :class:`envweave_gym.RequestStream`); everything else goes to the environment.
+      exceptions and ``reset_deadline`` how long a failing reset is tried again (see
+      :class:`envweave_gym.RequestStream`); everything else goes to the environment.
     """
     if not isinstance(name, str):
-        raise InvalidArgument(f"make({name!r}): a name is a string; gymnasium.make takes specs")
-    if api not in (None, *_REGISTRIES):
-        raise InvalidArgument(f"make({name!r}): api={api!r} is unknown; there are 'gym', 'aec', 'parallel'")
+        raise InvalidArgument(f"make({shown(name)}): a name is a string; gymnasium.make takes specs")
+    if api not in (None, *REGISTRIES):
+        there_are = ", ".join(map(repr, REGISTRIES))
+        raise InvalidArgument(f"make({shown(name)}): api={shown(api)} is unknown; there are {there_are}")
     if num_envs is not None:
         check_num_envs(name, num_envs)
     check_autoreset(name, autoreset)
@@ -109,9 +109,9 @@ def _builder(name: str, api: Api | None) -> _Builder:
         return partial(wrapped, name, _factories[name], api)
     if scheme in _LATER:
         needs = _LATER[scheme]
-        raise NotAvailable(f"make({name!r}) needs {needs}, which this version does not have yet")
+        raise NotAvailable(f"make({shown(name)}) needs {needs}, which this version does not have yet")
     known = ", ".join(f"{one}://" for one in ("local", *_LATER))
-    raise UnknownEnvironment(f"make({name!r}): there is no scheme {scheme}://; there are {known}")
+    raise UnknownEnvironment(f"make({shown(name)}): there is no scheme {scheme}://; there are {known}")
 
 
 def _imported(name: str) -> str:
@@ -124,33 +124,46 @@ def _imported(name: str) -> str:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise UnknownEnvironment(f"make({name!r}): there is no module {error.name!r} to import") from error
+        missing = f"there is no module {error.name!r} to import"
+        raise UnknownEnvironment(f"make({shown(name)}): {missing}") from error
     return rest
 
 
-def _registered(env_id: str, api: Api | None) -> _Builder:
+def resolve(name: str) -> str | None:
+    """The full registered ID that a name means; ``None`` where it means none, as a local name does.
+
+    The module of ``module:ID`` is imported, as :func:`make` does.
+    """
+    if _SCHEME.fullmatch(name):
+        return None
+    try:
+        return _found(_imported(name))
+    except UnknownEnvironment:
+        return None
+
+
+def _registered(name: str, api: Api | None) -> _Builder:
     """The builder of a registered ID, for the API asked for or the one it has."""
-    found = {kind: known for kind in _REGISTRIES if (known := _find(_REGISTRIES[kind], env_id))}
-    if not found:
-        raise UnknownEnvironment(_unknown(env_id))
-    if "gym" in found and api in (None, "gym"):
-        known = found["gym"]
-        return partial(_our_gym if known in cards() else wrapped_gym, known)
-    games = [kind for kind in found if kind != "gym"]
+    env_id = _found(name)
+    if env_id is None:
+        raise UnknownEnvironment(_unknown(name))
+    kinds = [kind for kind, registry in REGISTRIES.items() if env_id in registry]
+    if "gym" in kinds and api in (None, "gym"):
+        return partial(_our_gym if env_id in cards() else wrapped_gym, env_id)
+    games = [kind for kind in kinds if kind != "gym"]
     if games and api != "gym":
-        native = api if api in found else games[0]
-        return partial(wrapped_game, found[native], native, api)
+        return partial(wrapped_game, env_id, api if api in games else games[0], api)
     raise InvalidArgument(no_api(env_id, api, *(("parallel", "aec") if games else ("gym",))))
 
 
-def _find(registry: Any, env_id: str) -> str | None:
+def _found(env_id: str) -> str | None:
     """The registered ID that ``env_id`` means: itself, or its newest version where it names none."""
-    wanted = re.sub(r"_v(\d+)$", r"-v\1", env_id)
-    for spelling in (env_id, wanted):
-        if spelling in registry:
+    known = {one for registry in REGISTRIES.values() for one in registry}
+    for spelling in (env_id, re.sub(r"_v(\d+)$", r"-v\1", env_id)):
+        if spelling in known:
             return spelling
-    versions = [known for known in registry if re.fullmatch(re.escape(env_id) + r"-v\d+", known)]
-    return max(versions, key=lambda known: int(known.rpartition("-v")[2]), default=None)
+    versions = [one for one in known if re.fullmatch(re.escape(env_id) + r"-v\d+", one)]
+    return max(versions, key=lambda one: int(one.rpartition("-v")[2]), default=None)
 
 
 def _unknown(name: str) -> str:
@@ -161,8 +174,8 @@ def _unknown(name: str) -> str:
     names = list(dict.fromkeys(spellings[spelling] for spelling in near))[:3]
     hint = f"; the nearest names are {', '.join(names)}" if names else ""
     return (
-        f"no environment is called {name!r}: it is not among the {len(gym.registry)} IDs of Gymnasium, the "
-        f"{len(pettingzoo.aec_registry)} AEC and {len(pettingzoo.parallel_registry)} parallel IDs of "
+        f"no environment is called {shown(name)}: it is not among the {len(gym.registry)} IDs of Gymnasium, "
+        f"the {len(pettingzoo.aec_registry)} AEC and {len(pettingzoo.parallel_registry)} parallel IDs of "
         f"PettingZoo and the {len(_factories)} local names{hint}"
     )
 

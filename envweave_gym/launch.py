@@ -28,19 +28,20 @@ from envweave_gym.arguments import (
     call,
     check_autoreset,
     check_backend,
+    check_faults,
     check_num_envs,
     check_render_mode,
     one_limit,
     step_limit,
 )
-from envweave_gym.catalog import PACKAGE, EnvCard, card_of, package_of
-from envweave_gym.faults import InvalidArgument, MissingExtra, NotAvailable, need
-from envweave_gym.protocols import layers
+from envweave_gym.catalog import EnvCard, card_of, package_of
+from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
 from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
 from envweave_gym.wrappers.games import AECStream, ParallelStream
-from envweave_gym.wrappers.request_stream import LaunchedStream, OnFault, RequestStream
+from envweave_gym.wrappers.request_stream import LaunchedStream, OnFault, RequestStream, has_stream
 
 _ATTRIBUTE = re.compile(r"(gym|vector|aec|parallel)\((.+)\)")
+_FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
 
 
 def __getattr__(name: str) -> Launch:
@@ -77,14 +78,19 @@ def launch_gym(
     autoreset: bool = False,
     backend: Any = None,
     on_fault: OnFault = "raise",
+    reset_deadline: float = RESET_DEADLINE,
     **kwargs: Any,
 ) -> gym.Env[Any, Any]:
     """A single Gymnasium environment with its whole stack."""
     check_backend(card.id, backend)
     check_autoreset(card.id, autoreset)
+    check_faults(card.id, on_fault, reset_deadline)
     limit = step_limit(card.id, card.max_steps if max_steps is None else max_steps)
-    core = _construct(card, card.gym, gym.Env, kwargs, also=("max_steps", "autoreset", "backend", "on_fault"))
-    env = LaunchedStream(PassiveEnvChecker(core), name=card.id, max_steps=limit, on_fault=on_fault)
+    also = ("max_steps", "autoreset", "backend", *_FAULT_ARGUMENTS)
+    core = PassiveEnvChecker(_construct(card, card.gym, gym.Env, kwargs, also=also))
+    env = LaunchedStream(
+        core, name=card.id, max_steps=limit, on_fault=on_fault, reset_deadline=reset_deadline
+    )
     return LaunchedAutoreset(env) if autoreset else env
 
 
@@ -97,21 +103,29 @@ def launch_vector(
     max_steps: int | None = None,
     max_episode_steps: int | None = None,
     backend: Any = None,
+    on_fault: OnFault = "raise",
+    reset_deadline: float = RESET_DEADLINE,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
-    """A vector of environments: the native one where the card has it, else single ones stepped in turn."""
+    """A vector of environments: the native one where the card has it, else single ones stepped in turn.
+
+    The rows of a native one are array code of its own, with no environment in them that could fail alone:
+    there ``on_fault`` and ``reset_deadline`` are checked, and change nothing.
+    """
     check_backend(card.id, backend)
     check_num_envs(card.id, num_envs)
+    check_faults(card.id, on_fault, reset_deadline)
     if "autoreset" in kwargs:
         raise InvalidArgument(f"{card.id}: a vector resets by autoreset_mode=; leave autoreset= out")
     mode = autoreset_mode_of(card.id, autoreset_mode)
     given = one_limit(card.id, max_steps, max_episode_steps)
     if card.vector is None:
-        make = partial(gym.make, card.id, max_steps=given, **kwargs)
+        kwargs |= {"max_steps": given, "on_fault": on_fault, "reset_deadline": reset_deadline}
+        make = partial(gym.make, card.id, **kwargs)
         return SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
     limit = step_limit(card.id, card.max_steps if given is None else given)
     fixed = {"num_envs": num_envs, "autoreset_mode": mode, "max_steps": limit}
-    also = ("autoreset_mode", "max_steps", "backend")
+    also = ("autoreset_mode", "max_steps", "backend", *_FAULT_ARGUMENTS)
     return _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
 
 
@@ -148,25 +162,26 @@ def as_gym(
     *,
     max_steps: int | None = None,
     autoreset: bool = False,
-    on_fault: OnFault = "raise",
+    **faults: Any,
 ) -> gym.Env[Any, Any]:
-    """``env`` with its stream."""
-    if not _has_stream(env):
-        env = RequestStream(env, name=name, max_steps=step_limit(name, max_steps), on_fault=on_fault)
-    elif max_steps is not None or on_fault != "raise":
-        raise InvalidArgument(f"{name} brings its own stream; give max_steps and on_fault where that is made")
+    """``env`` with its stream; ``faults`` are its ``on_fault`` and ``reset_deadline``."""
+    if not has_stream(env):
+        env = RequestStream(env, name=name, max_steps=step_limit(name, max_steps), **faults)
+    elif max_steps is not None or faults:
+        given = " and ".join(["max_steps"] * (max_steps is not None) + list(faults))
+        raise InvalidArgument(f"{name} brings its own stream; give {given} where that is made")
     return Autoreset(env) if autoreset else env
 
 
 def as_aec(game: Any, name: str) -> AECEnv[str, Any, Any]:
     """A game of either kind with its stream, one agent at a time."""
     if isinstance(game, ParallelEnv):
-        if _has_stream(game):
+        if has_stream(game):
             raise InvalidArgument(f"{name} brings its own stream with api='parallel'; it has no other")
         from pettingzoo.utils.conversions import parallel_to_aec
 
         game = parallel_to_aec(game)
-    return game if _has_stream(game) else AECStream(game, name=name)
+    return game if has_stream(game) else AECStream(game, name=name)
 
 
 def as_parallel(game: Any, name: str) -> ParallelEnv[str, Any, Any]:
@@ -175,11 +190,7 @@ def as_parallel(game: Any, name: str) -> ParallelEnv[str, Any, Any]:
         from envweave_gym.multiagent.turn_based import TurnBasedParallel
 
         return TurnBasedParallel(as_aec(game, name))
-    return game if _has_stream(game) else ParallelStream(game, name=name)
-
-
-def _has_stream(env: Any) -> bool:
-    return any(isinstance(layer, RequestStream | AECStream | ParallelStream) for layer in layers(env))
+    return game if has_stream(game) else ParallelStream(game, name=name)
 
 
 # How a constructor is found and called
@@ -189,7 +200,7 @@ def _constructor(card: EnvCard, path: str | None) -> Any:
     if path is None:
         raise InvalidArgument(f"{card.id} has no such form; it can be made as: {', '.join(card.kinds)}")
     for module in card.requires:
-        _require(module, card)
+        need(module, card.extra, card.id, package=package_of(card.id))
     module, attribute = path.split(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -197,19 +208,6 @@ def _constructor(card: EnvCard, path: str | None) -> Any:
         raise
     except (ImportError, AttributeError) as error:
         raise NotAvailable(f"{card.id}: {path} cannot be loaded: {error}") from error
-
-
-def _require(module: str, card: EnvCard) -> None:
-    """Import ``module``, or name the pip command of the package that brings the ID."""
-    try:
-        need(module, card.extra or "all", card.id)
-    except MissingExtra:
-        package = package_of(card.id)
-        if package == PACKAGE:
-            raise
-        wanted = f"'{package}[{card.extra}]'" if card.extra else package
-        line = f"{card.id} needs {module}, which is not installed: pip install {wanted}"
-        raise MissingExtra(line) from None
 
 
 def _construct(

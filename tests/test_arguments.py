@@ -9,6 +9,7 @@ import numpy as np
 import pettingzoo
 import pytest
 
+import envweave_gym as ew
 from envweave_gym import InvalidArgument, NotAvailable, ResetNeeded
 from envweave_gym.arguments import call, check_render_mode
 from envweave_gym.catalog import CARDS
@@ -33,16 +34,19 @@ any_game_id = pytest.mark.parametrize("env_id", GAME_IDS)
         ({"autoreset": "SameStep"}, "autoreset='SameStep' is not True or False"),
         ({"autoreset_mode": "SameStep"}, "takes no argument 'autoreset_mode' (did you mean 'autoreset'"),
         ({"on_fault": "ignore"}, "on_fault='ignore' is not 'raise' or 'truncate'"),
+        ({"reset_deadline": -1}, "reset_deadline=-1 is not a number of seconds"),
         ({"backend": "moon"}, "backend='moon' is unknown; there are 'inproc'"),
         ({"backend": 3}, "backend=3 is unknown"),
     ],
     ids=str,
 )
 def test_a_wrong_argument_is_one_sentence(env_id: str, kwargs: dict[str, Any], reason: str):
-    with pytest.raises(InvalidArgument) as caught:
-        gym.make(env_id, **kwargs)
-    assert str(caught.value).startswith(env_id)
-    assert reason in str(caught.value)
+    for make in (gym.make, ew.make):
+        with pytest.raises(InvalidArgument) as caught:
+            make(env_id, **kwargs)
+        assert str(caught.value).startswith(env_id)
+        assert reason in str(caught.value)
+        assert "kwargs" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +107,10 @@ def test_a_wrong_render_mode_names_the_right_ones(env_id: str):
         ({"max_episode_steps": 0}, "max_steps=0 is not a step limit"),
         ({"autoreset": True}, "a vector resets by autoreset_mode="),
         ({"lenght": 3}, "takes no argument 'lenght'"),
+        ({"on_fault": "ignore"}, "on_fault='ignore' is not 'raise' or 'truncate'"),
+        ({"on_fault": ["raise"]}, "on_fault=['raise'] is not"),
+        ({"reset_deadline": float("nan")}, "reset_deadline=nan is not a number of seconds"),
+        ({"reset_deadline": True}, "reset_deadline=True is not"),
         ({"backend": "moon"}, "backend='moon' is unknown"),
     ],
     ids=str,
@@ -112,6 +120,13 @@ def test_a_wrong_argument_of_a_vector_is_one_sentence(env_id: str, kwargs: dict[
         gym.make_vec(env_id, **{"num_envs": 2, **kwargs})
     assert str(caught.value).startswith(env_id)
     assert reason in str(caught.value)
+
+
+def test_a_value_is_shown_short_whatever_it_is():
+    for kwargs in ({"max_steps": "x" * 9999}, {"on_fault": "x" * 9999}, {"backend": "x" * 9999}):
+        with pytest.raises(InvalidArgument) as caught:
+            gym.make(LINE, **kwargs)
+        assert len(str(caught.value)) < 250
 
 
 @any_game_id

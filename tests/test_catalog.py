@@ -14,7 +14,8 @@ import pettingzoo
 import pytest
 
 from envweave_gym import EnvCard, InvalidArgument, UnknownEnvironment, cards, register_all
-from envweave_gym.catalog import CARDS, GROUP, PACKAGE, card_of, package_of, register_card
+from envweave_gym.catalog import CARDS, GROUP, card_of, package_of, register_card
+from envweave_gym.faults import PACKAGE
 
 REGISTRIES: dict[str, Any] = {
     "gym": gym.registry,

@@ -57,6 +57,15 @@ def test_exceptions_are_also_what_gymnasium_and_python_call_them() -> None:
     assert issubclass(MissingExtra, ImportError)
 
 
+def test_an_argument_error_is_free_of_what_gymnasium_adds() -> None:
+    text = "x takes no argument 'y'"
+    error = InvalidArgument(
+        f"{text} was raised from the environment creator for x with kwargs ({{'key': 1}})"
+    )
+    assert error.args == (text,)
+    assert str(InvalidArgument("the flag was raised from below")) == "the flag was raised from below"
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium logs what a worker raised
 def test_an_exception_of_a_worker_arrives_as_it_was() -> None:
     envs = AsyncVectorEnv([lambda: Scripted([InvalidAction("x: action 9 is refused")])], context="forkserver")
@@ -72,19 +81,36 @@ def test_an_exception_of_a_worker_arrives_as_it_was() -> None:
     ("error", "kind"),
     [
         (RuntimeError("boom"), FaultKind.CRASH),
+        (MemoryError("full"), FaultKind.CRASH),
         (TimeoutError("late"), FaultKind.TIMEOUT),
         (SessionLost("gone"), FaultKind.LOST),
         (BrokenPipeError("gone"), FaultKind.LOST),
-        (SystemExit(2), FaultKind.CRASH),
-        (FaultStorm("ten"), FaultKind.CRASH),
     ],
 )
 def test_the_fault_of_an_exception(error: BaseException, kind: FaultKind) -> None:
     fault = fault_of(error)
-    assert fault == Fault(kind, f"{type(error).__name__}: {error}", True)
+    assert fault == Fault(kind, f"{type(error).__name__}: {error}", retryable=True)
     for form in (msgspec.json, msgspec.msgpack):
         assert form.decode(form.encode(fault), type=Fault) == fault
     assert pickle.loads(pickle.dumps(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("no torch"),
+        AttributeError("no step"),
+        NameError("no such name"),
+        NotImplementedError("later"),
+        SyntaxError("what?"),
+        TypeError("one argument too many"),
+        SystemExit(2),
+        FaultStorm("ten"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_fault_that_would_come_again_is_not_retryable(error: BaseException) -> None:
+    assert fault_of(error) == Fault(FaultKind.CRASH, f"{type(error).__name__}: {error}", retryable=False)
 
 
 def test_the_message_of_a_fault_is_short_enough_to_log_and_fit_for_the_wire() -> None:
@@ -109,6 +135,10 @@ def test_need_names_the_pip_command() -> None:
         need("no_such_module", "demo", "drawing")
     with pytest.raises(MissingExtra, match=r"needs no_such_module\.part"):
         need("no_such_module.part", "demo", "drawing")
+    with pytest.raises(MissingExtra, match=r": pip install 'plug\[arm\]'$"):
+        need("no_such_module", "arm", "moving", package="plug")
+    with pytest.raises(MissingExtra, match=r": pip install plug$"):
+        need("no_such_module", None, "moving", package="plug")
 
 
 def test_need_does_not_blame_an_extra_for_an_error_inside_a_module(

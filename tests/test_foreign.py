@@ -44,8 +44,10 @@ def test_a_foreign_gymnasium_id_keeps_its_own_limit_inside_the_stream():
 
 
 def test_a_foreign_error_names_the_id():
-    assert refusal("CartPole-v1", lenght=3).startswith("CartPole-v1: ")
-    assert refusal("CartPole-v1", num_envs=2, lenght=3).startswith("CartPole-v1: ")
+    for kwargs in ({"lenght": 3}, {"lenght": 3, "num_envs": 2}):
+        text = refusal("CartPole-v1", **kwargs)
+        assert text.startswith("CartPole-v1: ")
+        assert text.endswith("got an unexpected keyword argument 'lenght'")
 
 
 @pytest.mark.parametrize(("native", "path"), [("aec", "kuhn_poker"), ("parallel", "line_race")])
@@ -97,7 +99,9 @@ def test_a_stream_that_is_there_already_is_not_doubled():
         streams = [layer for layer in layers(ew.make(name)) if isinstance(layer, RequestStream)]
         assert len(streams) == 1
         assert isinstance(ew.make(name, autoreset=True), Autoreset)
-        assert "brings its own stream" in refusal(name, max_steps=3)
+        assert f"{name} brings its own stream; give max_steps where" in refusal(name, max_steps=3)
+        text = refusal(name, on_fault="truncate", reset_deadline=1, max_steps=3)
+        assert "give max_steps and on_fault and reset_deadline where that is made" in text
     for name in ("local://kuhn", "local://kuhn-aec", "local://race"):
         streams = [layer for layer in layers(ew.make(name)) if isinstance(layer, AECStream | ParallelStream)]
         assert len(streams) == 1

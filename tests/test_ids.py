@@ -78,7 +78,8 @@ def test_every_id_of_the_table_is_a_name(card: ew.EnvCard, prefix: str):
 
 def test_every_kind_of_name_gives_a_stream_and_takes_the_same_arguments(names: list[str]):
     for name in names:
-        env = ew.make(name, target=3, max_steps=2, on_fault="truncate", backend="inproc", api="gym")
+        faults = {"on_fault": "truncate", "reset_deadline": 1}
+        env = ew.make(name, target=3, max_steps=2, **faults, backend="inproc", api="gym")
         assert env.unwrapped.target == 3
         _, info = env.reset(seed=0)
         assert request(info) == "act"
@@ -100,6 +101,40 @@ def test_a_name_without_a_version_is_the_newest(names: list[str]):
         refusal("tests/Foreign-v3").endswith("tests/Foreign-v2, tests/Foreign-v10, tests/Foreign-v0") or True
     )
     assert "tests/Foreign-v10" in refusal("tests/Foreign-v3")
+
+
+def test_a_name_resolves_to_the_id_that_make_makes(names: list[str]):
+    gym.register("tests/Foreign-v2", entry_point="envweave_gym.envs.counter:CounterEnv")
+    for name, meant in [
+        (ECHO, ECHO),
+        ("envweave/Echo", ECHO),
+        ("envweave/Echo_v0", ECHO),
+        ("envweave_gym:envweave/Echo", ECHO),
+        ("tests/Foreign", "tests/Foreign-v2"),
+        ("tests/Foreign_v2", "tests/Foreign-v2"),
+        ("envweave/LineRace", RACE),
+        (f"envweave_gym:{KUHN}", KUHN),
+    ]:
+        assert ids.resolve(name) == meant
+        env = ew.make(name)
+        assert isinstance(env, ParallelEnv) or env.spec.id == meant
+    for name in (
+        "envweave/Eco-v0",
+        "envweave/Echo-v7",
+        "local://counter",
+        "http://h#x",
+        "no_module:X-v0",
+        "",
+    ):
+        assert ids.resolve(name) is None
+
+
+def test_a_name_without_a_version_means_one_id_for_every_api():
+    pettingzoo.register("parallel", "tests/Two-v0", "envweave_gym.multiagent.line_race:raw_env")
+    gym.register("tests/Two-v1", entry_point="envweave_gym.envs.counter:CounterEnv")
+    assert ew.make("tests/Two").spec.id == ids.resolve("tests/Two") == "tests/Two-v1"
+    assert refusal("tests/Two", api="parallel") == "tests/Two-v1 has no api='parallel'; it has 'gym'"
+    assert isinstance(ew.make("tests/Two-v0"), ParallelEnv)
 
 
 @pytest.mark.parametrize("limit", ["max_steps", "max_episode_steps"])
@@ -232,7 +267,13 @@ def test_a_factory_must_build_an_environment():
 
 def test_what_games_do_not_take():
     for name in (KUHN, RACE):
-        for kwargs in ({"num_envs": 2}, {"autoreset": True}, {"max_steps": 5}, {"on_fault": "truncate"}):
+        for kwargs in (
+            {"num_envs": 2},
+            {"autoreset": True},
+            {"max_steps": 5},
+            {"on_fault": "truncate"},
+            {"reset_deadline": 1.0},
+        ):
             [word] = kwargs
             text = refusal(name, **kwargs)
             assert text == f"{name} is a multi-agent environment; it takes no {word}, leave that out"
@@ -241,7 +282,7 @@ def test_what_games_do_not_take():
 
 def test_what_is_wrong_for_every_name(names: list[str]):
     for name in [*names, KUHN, "CartPole-v1"]:
-        assert "api='cooperative' is unknown; there are 'gym', 'aec', 'parallel'" in refusal(
+        assert "api='cooperative' is unknown; there are 'gym', 'parallel', 'aec'" in refusal(
             name, api="cooperative"
         )
         assert "autoreset='SameStep' is not True or False" in refusal(name, autoreset="SameStep")
@@ -256,7 +297,11 @@ def test_what_gymnasium_names_do_not_have(names: list[str]):
     for name in names:
         for api in ("aec", "parallel"):
             assert f"has no api={api!r}; it has 'gym'" in refusal(name, api=api)
-        assert "on_fault='ignore' is not 'raise' or 'truncate'" in refusal(name, on_fault="ignore")
+        for kwargs in ({}, {"num_envs": 2}):
+            text = refusal(name, on_fault="ignore", **kwargs)
+            assert "on_fault='ignore' is not 'raise' or 'truncate'" in text
+            text = refusal(name, reset_deadline="soon", **kwargs)
+            assert "reset_deadline='soon' is not a number of seconds" in text
         assert "target='ten' is not a count" in refusal(name, target="ten")
         assert "'tarqet'" in refusal(name, tarqet=1)
 

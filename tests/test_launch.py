@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
+from scripted_envs import Scripted
 
+import envweave_gym as ew
 from envweave_gym import (
     InvalidArgument,
     MissingExtra,
@@ -239,6 +242,40 @@ def test_make_vec_takes_the_step_limit_by_either_name(env_id: str, name: str):
     assert last_request({"stream": infos["stream"][0]}) == "reset"
     with pytest.raises(InvalidArgument, match="max_steps and max_episode_steps are the same limit"):
         gym.make_vec(env_id, num_envs=2, max_steps=3, max_episode_steps=4)
+
+
+# Faults
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_reset_is_tried_again_until_its_deadline_through_every_door():
+    path = "scripted_envs:Scripted"
+    register_card({"id": "tests/Card-v0", "doc": "Follows a script.", "gym": path})
+    gym.register("tests/Foreign-v0", entry_point=path)
+    ew.register("local://scripted", factory=Scripted)
+    doors = [partial(gym.make, "tests/Card-v0")]
+    doors += [partial(ew.make, name) for name in ("tests/Card-v0", "tests/Foreign-v0", "local://scripted")]
+    for make in doors:
+        for deadline, lost in [(0, True), (5.0, False)]:
+            env = make(resets=[OSError("busy")], on_fault="truncate", reset_deadline=deadline)
+            assert ("fault" in env.reset(seed=0)[1]) is lost
+    for make in (gym.make_vec, ew.make):
+        envs = make(
+            "tests/Card-v0", num_envs=2, resets=[OSError("busy")], on_fault="truncate", reset_deadline=0
+        )
+        _, infos = envs.reset(seed=0)
+        assert [fault.message for fault in infos["fault"]] == ["OSError: busy"] * 2
+
+
+def test_a_native_vector_takes_what_is_said_of_faults_and_plays_on_as_before():
+    expected = vector_trace(gym.make_vec(LINE, num_envs=2))
+    for make in (gym.make_vec, ew.make):
+        for kwargs in ({"on_fault": "truncate"}, {"reset_deadline": 1}):
+            env = make(LINE, num_envs=2, **kwargs)
+            assert isinstance(env, NativeVectorEnv)
+            assert data_equivalence(vector_trace(env), expected)
+    with pytest.raises(InvalidArgument, match=r"it takes .*, on_fault, reset_deadline$"):
+        gym.make_vec(LINE, num_envs=2, on_falt="raise")
 
 
 # Games

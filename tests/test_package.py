@@ -210,6 +210,7 @@ def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
     [folder] = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
     declared = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
     assert set(declared.get_all("Provides-Extra", ())) >= EXTRAS
+    assert declared["Version"] == envweave_gym.__version__
     assert declared["Requires-Python"] == ">=3.11"
     assert declared["License-Expression"] == "BSD-3-Clause"
     base = [line for line in declared.get_all("Requires-Dist", ()) if "extra ==" not in line]

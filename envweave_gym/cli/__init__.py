@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from envweave_gym import __version__
-from envweave_gym.faults import EnvweaveError, InvalidArgument, UnknownEnvironment
+from envweave_gym.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
@@ -125,7 +125,7 @@ def _parser() -> _Parser:
 def _kwarg(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} does not look like name=value")
+        raise argparse.ArgumentTypeError(f"{shown(text)} does not look like name=value")
     try:
         return name, json.loads(value)
     except ValueError:

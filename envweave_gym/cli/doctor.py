@@ -24,8 +24,8 @@ import msgspec
 
 from envweave_gym.catalog import GROUP, register_all
 from envweave_gym.cli.tables import print_json, screen_width, table
+from envweave_gym.faults import PACKAGE
 
-DISTRIBUTION = "envweave-gym"
 _OLDEST_PYTHON = (3, 11)
 _SUM_OF_EXTRAS = "all"
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -107,12 +107,12 @@ def read_requirement(line: str) -> Requirement:
 def _packages() -> Iterator[Check]:
     """The package itself, each of its requirements, and each of its extras."""
     try:
-        own, lines = version(DISTRIBUTION), requires(DISTRIBUTION) or []
+        own, lines = version(PACKAGE), requires(PACKAGE) or []
     except PackageNotFoundError:
-        todo = f"pip install {DISTRIBUTION}, or pip install -e . in its source"
-        yield Check(part="base", name=DISTRIBUTION, status="missing", detail="not installed", next_step=todo)
+        todo = f"pip install {PACKAGE}, or pip install -e . in its source"
+        yield Check(part="base", name=PACKAGE, status="missing", detail="not installed", next_step=todo)
         return
-    yield Check(part="base", name=DISTRIBUTION, status="ok", detail=own)
+    yield Check(part="base", name=PACKAGE, status="ok", detail=own)
     needed = [read_requirement(line) for line in lines]
     for requirement in needed:
         if requirement.extra is None:
@@ -138,7 +138,7 @@ def _extra(extra: str, needs: list[Requirement]) -> Check:
         name=extra,
         status="broken" if misfits else "missing" if absent else "ok",
         detail=", ".join(problems or [f"{name} {detail}" for name, _, detail in found]),
-        next_step=f"pip install '{DISTRIBUTION}[{extra}]'" if problems else "",
+        next_step=f"pip install '{PACKAGE}[{extra}]'" if problems else "",
     )
 
 
@@ -147,7 +147,7 @@ def _needs_of(extra: str, needed: list[Requirement]) -> list[Requirement]:
     bring: list[Requirement] = []
     for requirement in needed:
         if requirement.extra == extra:
-            if requirement.name == DISTRIBUTION:
+            if requirement.name == PACKAGE:
                 bring += [inner for other in requirement.extras for inner in _needs_of(other, needed)]
             else:
                 bring.append(requirement)
@@ -211,8 +211,8 @@ def _docker() -> Check:
     for address in addresses:
         try:
             _ping(address)
-        except OSError as error:
-            problems.append(f"{address}: {error.strerror or error}")
+        except (OSError, ValueError) as error:
+            problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
         else:
             return Check(part="machine", name="docker engine", status="ok", detail=f"answers at {address}")
     return Check(
@@ -234,20 +234,24 @@ def _engine_addresses() -> list[str]:
 
 
 def _ping(address: str) -> None:
-    """Ask an engine whether it is there; ``OSError`` says why it is not."""
+    """Ask an engine whether it is there; ``OSError``, or ``ValueError`` for a bad address, says why not."""
     url = urlsplit(address)
     if url.scheme == "unix":
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_PATIENCE)
-        connection.connect(url.path)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_PATIENCE)
+            connection.connect(url.path)
+            _talk(connection)
     elif url.scheme in ("tcp", "http") and url.hostname:
-        connection = socket.create_connection((url.hostname, url.port or 2375), _PATIENCE)
+        with socket.create_connection((url.hostname, url.port or 2375), _PATIENCE) as connection:
+            _talk(connection)
     else:
-        raise OSError("only unix:// and tcp:// addresses can be asked")
-    with connection:
-        connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
-        if b" 200 " not in connection.recv(64):
-            raise OSError("what listens there is no engine that talks plain HTTP")
+        raise ValueError("only unix:// and tcp:// addresses can be asked")
+
+
+def _talk(connection: socket.socket) -> None:
+    connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+    if b" 200 " not in connection.recv(64):
+        raise OSError("what listens there is no engine that talks plain HTTP")
 
 
 def _chromium() -> Check:

@@ -14,7 +14,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from envweave_gym.catalog import EnvCard, cards
 from envweave_gym.cli.tables import print_json, screen_width, table, wrapped
 from envweave_gym.faults import InvalidArgument
-from envweave_gym.ids import make
+from envweave_gym.ids import make, resolve
 from envweave_gym.stream import AGENT, jsonable
 
 
@@ -43,11 +43,7 @@ def make_single(name: str, kwargs: Mapping[str, Any]) -> Any:
 
 def card_named(name: str) -> EnvCard | None:
     """The card of a name in the grammar of ``make``; ``None`` for an environment without one."""
-    env_id, known = name.rpartition(":")[2], cards()
-    if env_id in known:
-        return known[env_id]
-    versions = [key for key in known if key.rpartition("-v")[0] == env_id]
-    return known[max(versions, key=lambda key: int(key.rpartition("-v")[2]))] if versions else None
+    return cards().get(resolve(name) or "")
 
 
 def describe(name: str, env: Any) -> dict[str, Any]:

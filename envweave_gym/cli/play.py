@@ -216,7 +216,7 @@ def narrate(event: Event, viewer: str | None) -> str | None:
     if event.kind == EventKind.MESSAGE:
         return f"{event.agent or data['role']}: {data['content']}"
     if event.kind == EventKind.REWARD:
-        return f"reward: {data['reward']:g}"
+        return f"reward: {float(data['reward']):g}"
     if event.kind == EventKind.FAULT:
         return f"fault ({data['kind']}): {' '.join(data['message'].split())}"
     if event.kind == EventKind.ACT:

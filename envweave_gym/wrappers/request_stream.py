@@ -22,7 +22,7 @@ from envweave_gym.faults import (
     fault_of,
     shown,
 )
-from envweave_gym.protocols import own_state
+from envweave_gym.protocols import layers, own_state
 from envweave_gym.seeding import Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import (
@@ -266,11 +266,9 @@ def _past_checker(env: Any) -> Any:
     return env.env if type(env) is PassiveEnvChecker and env.checked_step else env
 
 
-def has_stream(env: gym.Env[Any, Any]) -> bool:
-    """Whether some wrapper of ``env`` gives it its stream."""
-    while isinstance(env, gym.Wrapper) and not isinstance(env, RequestStream):
-        env = env.env
-    return isinstance(env, RequestStream)
+def has_stream(env: Any) -> bool:
+    """Whether some layer of ``env``, an environment or a game, gives it its stream."""
+    return any(hasattr(type(layer), "stream_state") for layer in layers(env))
 
 
 class LaunchedStream(RequestStream):

@@ -1,0 +1,163 @@
+"""``envweave doctor``: what works here, and what to install."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_program import installed_plug_ins, run
+
+from envweave_gym.cli import main
+from envweave_gym.cli.doctor import Requirement, read_requirement, within
+
+
+def test_doctor_says_what_works_and_what_to_install():
+    done = run("doctor", DOCKER_HOST="unix:///nowhere.sock", PATH="/nowhere")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {line.split()[0] for line in lines} <= {"ok", "missing", "broken"}
+    for package in ("python", "gymnasium", "pettingzoo", "numpy", "msgspec"):
+        assert any(line.split()[:2] == ["ok", package] for line in lines), package
+    assert any(line.startswith("missing  docker engine") and "set DOCKER_HOST" in line for line in lines)
+    assert any(line.startswith("missing  chromium") for line in lines)
+
+
+def test_doctor_as_json_covers_every_extra_and_the_machine(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    named = {(check["part"], check["name"]): check for check in report["checks"]}
+    assert report["ok"] is True
+    for extra in (
+        "demo",
+        "server",
+        "train",
+        "docker",
+        "kubernetes",
+        "ray",
+        "swebench",
+        "tinker",
+        "mcp",
+        "notebook",
+    ):
+        check = named["extra", extra]
+        assert check["next_step"] == (
+            "" if check["status"] == "ok" else f"pip install 'envweave-gym[{extra}]'"
+        )
+    assert ("extra", "all") not in named
+    assert named["base", "numpy"]["detail"] == np.__version__
+    assert "cores" in named["machine", "resources"]["detail"]
+    assert "spawn" in named["machine", "start methods"]["detail"]
+    assert named["plug-in", "envweave"]["status"] == "ok"
+
+
+def test_doctor_imports_nothing_heavy():
+    heavy = ("torch", "matplotlib", "pandas", "docker", "ray", "flask", "requests")
+    code = (
+        "import sys; from envweave_gym.cli import main; code = main(['doctor']);"
+        f"sys.exit(code or sorted(set({heavy!r}) & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"), [("HTTP/1.1 200 OK\r\n\r\nOK", "ok"), ("SSH-2.0\r\n", "missing")]
+)
+def test_doctor_asks_the_engine(
+    reply: str, status: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+):
+    path = str(tmp_path / "docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(path)
+        engine.listen()
+        answering = threading.Thread(target=_answer, args=(engine, reply.encode()))
+        answering.start()
+        assert main(["doctor", "--json"]) == 0
+        answering.join()
+    [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
+    assert check["status"] == status
+    assert path in check["detail"]
+
+
+def _answer(engine: socket.socket, reply: bytes) -> None:
+    connection, _ = engine.accept()
+    with connection:
+        assert connection.recv(100).startswith(b"GET /_ping HTTP/1.")
+        connection.sendall(reply)
+
+
+def test_requirements_are_read_from_the_metadata():
+    assert read_requirement("numpy>=1.26") == Requirement("numpy", (), ">=1.26", None)
+    assert read_requirement('x-y [a,b] <2,>=1 ; extra == "z"') == Requirement(
+        "x-y", ("a", "b"), "<2,>=1", "z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "bounds", "fits"),
+    [
+        ("2.13.0+cpu", ">=2.2", True),
+        ("1.1", "<2,>=1.1", True),
+        ("1.1.0rc1", "<2,>=1.1", True),
+        ("2.0", "<2,>=1.1", False),
+        ("1.0.9", ">=1.1", False),
+        ("3", ">=3.0", True),
+        ("anything", "", True),
+    ],
+)
+def test_versions_are_held_against_their_bounds(found: str, bounds: str, fits: bool):
+    assert within(found, bounds) is fits
+
+
+def test_doctor_names_the_broken_plug_in_and_works_all_the_same(tmp_path: Path):
+    done = run("doctor", "--json", PYTHONPATH=installed_plug_ins(tmp_path))
+    found = {c["name"]: c for c in json.loads(done.stdout)["checks"] if c["part"] == "plug-in"}
+    assert done.returncode == 0
+    assert {name: check["status"] for name, check in found.items()} == {
+        "bad": "broken",
+        "envweave": "ok",
+        "good": "ok",
+    }
+    assert "RuntimeError: no luck" in found["bad"]["detail"]
+    assert found["bad"]["next_step"] == "repair or uninstall bad-plug 1.0"
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("tcp://h:abc", "Port could not be cast to integer value as 'abc'"),
+        ("tcp://h:99999", "Port out of range 0-65535"),
+        ("tcp://[", "Invalid IPv6 URL"),
+        ("ssh://h", "only unix:// and tcp:// addresses can be asked"),
+    ],
+)
+def test_an_address_that_is_none_is_a_line_of_the_report(
+    host: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("DOCKER_HOST", host)
+    assert main(["doctor", "--json"]) == 0
+    [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
+    assert (check["status"], check["detail"]) == ("missing", f"{host}: {says}")
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_socket_that_nobody_answers_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    assert main(["doctor", "--json"]) == 0
+    gc.collect()
+    [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
+    assert check["detail"] == f"unix://{path}: Connection refused"

@@ -1,0 +1,174 @@
+"""``envweave play``: one episode of one player."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from cli_program import PROGRAM, run, typed
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+
+import envweave_gym
+from envweave_gym import Chat, Unicode
+from envweave_gym.cli import main
+from envweave_gym.cli.play import as_text, hint, narrate
+from envweave_gym.stream import UNNUMBERED, Event, EventKind, jsonable
+
+
+def test_play_counter_to_its_target():
+    done = run(
+        "play", "envweave/Counter-v0", "--seed", "3", stdin='{"delta": 3}\n{"delta": 3}\n{"delta": 1}\n'
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert lines[1].startswith("seed 3; an action is JSON like {")
+    assert lines[2:] == [
+        "3 of 10",
+        'agent> {"delta": 3}',
+        "6 of 10",
+        'agent> {"delta": 3}',
+        "9 of 10",
+        'agent> {"delta": 1}',
+        "reward: 1",
+        "10 of 10",
+        "total reward: 1",
+    ]
+
+
+def test_junk_is_refused_in_one_line_and_asked_again():
+    done = run("play", "envweave/Counter-v0", "--seed", "3", stdin='what?\n{"delta": 99}\n{"delta": 7}\n')
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert [line.partition(":")[0] for line in lines[2:]] == [
+        "3 of 10",
+        "agent> what?",
+        "not an action",
+        'agent> {"delta"',
+        "not an action",
+        'agent> {"delta"',
+        "reward",
+        "10 of 10",
+        "total reward",
+    ]
+
+
+def test_play_echo_says_a_text_once_and_pays_for_it():
+    done = run("play", "envweave/Echo-v0", stdin="Hello, World!\n\nq\nnever read\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[2:] == [
+        "user: Echo environment ready!",
+        "agent> Hello, World!",
+        "user: Hello, World!",
+        "reward: 1.3",
+        "agent> ",
+        "user: ",
+        "agent> q",
+        "total reward: 1.3",
+    ]
+
+
+def test_bytes_that_are_no_text_do_not_end_the_play():
+    done = subprocess.run(
+        [PROGRAM, "play", "envweave/Echo-v0"], input=b"\xff\xfe\n", capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines()[-1] == b"total reward: 0.2"
+
+
+def test_play_lineworld_until_the_step_limit():
+    words = ["play", "envweave/LineWorld-v0", "--kwarg", "slip=0", "--kwarg", "max_steps=3", "--seed", "5"]
+    done = run(*words, stdin="0\n1\n0\n1\n", PYTHONIOENCODING="utf-8")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines[1] == "seed 5; an action is an integer from 0 to 1; q quits"
+    pictures = [line for line in lines if set(line) == set("·@G")]
+    assert [line.index("@") for line in pictures] == [
+        place + pictures[0].index("@") for place in (0, -1, 0, -1)
+    ]
+    assert lines[-1] == "total reward: -0.03"
+
+
+def test_a_terminal_that_lacks_the_characters_gets_replacements():
+    done = run("play", "envweave/LineWorld-v0", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "?" in done.stdout.splitlines()[2]
+
+
+def test_play_a_foreign_id_without_a_picture(monkeypatch: Any, capsys: pytest.CaptureFixture[str]):
+    typed(monkeypatch, "0", "q")
+    assert main(["play", "CartPole-v1", "--seed", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "CartPole-v1"
+    assert lines[2].startswith("[ 0.0137, -0.023 ")
+    assert lines[-1] == "total reward: 1"
+
+
+def test_a_fault_is_shown_and_is_no_success(monkeypatch: Any, capsys: pytest.CaptureFixture[str]):
+    envweave_gym.register("local://fragile", factory=Fragile)
+    typed(monkeypatch, "0", "0")
+    assert main(["play", "local://fragile", "--kwarg", "on_fault=truncate"]) == 1
+    assert "fault (crash): RuntimeError: broken inside" in capsys.readouterr().out.splitlines()
+    typed(monkeypatch, "0", "0")
+    assert main(["play", "local://fragile"]) == 1
+    assert capsys.readouterr().err == "envweave: RuntimeError: broken inside\n"
+    assert Fragile.open == 0
+
+
+class Fragile(gym.Env[Any, Any]):
+    """Breaks at the second step; counts how many of it are open."""
+
+    open = 0
+    observation_space = action_space = Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps = 0
+        Fragile.open += 1
+
+    def reset(self, **kwargs: Any) -> tuple[int, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps > 1:
+            raise RuntimeError("broken\ninside")
+        return 0, 0.0, False, False, {}
+
+    def close(self) -> None:
+        Fragile.open -= 1
+
+
+# what to type, what to see
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        (Unicode(5), "any text"),
+        (Discrete(3, start=-1), "an integer from -1 to 1"),
+        (Dict({"a": Tuple([Discrete(1), Discrete(1)])}), 'JSON like {"a": [0, 0]}'),
+    ],
+)
+def test_the_hint_says_what_to_type(space: Any, says: str):
+    before = space.np_random.bit_generator.state
+    assert hint(space) == says
+    assert space.np_random.bit_generator.state == before
+
+
+def test_the_hint_for_a_large_space_is_short():
+    assert len(hint(Box(0, 255, (64, 64, 3), np.uint8))) < 100
+    assert hint(Chat()).startswith("JSON like [")
+
+
+def test_observations_are_written_for_people():
+    observation = {"text": "one\ntwo", "place": np.array([0.5, 1.0]), "n": np.int64(3), "list": (1, None)}
+    assert as_text(observation) == "text:\n  one\n  two\nplace: [0.5, 1. ]\nn: 3\nlist: [1, null]"
+
+
+@pytest.mark.parametrize("reward", [0.5, float("nan"), float("-inf")])
+def test_every_reward_is_told(reward: float):
+    event = Event(UNNUMBERED, EventKind.REWARD, None, None, {"reward": jsonable(reward)})
+    assert narrate(event, None) == f"reward: {reward}"
