@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
+from envweave_gym.faults import shown
+
 _CONVERTERS = (
     "gymnasium.wrappers.array_conversion",
     "gymnasium.wrappers.numpy_to_torch",
@@ -29,12 +31,12 @@ def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> 
     """
     given = np.asarray(value)
     if given.dtype.kind not in "biuf" or given.shape != space.shape:
-        raise ValueError(f"{short(value)} is not an array of numbers of shape {space.shape}")
+        raise ValueError(f"{shown(value)} is not an array of numbers of shape {space.shape}")
     with np.errstate(all="ignore"):
         array = given.astype(space.dtype)
     kept = np.isfinite(array) == np.isfinite(given) if array.dtype.kind == "f" else array == given
     if not np.all(kept):
-        raise ValueError(f"{short(value)} does not fit {array.dtype}")
+        raise ValueError(f"{shown(value)} does not fit {array.dtype}")
     return array
 
 
@@ -67,9 +69,3 @@ def _unless_objects(convert: Callable[..., Any]) -> Callable[..., Any]:
         return value if value.dtype.hasobject else convert(value, *args, **kwargs)
 
     return converted
-
-
-def short(value: Any) -> str:
-    """How errors show a value."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -106,6 +106,8 @@ def _unsafe_things(tree: ast.Module) -> Iterator[str]:
             case ast.MatchClass(kwd_attrs=names):
                 for name in names:
                     yield from _unsafe_attribute(name, of_module=False)
+            case _:
+                pass
 
 
 def _unsafe_module(path: str) -> Iterator[str]:
@@ -153,4 +155,6 @@ def _module_names(tree: ast.Module) -> frozenset[str]:
                 names.update(alias.asname or alias.name.split(".")[0] for alias in aliases)
             case ast.Assign(targets=targets, value=ast.Name(id=name)) if name in names:
                 names.update(target.id for target in targets if isinstance(target, ast.Name))
+            case _:
+                pass
     return frozenset(names)

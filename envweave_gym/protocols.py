@@ -26,10 +26,10 @@ from gymnasium.spaces import (
     Text,
     Tuple,
 )
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from envweave_gym.arrays import as_array
-from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.spaces import Json
 from envweave_gym.stream import AGENT
 
@@ -62,19 +62,22 @@ def layers(env: Any) -> Iterator[Any]:
         env = inner if inner is not None else vars(env).get("aec_env")
 
 
-def state_of(env: Any) -> dict[str, Any]:
-    """The metadata of the running episode: ``episode``, ``step_count`` and the environment's own fields."""
+def state_of(env: Any) -> Any:
+    """The metadata of the running episode: ``episode``, ``step_count`` and the environment's own fields.
+
+    It is a dictionary, and for a vector environment of any form a tuple of one for each row.
+    """
     for layer in layers(env):
         if hasattr(type(layer), "stream_state"):
             return layer.stream_state()
-    hint = (
-        "ask one of its environments"
-        if isinstance(env, VectorEnv)
-        else "wrap it in envweave_gym.RequestStream"
-    )
+        if isinstance(layer, SyncVectorEnv | AsyncVectorEnv) and all(
+            layer.call("has_wrapper_attr", "stream_state")
+        ):
+            return layer.call("stream_state")
+    one = "each of its environments" if isinstance(env, VectorEnv) else "it"
     raise InvalidArgument(
-        f"state_of({env!r}): nothing there counts the episodes of one environment; "
-        f"make it with envweave_gym.make, or {hint}"
+        f"state_of({shown(env)}): nothing there counts episodes; make it with envweave_gym.make, "
+        f"or wrap {one} in envweave_gym.RequestStream"
     )
 
 
@@ -99,18 +102,20 @@ def _action_space(env: Any, agent: str | None) -> Space[Any]:
     space: Any = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
     if isinstance(space, Space):
         if agent not in (None, AGENT):
-            raise InvalidArgument(f"parse_action({env}, agent={agent!r}): its only agent is {AGENT!r}")
+            raise InvalidArgument(
+                f"parse_action({shown(env)}, agent={shown(agent)}): its only agent is {AGENT!r}"
+            )
         return space
     agents: list[str] = env.possible_agents  # pyright: ignore[reportAttributeAccessIssue]
     if agent not in agents:
-        given = "needs agent=…" if agent is None else f"has no agent {agent!r}"
-        raise InvalidArgument(f"parse_action({env}) {given}; its agents are {', '.join(agents)}")
+        given = "needs agent=…" if agent is None else f"has no agent {shown(agent)}"
+        raise InvalidArgument(f"parse_action({shown(env)}) {given}; its agents are {', '.join(agents)}")
     return space(agent)
 
 
 def _own_parser(env: Any) -> Callable[[str, str | None], Any] | None:
     for layer in layers(env):
-        if hasattr(type(layer), "parse_action") or "parse_action" in vars(layer):
+        if isinstance(layer, ParsesActions):
             return layer.parse_action
         if isinstance(layer, SyncVectorEnv):
             return _own_parser(layer.envs[0])
@@ -133,9 +138,9 @@ def read_action(space: Space[Any], text: str) -> Any:
         action = _spelled(space, text)
         fits = space.contains(action)
     except _MISFITS as error:
-        raise InvalidAction(f"{text[:80]!r} is not an action of {space}: {error}") from None
+        raise InvalidAction(f"{shown(text)} is not an action of {space}: {error}") from None
     if not fits:
-        raise InvalidAction(f"{text[:80]!r} is not in {space}")
+        raise InvalidAction(f"{shown(text)} is not in {space}")
     return action
 
 

@@ -38,9 +38,9 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.program_source import TOO_LONG, parse, reaches
-from envweave_gym.stream import Stream, trainable
+from envweave_gym.stream import trainable
 
 ObsType = TypeVar("ObsType")
 
@@ -58,7 +58,7 @@ class Score(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.penalty is not None and not self.penalty < 0:
             raise InvalidArgument(
-                f"penalty is a number below zero, or None for no violation, not {self.penalty!r}."
+                f"penalty is a number below zero, or None for no violation, not {shown(self.penalty)}"
             )
 
     def __add__(self, other: Score) -> Score:
@@ -101,7 +101,7 @@ def score_of(function: RewardFunction, action: str, observation: Any, info: Mapp
 def _require_function(value: Any) -> None:
     if not callable(value):
         raise InvalidArgument(
-            f"A transform is a function (action, observation, info) -> reward, not {value!r}."
+            f"a transform is a function (action, observation, info) -> reward, not {shown(value)}"
         )
 
 
@@ -165,7 +165,7 @@ class MathAnswer(Transform):
 
     def __post_init__(self) -> None:
         if not self.tolerance >= 0:
-            raise InvalidArgument(f"tolerance is a number of at least zero, not {self.tolerance!r}.")
+            raise InvalidArgument(f"tolerance is a number of at least zero, not {shown(self.tolerance)}")
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
         """Compare the answer in the result with the expected one."""
@@ -244,10 +244,10 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
     """Replaces the reward of an environment whose actions are text by what ``transform`` says.
 
     The environment's own reward stays in ``info["env_reward"]``, where the transform may read it; the parts
-    of the score are in ``info["reward_parts"]``. A lost step (``info["fault"]``) and the reset row of an
-    autoreset are no deed of the agent and keep the reward they have. A violation found by an inner
-    ``RewardTransform`` counts in an outer one too. ``transform`` may be replaced at any time; it is no JSON,
-    so ``gymnasium.make(env.spec)`` refuses to make the wrapper anew.
+    of the score are in ``info["reward_parts"]``. A lost step and the reset row of an autoreset, for which
+    :func:`envweave_gym.trainable` is False, are no deed of the agent and keep the reward they have. A
+    violation found by an inner ``RewardTransform`` counts in an outer one too. ``transform`` may be replaced
+    at any time; it is no JSON, so ``gymnasium.make(env.spec)`` refuses to make the wrapper anew.
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, str], transform: RewardFunction) -> None:
@@ -259,19 +259,14 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
         """Step the environment and judge the action by what came of it."""
         if not isinstance(action, str):
             name = self.spec.id if self.spec else type(self.unwrapped).__name__
-            raise InvalidAction(f"{name}: a reward transform judges text, not {action!r:.100}: send a str.")
+            raise InvalidAction(f"{name}: a reward transform judges text, not {shown(action)}; send a str")
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if not _played(info):
+        if not trainable(info):
             return observation, float(reward), terminated, truncated, info
         info = {**info, "env_reward": float(reward)}
         score = score_of(self.transform, action, observation, info) + _inner_violation(info)
         info["reward_parts"] = score.parts()
         return observation, score.total, terminated, truncated, info
-
-
-def _played(info: Mapping[str, Any]) -> bool:
-    stream = info.get("stream")
-    return "fault" not in info and not (isinstance(stream, Stream) and not trainable({"stream": stream}))
 
 
 def _inner_violation(info: Mapping[str, Any]) -> Score:
@@ -353,4 +348,5 @@ def _literal(text: str) -> Any:
                 return ast.literal_eval(node)
             except (ValueError, TypeError, RecursionError, MemoryError):
                 return text
-    return text
+        case _:
+            return text

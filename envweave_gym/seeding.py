@@ -15,7 +15,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+from gymnasium.core import ActType, ObsType
 from gymnasium.utils.seeding import np_random
 from numpy.typing import NDArray
 
@@ -47,15 +49,9 @@ def mix(key: int, step: int = 0) -> int:
     return z ^ (z >> 31)
 
 
-def mix_many(keys: NDArray[np.uint64], steps: int | NDArray[np.int64] = 0) -> NDArray[np.uint64]:
-    """:func:`mix` of arrays."""
-    if isinstance(steps, int):
-        z = keys + (constant((steps + 1) * _GOLDEN) if steps else GOLDEN)
-    else:
-        z = steps.astype(np.uint64)
-        z *= GOLDEN
-        z += keys
-        z += GOLDEN
+def mix_many(keys: NDArray[np.uint64], step: int = 0) -> NDArray[np.uint64]:
+    """:func:`mix` of an array of keys."""
+    z = keys + (constant((step + 1) * _GOLDEN) if step else GOLDEN)
     z ^= z >> _C_30
     z *= _C_MIX_1
     z ^= z >> _C_27
@@ -127,13 +123,12 @@ class SeedRows:
         return seeds
 
 
-class HashedRandomness:
-    """Mix-in for a ``gymnasium.Env`` that draws by hashing: its ``np_random`` is built only when asked for.
+class HashedRandomness(gym.Env[ObsType, ActType]):
+    """A ``gymnasium.Env`` that draws by hashing: its ``np_random`` is built only when somebody asks for it.
 
     Building a generator costs as much as several steps of a small environment, at every reset with a seed.
     """
 
-    _np_random_seed: int | None
     _generator: np.random.Generator | None = None
 
     @property
@@ -143,7 +138,9 @@ class HashedRandomness:
         return self._generator
 
     @_np_random.setter
-    def _np_random(self, value: np.random.Generator | None) -> None:
+    def _np_random(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, value: np.random.Generator | None
+    ) -> None:
         self._generator = value
 
     def episode_key(self, seed: int | None) -> int:
@@ -151,4 +148,4 @@ class HashedRandomness:
         if seed is not None:
             self._np_random_seed, self._generator = seed, None
             return seed & _MASK
-        return int(self.np_random.integers(1 << SEED_BITS))  # type: ignore[attr-defined]
+        return int(self.np_random.integers(1 << SEED_BITS))

@@ -25,6 +25,8 @@ import numpy as np
 from gymnasium.spaces import Box, Space, Text, Tuple
 from numpy.typing import NDArray
 
+from envweave_gym.faults import shown
+
 UNBOUNDED = 2**31 - 1
 """``max_length`` of a text space without a bound (``Unicode(None)``), which cannot live in shared memory."""
 
@@ -111,7 +113,7 @@ def _slot(space: Unicode) -> int:
 def _write(slot: NDArray[np.uint8], text: str) -> None:
     data = text.encode()
     if len(data) > len(slot) - _HEADER:
-        raise ValueError(f"a text of {len(text)} characters is longer than its space allows: {text[:40]!r}…")
+        raise ValueError(f"a text of {len(text)} characters is longer than its space allows: {shown(text)}")
     slot[:_HEADER] = np.frombuffer(len(data).to_bytes(_HEADER, "little"), np.uint8)
     slot[_HEADER : _HEADER + len(data)] = np.frombuffer(data, np.uint8)
 

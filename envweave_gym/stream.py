@@ -226,7 +226,8 @@ def stream_of(info: Any) -> Any:
 
     A plain info gives its ``Stream`` (an empty one where there is none); a vector info, or the list of infos
     that ``DictInfoToList`` makes of it, a list with one ``Stream`` or ``None`` an environment; PettingZoo
-    infos a dict of them by agent. Where a row ended and was reset in the same step (``final_info``), the last
+    infos a dict of them by agent. The infos of a vector without streams do not say how many rows there are,
+    and give one empty ``Stream``. Where a row ended and was reset in the same step (``final_info``), the last
     events of the old episode come first.
     """
     if isinstance(info, list | tuple):
@@ -288,7 +289,8 @@ def trainable(infos: Any) -> Any:
     That is on faults, on resets and so on the reset row of next-step autoreset, and for an agent whose action
     was ignored. A vector info gives a boolean array, a plain info a bool, PettingZoo infos a dict of bools by
     agent. A row that ended and was reset in the same step counts as the step it was. Infos without a stream
-    are taken for transitions: a foreign environment has no way to say otherwise.
+    are taken for transitions: a foreign environment has no way to say otherwise. Those of a foreign vector do
+    not say how many rows there are, and give one True for all of them.
     """
     if isinstance(infos, list | tuple):
         return np.array([trainable(info) for info in infos], dtype=np.bool_)
@@ -319,8 +321,8 @@ def _trainable_rows(infos: Mapping[str, Any]) -> NDArray[np.bool_]:
 _BOUNDARY = frozenset({EventKind.EPISODE_START, EventKind.IGNORED, EventKind.FAULT})
 
 
-def _is_boundary(stream: Stream | None) -> bool:
-    return stream is not None and any(event.kind in _BOUNDARY for event in stream.events)
+def _is_boundary(stream: Any) -> bool:
+    return isinstance(stream, Stream) and any(event.kind in _BOUNDARY for event in stream.events)
 
 
 class Ledger:

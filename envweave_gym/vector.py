@@ -66,15 +66,17 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     # What a subclass says
 
-    def begin(self, rows: Rows, seeds: NDArray[np.uint64]) -> None:
-        """Start a new episode in ``rows`` with these seeds."""
+    def begin(self, rows: Rows, seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
+        """Start a new episode in ``rows`` with these seeds.
+
+        ``options`` are what ``reset`` was given beside the mask, for the same treatment that the single
+        environment gives them: used, ignored, or refused with ``InvalidArgument`` before anything has
+        changed. Where a row resets itself they are empty.
+        """
         raise NotImplementedError
 
-    def advance(
-        self, actions: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], Bools]:
-        """Act in all rows at once; fresh arrays of rewards and terminations. ``steps`` counts the steps
-        before.
+    def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], Bools]:
+        """Act in all rows at once; fresh arrays of rewards and terminations.
 
         ``actions`` count from 0 and are only to be read. Rows that are about to be reset take part; what
         comes of them is thrown away.
@@ -85,8 +87,11 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """The observations of all rows, in a fresh array."""
         raise NotImplementedError
 
-    def opening(self, row: int, seed: int) -> tuple[Event, ...]:
-        """The events an episode with this seed opens with: ``opening_events`` of them, whatever the seed."""
+    def opening(self, seed: int) -> tuple[Event, ...]:
+        """The events an episode with this seed opens with: ``opening_events`` of them, whatever the seed.
+
+        It is asked when somebody looks at the stream, which may be when the episode is long over.
+        """
         return ()
 
     opening_events = 0
@@ -107,7 +112,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         mask = self._checked_mask(rest.pop("reset_mask", None))
         given = self._seed_list(seed)
         self._steps, self._seq = self._steps.copy(), self._seq.copy()
-        self._begin(mask.nonzero()[0], given)
+        self._begin(mask.nonzero()[0], given, rest)
         self._over = self._over & ~mask
         self._started = True
         streams = LazyStreams(_Resets(self, mask, jsonable(rest)).stream, mask)
@@ -119,7 +124,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         resetting = self._over
         rows = self._rows_to_reset()
         chosen = self._checked_actions(actions)
-        rewards, terminated = self.advance(chosen, self._steps)
+        rewards, terminated = self.advance(chosen)
         self._steps = self._steps + _ONE
         truncated = self._steps >= self._max_steps
         if rows.size:
@@ -128,7 +133,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._seq = self._seq + _ONE
         self._seq += over.view(np.int8) + (rewards != 0.0)
         if rows.size:
-            self._begin(rows, None)
+            self._begin(rows)
         streams = LazyStreams(
             _Steps(self, chosen, rewards, terminated, truncated, resetting).stream, resetting
         )
@@ -149,6 +154,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             {"episode": episode, "step_count": steps, **self.row_state(row)}
             for row, (episode, steps) in pairs
         )
+
+    stream_state = state
 
     # Inside
 
@@ -173,7 +180,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             final_obs[row] = last[row]
         final_seq = self._seq * over
         self._steps, self._seq, self._over = self._steps.copy(), self._seq.copy(), self._nobody
-        self._begin(rows, None)
+        self._begin(rows)
         opened = _Resets(self, over, {}).stream
         infos["stream"] = LazyStreams(lambda row: opened(row) or ended[row], over)
         infos["seq"] = self._seq.copy()
@@ -182,15 +189,17 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         infos["final_info"] = {"stream": final, "_stream": over.copy(), "seq": final_seq, "_seq": over.copy()}
         infos["_final_info"] = over.copy()
 
-    def _begin(self, rows: Rows, given: list[int | None] | None) -> None:
+    def _begin(
+        self, rows: Rows, given: list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
         """Start episodes in ``rows``, with the seeds given or drawn."""
         seeds = self._draws.next(rows, given)
+        self.begin(rows, seeds, options or {})
         self._seeds = self._seeds.copy()
         self._seeds[rows] = seeds
         self._steps[rows] = 0
         self._episodes[rows] += 1
         self._seq[rows] = self.opening_events
-        self.begin(rows, seeds)
 
     def _seed_list(self, seed: Any) -> list[int | None] | None:
         """A seed for every row, or ``None`` where the rows draw their own."""
@@ -253,7 +262,7 @@ class _Resets:
             return None
         seed = int(self._seeds[row])
         start: dict[str, Any] = {"seed": seed, "options": self._options} if self._options else {"seed": seed}
-        events = (Event(0, EventKind.EPISODE_START, None, None, start), *number(self._opening(row, seed), 1))
+        events = (Event(0, EventKind.EPISODE_START, None, None, start), *number(self._opening(seed), 1))
         return Stream((Request(len(events) - 1, RequestKind.ACT, AGENT, 0),), events)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
@@ -106,3 +107,19 @@ def test_converters_hand_on_texts_streams_and_faults_once_adapted() -> None:
     pytest.importorskip("gymnasium.wrappers.array_conversion")
     done = subprocess.run([sys.executable, "-c", CONVERTED], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("env_id", "action"), [("envweave/LineWorld-v0", 1), ("envweave/Echo-v0", "héllo")])
+def test_numpy_to_torch_goes_around_environments_made_by_id(env_id: str, action: Any) -> None:
+    torch = pytest.importorskip("torch")
+    plain, env = gym.make(env_id), gym.wrappers.NumpyToTorch(gym.make(env_id))
+    for expected, result in (
+        (plain.reset(seed=3), env.reset(seed=3)),
+        (plain.step(action), env.step(action)),
+    ):
+        observation, info = result[0], result[-1]
+        if isinstance(expected[0], np.ndarray):
+            assert isinstance(observation, torch.Tensor)
+            observation = observation.numpy()
+        assert np.array_equal(observation, expected[0])
+        assert info["stream"] == expected[-1]["stream"]

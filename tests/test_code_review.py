@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-import random
 import warnings
 
 import numpy as np
 import pettingzoo
 import pytest
-from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, render_test, seed_test
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
 import envweave_gym
 from envweave_gym.envs.codefix import VOCABULARY, question, tokenize
@@ -60,20 +57,17 @@ def features(env, agent: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("make", [code_review.raw_env, code_review.env])
-@pytest.mark.parametrize("comments", ["discrete", "text"])
-def test_official_aec_checks_pass(make, comments, capsys):
+def test_official_aec_checks_pass_with_text_comments(make, capsys):
     with warnings.catch_warnings():
         for text in TEXT_WARNINGS:
             warnings.filterwarnings("ignore", message=text)
-        api_test(make(comments=comments), num_cycles=100)
-    seed_test(lambda: make(comments=comments), num_cycles=50)
-    render_test(lambda render_mode: make(comments=comments, render_mode=render_mode))
+        api_test(make(comments="text"), num_cycles=100)
+    seed_test(lambda: make(comments="text"), num_cycles=50)
 
 
-@pytest.mark.parametrize("comments", ["discrete", "text"])
-def test_official_parallel_checks_pass(comments, capsys):
-    parallel_api_test(code_review.parallel_env(comments=comments), num_cycles=100)
-    parallel_seed_test(lambda: code_review.parallel_env(comments=comments), num_cycles=50)
+def test_official_parallel_checks_pass_with_text_comments(capsys):
+    parallel_api_test(code_review.parallel_env(comments="text"), num_cycles=100)
+    parallel_seed_test(lambda: code_review.parallel_env(comments="text"), num_cycles=50)
 
 
 # The game
@@ -321,49 +315,40 @@ def test_the_longest_comment_fits_into_the_next_prompt():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{"comments": "emoji"}, {"max_rounds": 0}, {"max_rounds": True}, {"max_cycles": 1.5}]
+    ("kwargs", "complaint"),
+    [
+        ({"comments": "emoji"}, "comments='emoji' is unknown; there are 'discrete' and 'text'"),
+        ({"comments": "x" * 1000}, r"comments='x+\.\.\. is unknown"),
+        ({"max_rounds": 0}, "max_rounds=0 is not a number of rounds; give an int from 1 to 1000000"),
+        ({"max_rounds": True}, "max_rounds=True is not a number of rounds"),
+        ({"max_rounds": 2**63}, f"max_rounds={2**63} is not a number of rounds"),
+        ({"max_cycles": 1.5}, "max_cycles=1.5 is not a number of cycles; give an int >= 1 or None"),
+        ({"max_cycles": 0}, "max_cycles=0 is not a number of cycles"),
+    ],
 )
-def test_wrong_arguments_are_refused(kwargs):
-    with pytest.raises(ValueError, match=next(iter(kwargs))):
+def test_wrong_arguments_are_refused(kwargs, complaint):
+    with pytest.raises(ValueError, match=f"^{complaint}"):
         code_review.raw_env(**kwargs)
-    with pytest.raises(envweave_gym.InvalidArgument, match=ID):
+    with pytest.raises(envweave_gym.InvalidArgument, match=f"^{ID}: {complaint}") as caught:
         pettingzoo.make("aec", ID, **kwargs)
+    assert len(str(caught.value)) < 200
 
 
-def test_seeds_decide_the_game_and_the_global_generators_are_untouched():
-    random.seed(1)
-    np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].copy()
-    env, other = code_review.raw_env(), code_review.raw_env()
-    prompts = []
-    for seed in [0, None, None, 8, None]:
-        env.reset(seed=seed)
-        other.reset(seed=seed)
-        env.step(0)
-        other.step(0)
-        prompts.append(env.observe(REVIEWER)["prompt"])
-        assert other.observe(REVIEWER)["prompt"] == prompts[-1]
-    assert len(set(prompts)) == 5
-    assert random.getstate() == before[0]
-    assert np.array_equal(np.random.get_state()[1], before[1])
+def test_the_bounds_themselves_are_taken():
+    env = code_review.raw_env(max_rounds=code_review.MAX_ROUNDS, max_cycles=2**63)
+    env.reset(seed=0)
+    assert env.max_rounds == code_review.MAX_ROUNDS
+    assert env.observation_space(AUTHOR).contains(env.observe(AUTHOR))
 
 
-@pytest.mark.parametrize("make", [code_review.raw_env, code_review.env, code_review.parallel_env])
-def test_copies_and_pickles_are_independent_and_continue_in_mid_game(make):
-    env = make()
-    env.reset(seed=6)
-    first = {AUTHOR: wrong(6), REVIEWER: 0}
-    rest = [1 + right(6), right(6), ACCEPT]
-    env.step(first if make is code_review.parallel_env else first[AUTHOR])
-    twins = [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
-    outcomes = []
-    for one in (env, *twins):
-        for action, agent in zip(rest, (REVIEWER, AUTHOR, REVIEWER), strict=True):
-            one.step({agent: action} if make is code_review.parallel_env else action)
-        core = one.unwrapped
-        outcomes.append((core.rewards, core.terminations, core.observe(REVIEWER)["prompt"], core.render()))
-    assert outcomes[0][0] in ({}, dict.fromkeys(AGENTS, 1.0))
-    assert outcomes[0] == outcomes[1] == outcomes[2]
+def test_human_rendering_prints_the_program(capsys):
+    env = code_review.env(render_mode="human")
+    env.reset(seed=2)
+    assert capsys.readouterr().out == generate(2).source() + "\n"
+    env.step(3)
+    env.step(1)
+    assert capsys.readouterr().out.endswith("reviewer: Use + instead.\n\n")
+    assert env.render() is None
 
 
 def test_both_registries_make_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,22 @@ from envweave_gym.testing import NotApplicable, Subject, check_async_equals_sing
 from envweave_gym.testing.runs import Check, name_of
 
 SUBJECTS = [subject_of(env_id) for env_id in cards()]
+OTHER_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
+    ("envweave/LineWorld-v0", {"length": 2}),
+    ("envweave/CodeFix-v0", {"observation": "text"}),
+    ("envweave/CodeFix-v0", {"observation": "both"}),
+    ("envweave/CodeReview-v0", {"comments": "text"}),
+    ("envweave/LineRace-v0", {"runners": 2}),
+]
+"""Arguments that give an ID other spaces, or another way to be stepped."""
+
+CASES = [(subject.name, subject) for subject in SUBJECTS] + [
+    (
+        f"{env_id}-{'-'.join(f'{name}={value}' for name, value in kwargs.items())}",
+        subject_of(env_id, **kwargs),
+    )
+    for env_id, kwargs in OTHER_ARGUMENTS
+]
 
 
 def run(check: Check, subject: Subject) -> None:
@@ -28,8 +45,8 @@ def run(check: Check, subject: Subject) -> None:
 @pytest.mark.parametrize(
     ("subject", "check"),
     [
-        pytest.param(subject, check, id=f"{subject.name}-{name_of(check)}")
-        for subject in SUBJECTS
+        pytest.param(subject, check, id=f"{label}-{name_of(check)}")
+        for label, subject in CASES
         for check in checks_of(subject)
     ],
 )

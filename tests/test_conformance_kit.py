@@ -27,6 +27,7 @@ from envweave_gym.testing import (
     NotApplicable,
     Subject,
     check_all,
+    checks_of,
     subject_of,
 )
 from envweave_gym.testing.traces import global_rngs
@@ -75,6 +76,16 @@ def other_slip(**kwargs: Any) -> Any:
     return envweave_gym.make(LINE, slip=0.2, **kwargs)
 
 
+def no_vector(**kwargs: Any) -> Any:
+    raise InvalidArgument("no vectors of this")
+
+
+def other_slip_in_turn(vectorization_mode: str | None = None, **kwargs: Any) -> Any:
+    if vectorization_mode is None:
+        raise InvalidArgument("no native vector form; use vectorization_mode='sync'")
+    return other_slip(vectorization_mode=vectorization_mode, **kwargs)
+
+
 def no_limit(max_steps: int = -1, **kwargs: Any) -> Any:
     return envweave_gym.make(LINE, **kwargs)
 
@@ -118,6 +129,12 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("stream_is_well_formed", lambda: local(broken.EndsEarly), "episode_end comes last"),
     ("stream_is_well_formed", lambda: by_hand(broken.bare), "info['stream'] is a Stream"),
     ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=other_slip)), "the vector form"),
+    ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=no_vector)), "make(num_envs=3) fails"),
+    (
+        "vector_equals_single",
+        lambda: by_hand(partial(vector_of, spoil=other_slip_in_turn)),
+        "vector form (Ne",
+    ),
     ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=no_limit)), "the vector form"),
     ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=one_mode)), "SameStep"),
     ("vector_equals_single", lambda: local(broken.SharesState), "row 0 of"),
@@ -216,6 +233,28 @@ def test_check_all_names_every_failure_at_once() -> None:
     assert text.startswith("local://StartsAnew: 2 of 20 checks fail")
     assert "\n- pickling_continues_the_episode: " in text
     assert "\n- deepcopy_continues_the_episode: " in text
+
+
+@pytest.mark.parametrize(
+    ("name", "env_id"),
+    [
+        ("envweave/Echo_v0", "envweave/Echo-v0"),
+        ("envweave/KuhnPoker", "envweave/KuhnPoker-v0"),
+        ("envweave_gym:envweave/LineRace", "envweave/LineRace-v0"),
+    ],
+)
+def test_ids_are_held_to_the_same_however_they_are_spelled(name: str, env_id: str) -> None:
+    subject, exact = subject_of(name), subject_of(env_id)
+    assert (subject.env_id, subject.is_launched) == (env_id, True)
+    assert (subject.apis, subject.nondeterministic) == (exact.apis, exact.nondeterministic)
+    assert checks_of(subject) == checks_of(exact)
+    testing.check_unknown_arguments_are_refused(subject)
+
+
+def test_environments_from_elsewhere_are_not_held_to_what_the_table_promises() -> None:
+    cart_pole, walk = subject_of("CartPole"), local(broken.Walk)
+    assert (cart_pole.env_id, cart_pole.is_launched) == ("CartPole-v1", False)
+    assert (walk.env_id, walk.is_launched) == (None, False)
 
 
 def test_check_all_passes_arguments_on() -> None:

@@ -143,7 +143,8 @@ def test_lineworld_starts_off_its_goal_and_reaches_every_cell() -> None:
     pairs = []
     for seed in range(2000):
         env.reset(seed=seed)
-        pairs.append((env._place, env._goal))
+        state = env.episode_state()
+        pairs.append((state["place"], state["goal"]))
     assert all(place != goal for place, goal in pairs)
     counts = [pairs.count((place, goal)) for place in range(5) for goal in range(5) if place != goal]
     assert min(counts) > 60, "all pairs are about as likely"
@@ -154,14 +155,16 @@ def test_lineworld_observes_place_and_goal_as_fractions() -> None:
     env = line(length=11)
     observation, _ = env.reset(seed=0)
     assert observation.dtype == np.float32
-    expected = np.array([env._place / 10, env._goal / 10], np.float32)
+    state = env.episode_state()
+    expected = np.array([state["place"] / 10, state["goal"] / 10], np.float32)
     assert observation.tolist() == expected.tolist()
 
 
 def test_lineworld_pays_at_the_goal_and_charges_for_every_other_step() -> None:
     env = line(slip=0.0)
     env.reset(seed=0)
-    distance = env._goal - env._place
+    state = env.episode_state()
+    distance = state["goal"] - state["place"]
     rewards = []
     terminated = False
     while not terminated:
@@ -173,12 +176,12 @@ def test_lineworld_pays_at_the_goal_and_charges_for_every_other_step() -> None:
 
 def test_lineworld_has_walls() -> None:
     env = line(length=9, slip=0.0)
-    seed = next(seed for seed in range(100) if env.reset(seed=seed) and env._goal == 8)
+    seed = next(seed for seed in range(100) if env.reset(seed=seed) and env.episode_state()["goal"] == 8)
     env.reset(seed=seed)
     for _ in range(20):
         _, _, terminated, _, _ = env.step(0)
         assert not terminated
-    assert env._place == 0
+    assert env.episode_state()["place"] == 0
 
 
 @pytest.mark.parametrize("slip", [0.0, 0.1, 0.6])
@@ -186,21 +189,24 @@ def test_lineworld_slips_as_often_as_it_says(slip: float) -> None:
     env = line(length=LONGEST, slip=slip)
     slipped, steps = 0, 4000
     env.reset(seed=1)
-    env._place = LONGEST // 2
+    place = env.episode_state()["place"]
+    assert steps < place < LONGEST - steps, "the walls are far"
     for _ in range(steps):
-        before = env._place
+        before = place
         env.step(1)
-        slipped += env._place < before
+        place = env.episode_state()["place"]
+        slipped += place < before
     assert slipped / steps == pytest.approx(slip, abs=0.025)
 
 
 def test_lineworld_slips_differently_in_every_episode_and_row() -> None:
     env = LineWorldVectorEnv(64, length=1001, slip=0.5)
     env.reset(seed=0)
-    env._places[:] = 500
+    starts = [state["place"] for state in env.state()]
     for _ in range(40):
         env.step(np.ones(64, np.int64))
-    assert len(set(env._places.tolist())) > 10
+    walks = {state["place"] - start for state, start in zip(env.state(), starts, strict=True)}
+    assert len(walks) > 10
 
 
 def test_lineworld_draws_by_its_episodes_seed() -> None:
@@ -251,7 +257,8 @@ def test_lineworld_refuses_other_arguments(kwargs: dict[str, Any], said: str) ->
 def test_lineworld_draws_the_line() -> None:
     env = line(length=7, render_mode="ansi", slip=0.0)
     env.reset(seed=0)
-    place, goal = env._place, env._goal
+    state = env.episode_state()
+    place, goal = state["place"], state["goal"]
     drawn = env.render()
     assert len(drawn) == 7
     assert (drawn[place], drawn[goal]) == ("@", "G")

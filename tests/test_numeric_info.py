@@ -107,6 +107,15 @@ def test_vectors_keep_numbers_masks_and_last_observations(native: bool, mode: Au
             envs.reset(options={"reset_mask": over.copy()})
 
 
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_the_vector_form_says_how_its_rows_are_reset(mode: AutoresetMode) -> None:
+    native = gym.make_vec(LINE, num_envs=2, autoreset_mode=mode.value)
+    turns = SyncVectorEnv([lambda: gym.make(LINE)], autoreset_mode=mode)
+    for envs in (native, turns):
+        assert NumericInfo(envs).autoreset_mode is mode
+        assert NumericInfo(envs).metadata["autoreset_mode"] is mode
+
+
 def test_vector_infos_become_lists_of_numbers() -> None:
     rows = DictInfoToList(NumericInfo(gym.make_vec(LINE, num_envs=2))).reset(seed=0)[1]
     assert rows == [{"seq": 0, "trainable": False}] * 2

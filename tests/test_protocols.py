@@ -22,7 +22,7 @@ from gymnasium.spaces import (
     Tuple,
 )
 from gymnasium.utils.env_checker import data_equivalence
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo import AECEnv, ParallelEnv
@@ -30,7 +30,7 @@ from pettingzoo.utils import AgentSelector, BaseParallelWrapper, BaseWrapper
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec, turn_based_aec_to_parallel
 from text_envs import WORDS, RepeatEnv, same
 
-from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.protocols import HasEpisodeState, ParsesActions, layers, parse_action, read_action, state_of
 from envweave_gym.spaces import Chat, Json, Unicode
 from envweave_gym.wrappers import AECStream, ParallelStream, RequestStream
@@ -182,8 +182,51 @@ def test_state_of_what_counts_nothing_says_what_to_do() -> None:
         InvalidArgument, match=r"make it with envweave_gym.make, or wrap it in envweave_gym.RequestStr"
     ):
         state_of(wrapped(Steps(Discrete(2))))
-    with pytest.raises(InvalidArgument, match="or ask one of its environments"):
+    with pytest.raises(InvalidArgument, match=r"or wrap each of its environments in envweave_gym.RequestStr"):
         state_of(SyncVectorEnv([Compass]))
+
+
+LINE = "envweave/LineWorld-v0"
+
+
+@pytest.mark.parametrize("form", [None, "sync", "async"])
+def test_state_of_a_vector_is_one_for_each_row(form: Any) -> None:
+    envs = gym.wrappers.vector.RecordEpisodeStatistics(
+        gym.make_vec(LINE, num_envs=2, vectorization_mode=form)
+    )
+    twin = gym.make(LINE)
+    try:
+        envs.reset(seed=3)
+        twin.reset(seed=4)
+        envs.step(np.array([0, 1]))
+        twin.step(1)
+        states = state_of(envs)
+        assert isinstance(states, tuple)
+        assert [(state["episode"], state["step_count"]) for state in states] == [(0, 1)] * 2
+        assert states[1] == state_of(twin)
+    finally:
+        envs.close()
+
+
+def test_an_asynchronous_vector_without_streams_survives_the_question() -> None:
+    envs = AsyncVectorEnv([lambda: gym.make("CartPole-v1")])
+    try:
+        envs.reset(seed=0)
+        with pytest.raises(InvalidArgument, match="wrap each of its environments"):
+            state_of(envs)
+        assert envs.step(np.array([0]))[1].tolist() == [1.0]
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("form", [None, "sync"])
+def test_every_vector_of_codefix_reads_operators(form: Any) -> None:
+    envs = gym.make_vec("envweave/CodeFix-v0", num_envs=2, vectorization_mode=form)
+    single = gym.make("envweave/CodeFix-v0")
+    for reply in ("<=", " `//` ", "3"):
+        assert parse_action(envs, reply) == parse_action(single, reply)
+    with pytest.raises(InvalidAction, match="'left' names no operator"):
+        parse_action(envs, "left")
 
 
 def test_the_protocols_are_recognised() -> None:
@@ -373,7 +416,7 @@ def test_junk_is_an_invalid_action_that_names_reply_and_space(space: Space[Any],
     with pytest.raises(InvalidAction) as caught:
         read_action(space, reply)
     assert isinstance(caught.value, ValueError)
-    assert repr(reply[:80]) in str(caught.value)
+    assert shown(reply) in str(caught.value)
     assert str(space) in str(caught.value)
 
 

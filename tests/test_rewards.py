@@ -21,6 +21,8 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import envweave_gym
+from envweave_gym import NumericInfo
 from envweave_gym.faults import Fault, FaultKind, InvalidAction, InvalidArgument
 from envweave_gym.program_source import MAX_SOURCE
 from envweave_gym.rewards import (
@@ -593,11 +595,33 @@ def test_lost_steps_and_reset_rows_are_not_judged() -> None:
     assert env.step("21 * 2")[1] == 1.1
 
 
+@pytest.mark.parametrize("bare", [NumericInfo, lambda env: env])
+def test_reset_rows_are_not_paid_for_whatever_is_left_of_the_info(bare: Any) -> None:
+    env = RewardTransform(
+        bare(envweave_gym.make("envweave/Echo-v0", autoreset=True, max_steps=1)), always_one
+    )
+    env.reset(seed=0)
+    assert [env.step("x")[1] for _ in range(4)] == [1.0, 0.0, 1.0, 0.0]
+
+
+def always_one(action: str, observation: Any, info: Mapping[str, Any]) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize("foreign", [{"fault": "a line on the map"}, {"fault": None}, {"stream": "a river"}])
+def test_what_a_foreign_environment_calls_fault_or_stream_is_its_own(foreign: dict[str, Any]) -> None:
+    core = Arithmetic()
+    env = RewardTransform(core, always_one)
+    env.reset(seed=0)
+    core.extra = foreign
+    assert env.step("1 + 1")[1] == 1.0
+
+
 def test_an_action_that_is_no_text_is_refused_and_the_episode_goes_on() -> None:
     core = Arithmetic()
     env = RewardTransform(core, math_transform(42))
     env.reset(seed=0)
-    with pytest.raises(InvalidAction, match="Arithmetic: a reward transform judges text, not 42: send a str"):
+    with pytest.raises(InvalidAction, match="Arithmetic: a reward transform judges text, not 42; send a str"):
         env.step(42)  # pyright: ignore[reportArgumentType]
     assert core.steps == 0
     assert env.step("21 * 2")[1] == 1.1

@@ -6,7 +6,6 @@ import copy
 import pickle
 import random
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.seeding import np_random
@@ -38,7 +37,6 @@ def test_arrays_hash_as_ints_do() -> None:
     for step in (0, 1, 41, 2**40):
         expected = [mix(key, step) for key in KEYS.tolist()]
         assert mix_many(KEYS, step).tolist() == expected
-        assert mix_many(KEYS, np.full(len(KEYS), step)).tolist() == expected
 
 
 def test_a_state_advanced_by_golden_hashes_as_the_next_step() -> None:
@@ -46,11 +44,10 @@ def test_a_state_advanced_by_golden_hashes_as_the_next_step() -> None:
 
 
 def test_hashing_leaves_its_keys_alone() -> None:
-    keys, steps = KEYS.copy(), np.arange(len(KEYS))
+    keys = KEYS.copy()
     mix_many(keys)
-    mix_many(keys, steps)
+    mix_many(keys, 3)
     assert keys.tolist() == KEYS.tolist()
-    assert steps.tolist() == list(range(len(KEYS)))
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.999])
@@ -112,7 +109,7 @@ def test_fresh_seeds_differ_and_touch_no_global_generator() -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # pyright: ignore
 
 
-class Hashed(HashedRandomness, gym.Env[int, int]):  # pyright: ignore[reportIncompatibleVariableOverride]
+class Hashed(HashedRandomness[int, int]):
     def reset(self, *, seed: int | None = None, options: object = None) -> tuple[int, dict[str, int]]:  # pyright: ignore
         return 0, {"key": self.episode_key(seed)}
 

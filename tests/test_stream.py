@@ -448,3 +448,9 @@ def test_an_agent_of_a_game_is_not_told_the_seed_that_decides_what_is_hidden():
     secret = Event(1, EventKind.REVEAL, None, ("player_0",), {"card": "K"})
     assert secret.as_seen_by("player_0") is secret
     assert secret.as_seen_by("player_1") is None
+
+
+def test_infos_of_a_foreign_vector_do_not_say_how_many_rows_there_are() -> None:
+    infos = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync").reset(seed=0)[1]
+    assert trainable(infos) is True
+    assert stream_of(infos) == Stream()

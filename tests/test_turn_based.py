@@ -6,154 +6,20 @@ import copy
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
-from pettingzoo import AECEnv
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 from pettingzoo.test.example_envs import generated_agents_env_v0
 from pettingzoo.utils.conversions import parallel_to_aec
 from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
+from toy_games import BID, BURN, LEAVE, PASS, REFUSE, Auction, Relay
 
 from envweave_gym import NumericInfo, TurnBasedParallel, state_of, trainable
 from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.multiagent import kuhn_poker, line_race
-from envweave_gym.stream import Emitter, EventKind, RequestKind, reveal
+from envweave_gym.stream import EventKind, RequestKind
 from envweave_gym.wrappers.games import AECStream, ParallelStream
 
 ID = "test/Auction-v0"
-PASS, BID, LEAVE, CRASH, REFUSE = range(5)
-
-
-class Auction(AECEnv[str, Any, Any], Emitter):
-    """All bidders still in are asked at once; whoever bids pays 1 to the auctioneer.
-
-    The auctioneer acts alone before each round. A bidder who leaves is done at once. With ``snap`` the first
-    bid breaks the round off. Nobody but the auctioneer left, or ``rounds`` rounds over, it is done too.
-    """
-
-    metadata: dict[str, Any] = {"name": "auction_v0", "render_modes": ["ansi"]}
-    render_mode = "ansi"
-
-    def __init__(self, rounds: int = 3, snap: bool = False) -> None:
-        super().__init__()
-        self.possible_agents = ["auctioneer_0", "bidder_0", "bidder_1", "bidder_2"]
-        self.rounds, self.snap, self.closed = rounds, snap, False
-        self._observation_spaces = {agent: Box(0, 9, (2,), np.float32) for agent in self.possible_agents}
-        self._action_spaces = {agent: Discrete(5) for agent in self.possible_agents}
-
-    def observation_space(self, agent: str) -> Any:
-        return self._observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Any:
-        return self._action_spaces[agent]
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        self.agents, self.round = list(self.possible_agents), 0
-        self.rewards = dict.fromkeys(self.agents, 0.0)
-        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
-        self.terminations = dict.fromkeys(self.agents, False)
-        self.truncations = dict.fromkeys(self.agents, False)
-        self.infos = {agent: {"own": agent} for agent in self.agents}
-        self.waiting: list[str] = []
-        self._skip_agent_selection = None
-        self.agent_selection = "auctioneer_0"
-
-    def agents_to_act(self) -> list[str]:
-        return self.waiting or ["auctioneer_0"]
-
-    def step(self, action: Any) -> None:
-        agent = self.agent_selection
-        if self.terminations[agent] or self.truncations[agent]:
-            self._was_dead_step(action)
-            return
-        if action == CRASH:
-            raise RuntimeError("the hall is on fire")
-        if action == REFUSE:
-            raise InvalidAction("the auctioneer frowns")
-        self._cumulative_rewards[agent] = 0.0
-        self._clear_rewards()
-        if agent == "auctioneer_0":
-            self.waiting = [one for one in self.possible_agents[1:] if one in self.agents]
-            self.tell(reveal(("auctioneer_0",), reserve=f"price {self.round}"))
-        else:
-            self._bid(agent, action)
-        if not self.waiting:
-            self.round += 1
-        bidders = [one for one in self.agents if not self.terminations[one]]
-        if self.round >= self.rounds or bidders == ["auctioneer_0"]:
-            self.terminations = dict.fromkeys(self.agents, True)
-        self._accumulate_rewards()
-        self.agent_selection = self.agents_to_act()[0]
-        self._deads_step_first()
-
-    def _bid(self, agent: str, action: Any) -> None:
-        self.waiting.remove(agent)
-        self.terminations[agent] = action == LEAVE
-        if action == BID:
-            self.rewards[agent], self.rewards["auctioneer_0"] = -1.0, 1.0
-            self.waiting = [] if self.snap else self.waiting
-
-    def observe(self, agent: str) -> Any:
-        return np.array([1, self.round], np.float32)
-
-    def render(self) -> str:
-        return f"round {self.round}"
-
-    def state(self) -> Any:
-        return np.array([self.round], np.float32)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Relay(AECEnv[str, Any, Any]):
-    """Three runners in turn; a runner is done when it has run, but leaves only when its turn comes again."""
-
-    metadata: dict[str, Any] = {"name": "relay_v0", "render_modes": []}
-    render_mode = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.possible_agents = ["runner_0", "runner_1", "runner_2"]
-        self._spaces = {agent: Discrete(3) for agent in self.possible_agents}
-
-    def observation_space(self, agent: str) -> Any:
-        return self._spaces[agent]
-
-    action_space = observation_space
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        self.agents = list(self.possible_agents)
-        self.rewards = dict.fromkeys(self.agents, 0.0)
-        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
-        self.terminations = dict.fromkeys(self.agents, False)
-        self.truncations = dict.fromkeys(self.agents, False)
-        self.infos = {agent: {} for agent in self.agents}
-        self.agent_selection = "runner_0"
-
-    def step(self, action: Any) -> None:
-        agent = self.agent_selection
-        if self.terminations[agent]:
-            self.agents.remove(agent)
-            for table in (
-                self.rewards,
-                self._cumulative_rewards,
-                self.terminations,
-                self.truncations,
-                self.infos,
-            ):
-                del table[agent]
-            if self.agents:
-                self.agent_selection = self.agents[0]
-            return
-        self._clear_rewards()
-        self.rewards[agent] = float(action)
-        self.terminations[agent] = True
-        self.agent_selection = self.possible_agents[(self.possible_agents.index(agent) + 1) % 3]
-
-    def observe(self, agent: str) -> Any:
-        return np.int64(len(self.agents) - 1)
 
 
 def auction(**kwargs: Any) -> TurnBasedParallel:
@@ -386,13 +252,31 @@ def test_an_exception_ends_the_episode_and_a_reset_begins_the_next() -> None:
     game = auction()
     game.reset(seed=0)
     with pytest.raises(RuntimeError, match="on fire"):
-        game.step({"auctioneer_0": CRASH})
+        game.step({"auctioneer_0": BURN})
     assert game.agents == []
     with pytest.raises(ResetNeeded, match=ID):
         game.step({"auctioneer_0": PASS})
     game.reset(seed=0)
     *_, infos = game.step({"auctioneer_0": PASS})
     assert asked(infos) == ["bidder_0", "bidder_1", "bidder_2"]
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_an_observation_that_fails_ends_the_episode(call: str) -> None:
+    core = Auction()
+    game = TurnBasedParallel(AECStream(core, name=ID))
+    game.reset(seed=0)
+
+    def fail(agent: str) -> Any:
+        raise RuntimeError("all is dark")
+
+    core.observe = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="all is dark"):
+        game.reset(seed=0) if call == "reset" else game.step({"auctioneer_0": PASS})
+    assert game.agents == []
+    del core.observe
+    game.reset(seed=0)
+    game.step({"auctioneer_0": PASS})
 
 
 def test_a_refusal_of_the_environments_own_leaves_the_episode_going() -> None:

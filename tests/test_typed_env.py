@@ -102,6 +102,25 @@ def test_render_state_and_close_reach_the_class() -> None:
         TypedEnv(GuessNumber, render_mode="ansi")
 
 
+def test_metadata_may_leave_the_render_modes_out() -> None:
+    class Fast(Walk):
+        metadata = {"render_fps": 30}
+
+    env = TypedEnv(Fast, render_mode="ansi")
+    assert env.metadata == {"render_modes": ["ansi"], "render_fps": 30}
+    with pytest.raises(InvalidArgument, match="render_mode='human' is unknown; there are: ansi"):
+        TypedEnv(Fast, render_mode="human")
+
+
+def test_an_error_survives_a_class_that_cannot_be_shown() -> None:
+    class Shy(GuessNumber):
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    with pytest.raises(InvalidArgument, match=r"TypedEnv\(<Shy>\) is built already and takes no limit"):
+        TypedEnv(Shy(), limit=3)
+
+
 @pytest.mark.parametrize("core", [GuessNumber, Walk])
 def test_resets_without_a_seed_follow_from_the_last_seed(core: type) -> None:
     def starts() -> list[Any]:

@@ -465,12 +465,13 @@ class Offset(NativeVectorEnv):
         super().__init__(*spaces, num_envs=num_envs, **kwargs)
         self.seen = np.zeros(num_envs, np.int64)
 
-    def begin(self, rows: Any, seeds: Any) -> None:
-        self.seen[rows] = 0
+    def begin(self, rows: Any, seeds: Any, options: dict[str, Any]) -> None:
+        if options.keys() - {"seen"}:
+            raise InvalidArgument(f"{sorted(options)} are unknown; there is 'seen'")
+        self.seen[rows] = options.get("seen", 0)
 
-    def advance(self, actions: Any, steps: Any) -> Any:
+    def advance(self, actions: Any) -> Any:
         self.seen += 1
-        assert (self.seen == steps + 1).all()
         return (actions - 10).astype(float), actions == 20
 
     def observe(self) -> Any:
@@ -478,7 +479,7 @@ class Offset(NativeVectorEnv):
 
     opening_events = 2
 
-    def opening(self, row: int, seed: int) -> tuple[Event, ...]:
+    def opening(self, seed: int) -> tuple[Event, ...]:
         return message("system", "add"), message("user", str(seed))
 
 
@@ -499,6 +500,34 @@ def test_choices_that_do_not_start_at_zero_are_told_as_chosen() -> None:
             InvalidAction, match=r"^Offset: action -?11 of row \d is not in Discrete\(21, start=-10\)"
         ):
             env.step(bad)
+
+
+def test_options_reach_the_rows_that_are_reset_and_no_later_episode() -> None:
+    env = Offset(3)
+    assert env.reset(seed=0, options={"seen": 7})[0].tolist() == [7, 7, 7]
+    env.step([0, 10, 0])
+    observations, *_, infos = env.step([0, 0, 0])
+    assert observations.tolist() == [9, 0, 9]
+    assert infos["stream"][1].events[0].kind == EventKind.EPISODE_START
+    mask = np.array([True, False, False])
+    assert env.reset(options={"reset_mask": mask, "seen": 3})[0].tolist() == [3, 0, 9]
+
+
+def test_a_refused_option_leaves_the_episodes_as_they_are() -> None:
+    env = Offset(2)
+    env.reset(seed=0)
+    env.step([0, 0])
+    before = env.state()
+    with pytest.raises(InvalidArgument, match=r"'index'.* are unknown"):
+        env.reset(options={"index": 3})
+    assert env.state() == before
+    assert env.step([0, 0])[0].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("env_id", [LINE, FIX])
+def test_options_are_treated_as_the_single_environments_treat_them(env_id: str) -> None:
+    mine, theirs = native(env_id), sync(env_id)
+    expect_equal(*(env.reset(seed=3, options={"index": 3}) for env in (mine, theirs)))
 
 
 def test_a_plain_subclass_has_no_state_of_its_own() -> None:

@@ -11,7 +11,6 @@ from functools import cache
 from itertools import chain
 from typing import Any, Literal
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from gymnasium.vector import AutoresetMode
@@ -28,7 +27,7 @@ from envweave_gym.envs.codefix_programs import (
     passing,
     wrong_operators,
 )
-from envweave_gym.faults import InvalidAction
+from envweave_gym.faults import InvalidAction, shown
 from envweave_gym.seeding import HashedRandomness, mix_many
 from envweave_gym.spaces import Unicode
 from envweave_gym.stream import Emitter, Event, message
@@ -56,7 +55,7 @@ def read_operator(text: str) -> int:
     said = text.strip().strip("`'\"").strip()
     if said not in _NAMED:
         raise InvalidAction(
-            f"{text[:80]!r} names no operator; answer with one of {' '.join(OPERATORS)}, or with its index"
+            f"{shown(text)} names no operator; answer with one of {' '.join(OPERATORS)}, or with its index"
         )
     return _NAMED[said]
 
@@ -113,7 +112,7 @@ def token_space() -> Box:
     return Box(0, len(VOCABULARY) - 1, (sum(WIDTHS),), np.int64)
 
 
-class CodeFixEnv(HashedRandomness, Emitter, gym.Env[Any, np.int64 | int]):  # pyright: ignore[reportIncompatibleVariableOverride]
+class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
     """A small function with one wrong operator; the action chooses the operator to put there.
 
     The fixed program is executed on its tests: 1.0 if all pass, else 0.0, and the episode is over. The seed
@@ -175,7 +174,7 @@ def _observation_space(observation: Any) -> Space[Any]:
         return Unicode(MAX_SOURCE)
     if observation == "both":
         return Dict({"tokens": token_space(), "source": Unicode(MAX_SOURCE)})
-    raise ValueError(f"observation={observation!r} is unknown; there are 'tokens', 'text' and 'both'")
+    raise ValueError(f"observation={shown(observation)} is unknown; there are 'tokens', 'text' and 'both'")
 
 
 class _Choices:
@@ -268,7 +267,7 @@ class CodeFixVectorEnv(NativeVectorEnv):
         _observation_space(observation)
         if observation != "tokens":
             raise ValueError(
-                f"observation={observation!r} has no native vector form; "
+                f"observation={shown(observation)} has no native vector form; "
                 "use observation='tokens', or make_vec(…, vectorization_mode='sync')"
             )
         super().__init__(
@@ -282,13 +281,11 @@ class CodeFixVectorEnv(NativeVectorEnv):
         self._variants = np.zeros(num_envs, np.int64)
         self._shown = np.zeros((num_envs, sum(WIDTHS)), np.int64)
 
-    def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64]) -> None:
+    def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
         """Show the programs of the seeds."""
         self._variants[rows], self._shown[rows] = self._tables.draw(seeds)
 
-    def advance(
-        self, actions: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Whether the chosen operators pass."""
         return self._tables.rewards[self._variants, actions], np.ones(self.num_envs, np.bool_)
 
@@ -298,9 +295,13 @@ class CodeFixVectorEnv(NativeVectorEnv):
 
     opening_events = 1
 
-    def opening(self, row: int, seed: int) -> tuple[Event, ...]:
+    def opening(self, seed: int) -> tuple[Event, ...]:
         """The question about the program."""
         return (message("user", question(generate(seed).source())),)
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of one row that ``text`` means, as :class:`CodeFixEnv` reads it."""
+        return read_operator(text)
 
     def row_state(self, row: int) -> dict[str, Any]:
         """What ``CodeFixEnv.episode_state`` shows."""

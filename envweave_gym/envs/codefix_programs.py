@@ -174,8 +174,8 @@ _CASES: dict[str, Callable[[int], tuple[Case, ...]]] = {
     "number": lambda k: tuple((n,) for n in _near(k)),
     "pair": lambda k: _PAIR_CASES,
     "list": _lists,
-    "two lists": lambda k: _TWO_LIST_CASES,
-    "steps": lambda k: tuple((numbers,) for numbers in _STEPS),
+    "two lists": lambda k: tuple((left[:], right[:]) for left, right in _TWO_LIST_CASES),
+    "steps": lambda k: tuple((numbers[:],) for numbers in _STEPS),
     "shrinking": lambda k: (([7, 2],), ([11],), ([2, 3, 5],), ([13, 4],), ([29, 3, 2],)),
     "places": lambda k: tuple((list(range(10, 10 + n)),) for n in (k, k + 1, k + 2, 2 * k + 2)),
     "string": lambda k: tuple((_LETTERS[:n],) for n in (k - 1, k, k + 1, 2 * k, 2 * k + 1, 1)),
@@ -328,14 +328,15 @@ class Program(NamedTuple):
         return pattern.format(**self.names, k=self.constant, op=operator or self.broken)
 
     def cases(self) -> tuple[Case, ...]:
-        """The arguments of the tests."""
+        """The arguments of the tests; the lists in them are the caller's own."""
         return _CASES[TEMPLATES[self.template].cases](self.constant)
 
-    def expected(self) -> list[Any]:
-        """What the tests expect: the outputs of the reference."""
-        return outputs(self.template, self.operator, self.constant)
+    def expected(self) -> tuple[Any, ...]:
+        """What the tests expect: the outputs of the reference; the lists in them are the caller's own."""
+        reference = outputs(self.template, self.operator, self.constant)
+        return tuple([given[:] if isinstance(given, list) else given for given in reference])
 
-    def results(self, operator: str) -> list[Any]:
+    def results(self, operator: str) -> tuple[Any, ...]:
         """What the program gives on its tests with ``operator`` in the marked place, by executing it."""
         return execute(self.source(operator), self.function_name, self.cases())
 
@@ -364,11 +365,11 @@ def generate(seed: int) -> Program:
 _BUILTINS = {function.__name__: function for function in (all, any, enumerate, len, sum, zip)}
 
 
-def execute(source: str, function_name: str, cases: tuple[Case, ...]) -> list[Any]:
+def execute(source: str, function_name: str, cases: tuple[Case, ...]) -> tuple[Any, ...]:
     """Run a function of a generated program on each case; one that raises gives the type of its exception."""
     namespace: dict[str, Any] = {"__builtins__": _BUILTINS}
     exec(compile(source, "<codefix>", "exec"), namespace)
-    return [_call(namespace[function_name], case) for case in cases]
+    return tuple([_call(namespace[function_name], case) for case in cases])
 
 
 def _call(function: Callable[..., Any], case: Case) -> Any:
@@ -379,7 +380,7 @@ def _call(function: Callable[..., Any], case: Case) -> Any:
 
 
 @cache
-def outputs(template: str, operator: str, constant: int) -> list[Any]:
+def outputs(template: str, operator: str, constant: int) -> tuple[Any, ...]:
     """What a template gives with an operator, by executing it once: names and wording change nothing."""
     names = _NAMES[template][0]
     return Program(template, operator, operator, constant, "function", "", names).results(operator)

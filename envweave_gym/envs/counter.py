@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
+from envweave_gym.faults import shown
+
 
 class CounterEnv(gym.Env[Any, Any]):
     """Add ``delta`` to a counter that starts somewhere near 0 until it reaches ``target``.
@@ -20,7 +22,8 @@ class CounterEnv(gym.Env[Any, Any]):
 
     def __init__(self, target: int = 10, render_mode: str | None = None) -> None:
         if isinstance(target, bool) or not isinstance(target, int) or abs(target) > 1_000_000:
-            raise ValueError(f"target={target!r} is not a count; give an int between -1000000 and 1000000")
+            given = f"target={shown(target)}"
+            raise ValueError(f"{given} is not a count; give an int between -1000000 and 1000000")
         self.target, self.render_mode = target, render_mode
         self.action_space = Dict({"delta": Discrete(21, start=-10)})
         bound = np.iinfo(np.int64).max

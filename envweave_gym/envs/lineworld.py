@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
@@ -20,7 +19,7 @@ _NOISE = 1
 _FIRST, _ONE, _HALF = np.array(0), np.array(1), constant(32)
 
 
-class LineWorldEnv(HashedRandomness, gym.Env[Any, np.int64 | int]):  # pyright: ignore[reportIncompatibleVariableOverride]
+class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
     """A walker and a goal stand on a line of ``length`` cells; action 0 walks left, 1 right.
 
     With probability ``slip`` a step goes the other way. The observation is the place of the walker and of the
@@ -110,7 +109,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
         self._seen = np.zeros((num_envs, 2), np.float32)
         self._costs = np.full(num_envs, STEP_REWARD)
 
-    def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64]) -> None:
+    def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
         """Put walkers and goals on different cells."""
         draws = (mix_many(seeds) >> _HALF).view(np.int64)
         others, places = np.divmod(draws, self._last + _ONE)
@@ -118,9 +117,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
         self._noise[rows], self._places[rows], self._goals[rows] = seeds + GOLDEN, places, goals
         self._seen[rows, 1] = self._cells[goals]
 
-    def advance(
-        self, actions: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Walk one cell in every row."""
         if self.slip:
             actions = actions ^ (mix_many(self._noise) < self._slipping)

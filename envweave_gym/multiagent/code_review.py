@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,9 @@ from pettingzoo import AECEnv
 
 from envweave_gym.envs.codefix import question, read_operator, token_space, tokenize
 from envweave_gym.envs.codefix_programs import OPERATORS, Draw, generate
-from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.multiagent.max_cycles import check_max_cycles
+from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
 from envweave_gym.seeding import Seeds, mix
 from envweave_gym.spaces import Unicode
@@ -27,7 +30,7 @@ ROUND_COST = 0.05
 """What each agent pays for every program that is sent back."""
 SHOWN_TESTS = 2
 """So many tests the reviewer sees; acceptance runs them all."""
-MAX_COMMENT, MAX_PROMPT = 1000, 4096
+MAX_COMMENT, MAX_PROMPT, MAX_ROUNDS = 1000, 4096, 1_000_000
 ACCEPTANCES = frozenset(
     {"accept", "accepted", "approve", "approved", "lgtm", "looks good", "looks good to me"}
 )
@@ -41,13 +44,13 @@ many reviews there were, what the last one suggested (0 nothing, ``1 + i`` opera
 the shown tests pass (for the reviewer alone, 0 before the first fix)."""
 
 
-class CodeReview(AECEnv[str, Any, Any], Emitter):
+class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
     """An author puts an operator into a broken program (see ``CodeFixEnv``); a reviewer sees the outcome.
 
     The reviewer sees the program and some of its tests, and accepts it or sends it back: with a suggested
     operator (``comments="discrete"``) or with any text (``"text"``). Acceptance ends the game, and earns both
     1.0 if all tests pass, else 0.0. Every program sent back costs both 0.05. After ``max_rounds`` reviews
-    without acceptance the game is truncated.
+    without acceptance, at most :data:`MAX_ROUNDS`, the game is truncated.
 
     An observation holds ``"observation"``, the tokens of the program as it stands and :data:`FEATURES`, and
     ``"prompt"``, the same for a language model as it was at the start of the agent's last turn. Prompts also
@@ -71,10 +74,13 @@ class CodeReview(AECEnv[str, Any, Any], Emitter):
         """``max_cycles`` is PettingZoo's limit of actions of each agent: here the same as ``max_rounds``."""
         super().__init__()
         if comments not in ("discrete", "text"):
-            raise ValueError(f"comments={comments!r} is unknown; there are 'discrete' and 'text'")
-        _check("max_rounds", max_rounds)
-        if max_cycles is not None:
-            _check("max_cycles", max_cycles)
+            raise ValueError(f"comments={shown(comments)} is unknown; there are 'discrete' and 'text'")
+        if type(max_rounds) is not int or not 1 <= max_rounds <= MAX_ROUNDS:
+            raise ValueError(
+                f"max_rounds={shown(max_rounds)} is not a number of rounds; "
+                f"give an int from 1 to {MAX_ROUNDS}"
+            )
+        check_max_cycles(max_cycles)
         self.comments, self.render_mode = comments, render_mode
         self.max_rounds = max_rounds if max_cycles is None else min(max_rounds, max_cycles)
         self.possible_agents = list(AGENTS)
@@ -123,7 +129,7 @@ class CodeReview(AECEnv[str, Any, Any], Emitter):
         self.truncations = dict.fromkeys(AGENTS, False)
         self.infos = {agent: {} for agent in AGENTS}
         self._ask(AUTHOR, question(self._program.source()))
-        self._show()
+        self.show()
 
     def step(self, action: Any) -> None:
         """Let the selected agent act."""
@@ -138,7 +144,7 @@ class CodeReview(AECEnv[str, Any, Any], Emitter):
         else:
             self._review(action)
         self._accumulate_rewards()
-        self._show()
+        self.show()
 
     def _submit(self, operator: str) -> None:
         self._fix = operator
@@ -183,10 +189,10 @@ class CodeReview(AECEnv[str, Any, Any], Emitter):
     def _source(self) -> str:
         return self._program.source(self._fix)
 
-    def _review_prompt(self, results: list[Any], expected: list[Any]) -> str:
+    def _review_prompt(self, results: Sequence[Any], expected: Sequence[Any]) -> str:
         name, cases = self._program.function_name, self._program.cases()
         lines = [
-            f"- {_call(name, cases[i])} gives {_shown(results[i])}, expected {expected[i]!r}"
+            f"- {_call(name, cases[i])} gives {_outcome(results[i])}, expected {expected[i]!r}"
             for i in self._shown
         ]
         how = f"one of {' '.join(OPERATORS)}" if self.comments == "discrete" else "a comment for the author"
@@ -213,32 +219,20 @@ class CodeReview(AECEnv[str, Any, Any], Emitter):
         if agent == AUTHOR:
             return read_operator(text)
         if agent != REVIEWER:
-            raise InvalidArgument(f"parse_action(agent={agent!r}): give one of {', '.join(AGENTS)}")
+            raise InvalidArgument(f"parse_action(agent={shown(agent)}): give one of {', '.join(AGENTS)}")
         space = self.action_spaces[REVIEWER]
         if self.comments == "text":
             if not space.contains(text):
-                raise InvalidAction(f"{text[:80]!r} is not in {space}")
+                raise InvalidAction(f"{shown(text)} is not in {space}")
             return text
         if accepts(text):
             return ACCEPT
         numbers = [str(number) for number in range(space.n)]
         return numbers.index(text.strip()) if text.strip() in numbers else 1 + read_operator(text)
 
-    def render(self) -> str | None:
+    def picture(self) -> str:
         """The program as it stands, and the last comment."""
-        picture = self._source() + (f"reviewer: {self._comment}\n" if self._comment else "")
-        if self.render_mode == "ansi":
-            return picture
-        if self.render_mode == "human":
-            print(picture)
-        return None
-
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return self._source() + (f"reviewer: {self._comment}\n" if self._comment else "")
 
     def episode_state(self) -> dict[str, Any]:
         """The kind of the program, the fix that stands in it, and how many reviews there were."""
@@ -261,33 +255,18 @@ def _call(name: str, case: tuple[Any, ...]) -> str:
     return f"{name}({', '.join(map(repr, case))})"
 
 
-def _shown(result: Any) -> str:
+def _outcome(result: Any) -> str:
     return result.__name__ if isinstance(result, type) else repr(result)
-
-
-def _check(name: str, value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name}={value!r} is not a number of rounds; give an int >= 1")
 
 
 raw_env = CodeReview
 
 
-def env(
-    comments: Comments = "discrete",
-    max_rounds: int = 3,
-    max_cycles: int | None = None,
-    render_mode: str | None = None,
-) -> AECStream:
-    """The game, one agent at a time, with its stream."""
-    return AECStream(raw_env(comments, max_rounds, max_cycles, render_mode), name=_NAME)
+def env(**kwargs: Any) -> AECStream:
+    """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
+    return AECStream(raw_env(**kwargs), name=_NAME)
 
 
-def parallel_env(
-    comments: Comments = "discrete",
-    max_rounds: int = 3,
-    max_cycles: int | None = None,
-    render_mode: str | None = None,
-) -> TurnBasedParallel:
-    """The game as a ParallelEnv, with its stream."""
-    return TurnBasedParallel(env(comments, max_rounds, max_cycles, render_mode))
+def parallel_env(**kwargs: Any) -> TurnBasedParallel:
+    """The game as a ParallelEnv, with its stream; it takes the arguments of the game itself."""
+    return TurnBasedParallel(env(**kwargs))

@@ -18,6 +18,8 @@ from envweave_gym.multiagent.kuhn_value import (
     payoff,
     player_to_act,
 )
+from envweave_gym.multiagent.max_cycles import check_max_cycles
+from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
 from envweave_gym.seeding import Seeds, mix
 from envweave_gym.stream import Emitter, reveal
@@ -28,7 +30,7 @@ _LONGEST = 3
 PLAYERS = ("player_0", "player_1")
 
 
-class KuhnPoker(AECEnv[str, Any, Any], Emitter):
+class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
     """Two players, three cards; each antes 1 and gets a card. Action 0 checks or folds, 1 bets 1 or calls.
 
     The observation is one-hot: the own card (3), then each of up to three moves (2 each). The winner gets
@@ -46,8 +48,7 @@ class KuhnPoker(AECEnv[str, Any, Any], Emitter):
     def __init__(self, max_cycles: int | None = None, render_mode: str | None = None) -> None:
         """After ``max_cycles`` moves of each player the hand is broken off and nobody wins."""
         super().__init__()
-        if max_cycles is not None and (type(max_cycles) is not int or max_cycles < 1):
-            raise ValueError(f"max_cycles={max_cycles!r} is not a number of cycles; give an int >= 1 or None")
+        check_max_cycles(max_cycles)
         self.max_cycles, self.render_mode = max_cycles, render_mode
         self.possible_agents = list(PLAYERS)
         self.observation_spaces = {
@@ -79,7 +80,7 @@ class KuhnPoker(AECEnv[str, Any, Any], Emitter):
         self.agent_selection = PLAYERS[0]
         for player, card in zip(PLAYERS, self._deal, strict=True):
             self.tell(reveal((player,), card=CARDS[card]))
-        self._show()
+        self.show()
 
     def step(self, action: Any) -> None:
         """Make the selected player's move."""
@@ -96,7 +97,7 @@ class KuhnPoker(AECEnv[str, Any, Any], Emitter):
             self.truncations = dict.fromkeys(PLAYERS, True)
         self.agent_selection = PLAYERS[player_to_act(self._history)]
         self._accumulate_rewards()
-        self._show()
+        self.show()
 
     def _pay(self) -> None:
         won = float(payoff(self._deal, self._history))
@@ -112,22 +113,10 @@ class KuhnPoker(AECEnv[str, Any, Any], Emitter):
         """The agent's card and the moves so far."""
         return observation(self._deal[PLAYERS.index(agent)], self._history)
 
-    def render(self) -> str | None:
+    def picture(self) -> str:
         """The table as one sees it who holds no card."""
-        shown = self._cards() if is_showdown(self._history) else dict.fromkeys(PLAYERS, "?")
-        picture = " ".join([*(f"{player}:{card}" for player, card in shown.items()), self._history or "-"])
-        if self.render_mode == "ansi":
-            return picture
-        if self.render_mode == "human":
-            print(picture)
-        return None
-
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
-
-    def close(self) -> None:
-        """Nothing is open."""
+        cards = self._cards() if is_showdown(self._history) else dict.fromkeys(PLAYERS, "?")
+        return " ".join([*(f"{player}:{card}" for player, card in cards.items()), self._history or "-"])
 
     def episode_state(self) -> dict[str, Any]:
         """The moves so far, which both players know."""
@@ -146,11 +135,11 @@ def observation(card: int, history: str) -> NDArray[np.float32]:
 raw_env = KuhnPoker
 
 
-def env(max_cycles: int | None = None, render_mode: str | None = None) -> AECStream:
-    """The game, one agent at a time, with its stream."""
-    return AECStream(raw_env(max_cycles, render_mode), name=_NAME)
+def env(**kwargs: Any) -> AECStream:
+    """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
+    return AECStream(raw_env(**kwargs), name=_NAME)
 
 
-def parallel_env(max_cycles: int | None = None, render_mode: str | None = None) -> TurnBasedParallel:
-    """The game as a ParallelEnv, with its stream."""
-    return TurnBasedParallel(env(max_cycles, render_mode))
+def parallel_env(**kwargs: Any) -> TurnBasedParallel:
+    """The game as a ParallelEnv, with its stream; it takes the arguments of the game itself."""
+    return TurnBasedParallel(env(**kwargs))

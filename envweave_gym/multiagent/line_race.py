@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
+from envweave_gym.faults import shown
+from envweave_gym.multiagent.max_cycles import check_max_cycles
+from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.seeding import Seeds, chance, mix
-from envweave_gym.wrappers.games import AECStream, Infos, ParallelStep, ParallelStream
+from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.narrator import Infos, ParallelStep
 
 _NAME = "envweave/LineRace-v0"
+MOST_RUNNERS, LONGEST = 100, 10_000
 _GOAL, _RUNNERS = 0, 1
 
 
-class LineRace(ParallelEnv[str, Any, Any]):
+class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
     """``runners`` run on a line of ``length`` cells; action 0 goes left, 1 right.
 
     The goal is at one of the ends, and the runners start in the half away from it; the seed decides. With
@@ -26,6 +31,8 @@ class LineRace(ParallelEnv[str, Any, Any]):
 
     A runner observes the goal, its own place, and the places of the runners after it in turn, each as a
     fraction of the line in (0, 1].
+
+    There are at most :data:`MOST_RUNNERS` runners and :data:`LONGEST` cells.
     """
 
     metadata: dict[str, Any] = {
@@ -75,7 +82,7 @@ class LineRace(ParallelEnv[str, Any, Any]):
         for i in range(len(self.agents)):
             away = last - mix(self._key, _RUNNERS + i) % ((self.length + 1) // 2)
             self._places[i] = abs(self._goal - away)
-        self._show()
+        self.show()
         return self._observations(), {runner: {} for runner in self.agents}
 
     def step(self, actions: dict[str, int]) -> ParallelStep:
@@ -88,7 +95,7 @@ class LineRace(ParallelEnv[str, Any, Any]):
         late = not first and self.max_cycles is not None and self._step >= self.max_cycles
         runners = self.agents
         self.agents = [] if first or late else runners
-        self._show()
+        self.show()
         return (
             self._observations(),
             dict(zip(runners, rewards, strict=True)),
@@ -117,62 +124,42 @@ class LineRace(ParallelEnv[str, Any, Any]):
             strips[:, self._goal] = (60, 160, 70)
             strips[np.arange(len(self._places)), self._places] = (40, 70, 180)
             return np.kron(strips, np.ones((24, 24, 1), np.uint8))
-        picture = "\n".join(map(self._lane, self._places))
-        if self.render_mode == "ansi":
-            return picture
-        if self.render_mode == "human":
-            print(picture, end="\n\n")
-        return None
+        return super().render()
+
+    def picture(self) -> str:
+        """A line of text for each runner."""
+        return "".join(map(self._lane, self._places))
 
     def _lane(self, place: int) -> str:
         cells = ["·"] * self.length
         cells[self._goal], cells[place] = "G", "@"
-        return "".join(cells)
-
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return "".join(cells) + "\n"
 
     def episode_state(self) -> dict[str, Any]:
         """Where the runners and the goal are."""
         return {"places": list(self._places), "goal": self._goal, "length": self.length}
 
 
-def _check(runners: int, length: int, slip: float, max_cycles: int | None) -> None:
-    if type(runners) is not int or runners < 1:
-        raise ValueError(f"runners={runners!r} is not a number of runners; give an int >= 1")
-    if type(length) is not int or length < 2:
-        raise ValueError(f"length={length!r} is not a line; give an int >= 2")
+def _check(runners: Any, length: Any, slip: Any, max_cycles: Any) -> None:
+    if type(runners) is not int or not 1 <= runners <= MOST_RUNNERS:
+        raise ValueError(
+            f"runners={shown(runners)} is not a number of runners; give an int from 1 to {MOST_RUNNERS}"
+        )
+    if type(length) is not int or not 2 <= length <= LONGEST:
+        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {LONGEST}")
     if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
-        raise ValueError(f"slip={slip!r} is not a probability; give a number in [0, 1)")
-    if max_cycles is not None and (type(max_cycles) is not int or max_cycles < 1):
-        raise ValueError(f"max_cycles={max_cycles!r} is not a number of cycles; give an int >= 1 or None")
+        raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")
+    check_max_cycles(max_cycles)
 
 
 raw_env = LineRace
 
 
-def env(
-    runners: int = 3,
-    length: int = 9,
-    slip: float = 0.1,
-    max_cycles: int | None = 60,
-    render_mode: str | None = None,
-) -> AECStream:
+def env(**kwargs: Any) -> AECStream:
     """The race, one agent at a time, with its stream: nobody sees a move before all have made theirs."""
-    race = raw_env(runners, length, slip, max_cycles, render_mode)
-    return AECStream(parallel_to_aec(race), name=_NAME)
+    return AECStream(parallel_to_aec(raw_env(**kwargs)), name=_NAME)
 
 
-def parallel_env(
-    runners: int = 3,
-    length: int = 9,
-    slip: float = 0.1,
-    max_cycles: int | None = 60,
-    render_mode: str | None = None,
-) -> ParallelStream:
+def parallel_env(**kwargs: Any) -> ParallelStream:
     """The race, everybody at once, with its stream."""
-    return ParallelStream(raw_env(runners, length, slip, max_cycles, render_mode), name=_NAME)
+    return ParallelStream(raw_env(**kwargs), name=_NAME)

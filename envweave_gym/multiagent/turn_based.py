@@ -10,7 +10,8 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.faults import InvalidArgument
 from envweave_gym.protocols import layers
-from envweave_gym.wrappers.games import AECStream, Infos, ParallelStep
+from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.narrator import Infos, ParallelStep
 
 _Outcome = tuple[Any, bool, bool, dict[str, Any]]
 """What an agent has at the end of a step: observation, terminated, truncated, the environment's own info."""
@@ -51,6 +52,9 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
     ) -> tuple[dict[str, Any], Infos]:
         """Start an episode; its seed is in the ``episode_start`` event."""
         self.aec_env.reset(seed=seed, options=options)
+        return self._stream.narrator.play(self._begin)
+
+    def _begin(self) -> tuple[dict[str, Any], Infos]:
         outcomes: dict[str, _Outcome] = {}
         self._see_off(outcomes)
         self._look(self.agents, outcomes)
@@ -59,10 +63,14 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
         """Play the open round."""
+        narrator = self._stream.narrator
+        if not self.agents:
+            return narrator.no_step(actions)
+        asked = narrator.admit_all(self.aec_env, self._stream.asked(), actions)
+        return narrator.play(self._play, list(asked), actions)
+
+    def _play(self, asked: list[str], actions: dict[str, Any]) -> ParallelStep:
         env, stream, live = self.aec_env, self._stream, self.agents
-        if not live:
-            return stream.narrator.no_step(actions)
-        asked = stream.narrator.admit_all(env, stream.asked(), actions)
         before = stream.ledger.seq
         if len(actions) > len(asked):
             stream.ignore({agent: action for agent, action in actions.items() if agent not in asked})

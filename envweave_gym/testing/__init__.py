@@ -7,52 +7,46 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from envweave_gym.testing.game_checks import (
-        GAME_CHECKS,
-        check_aec_and_parallel_agree,
-        check_aec_api,
-        check_aec_seeds,
-        check_game_render_modes,
-        check_max_cycles,
-        check_parallel_api,
-        check_parallel_seeds,
-    )
-    from envweave_gym.testing.game_stream_checks import check_game_stream_is_well_formed
-    from envweave_gym.testing.gym_checks import (
-        GYM_CHECKS,
-        check_gymnasium_api,
-        check_passive_api,
-        check_render_modes,
-        check_spec_survives_json,
-    )
-    from envweave_gym.testing.misuse_checks import (
-        check_bad_seeds_are_refused,
-        check_close_twice,
-        check_invalid_actions_change_nothing,
-        check_random_actions_never_raise,
-        check_step_needs_reset,
-        check_unknown_arguments_are_refused,
-    )
-    from envweave_gym.testing.runs import check_all, checks_of
-    from envweave_gym.testing.seed_checks import (
-        check_deepcopy_continues_the_episode,
-        check_different_seeds_differ,
-        check_global_rngs_untouched,
-        check_pickling_continues_the_episode,
-        check_same_seed_same_trace,
-        check_unseeded_resets,
-    )
-    from envweave_gym.testing.stream_checks import check_stream_is_well_formed
-    from envweave_gym.testing.subject import ConformanceError, NotApplicable, Subject, subject_of
-    from envweave_gym.testing.vector_checks import (
-        check_async_equals_single,
-        check_autoreset_equals_single,
-        check_vector_equals_single,
-    )
+from envweave_gym.testing.game_checks import (
+    check_aec_and_parallel_agree,
+    check_aec_api,
+    check_aec_seeds,
+    check_game_render_modes,
+    check_max_cycles,
+    check_parallel_api,
+    check_parallel_seeds,
+)
+from envweave_gym.testing.game_stream_checks import check_game_stream_is_well_formed
+from envweave_gym.testing.gym_checks import (
+    check_gymnasium_api,
+    check_passive_api,
+    check_render_modes,
+    check_spec_survives_json,
+)
+from envweave_gym.testing.misuse_checks import (
+    check_bad_seeds_are_refused,
+    check_close_twice,
+    check_invalid_actions_change_nothing,
+    check_random_actions_never_raise,
+    check_step_needs_reset,
+    check_unknown_arguments_are_refused,
+)
+from envweave_gym.testing.runs import GAME_CHECKS, GYM_CHECKS, check_all, checks_of
+from envweave_gym.testing.seed_checks import (
+    check_deepcopy_continues_the_episode,
+    check_different_seeds_differ,
+    check_global_rngs_untouched,
+    check_pickling_continues_the_episode,
+    check_same_seed_same_trace,
+    check_unseeded_resets,
+)
+from envweave_gym.testing.stream_checks import check_stream_is_well_formed
+from envweave_gym.testing.subject import ConformanceError, NotApplicable, Subject, subject_of
+from envweave_gym.testing.vector_checks import (
+    check_async_equals_single,
+    check_autoreset_equals_single,
+    check_vector_equals_single,
+)
 
 __all__ = [
     "GAME_CHECKS",
@@ -92,29 +86,3 @@ __all__ = [
     "checks_of",
     "subject_of",
 ]
-
-_MODULES = (
-    "subject",
-    "runs",
-    "gym_checks",
-    "game_checks",
-    "seed_checks",
-    "misuse_checks",
-    "vector_checks",
-    "stream_checks",
-    "game_stream_checks",
-)
-
-
-def __getattr__(name: str) -> Any:
-    # Loaded when first used: pytest imports this package for its plug-in, whether or not it is asked for.
-    if name in __all__:
-        for module in _MODULES:
-            found = getattr(importlib.import_module(f"envweave_gym.testing.{module}"), name, None)
-            if found is not None:
-                return found
-    raise AttributeError(f"module 'envweave_gym.testing' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -1,4 +1,4 @@
-"""The checks of PettingZoo environments: PettingZoo's own, AEC against parallel, and the list of all."""
+"""The checks of PettingZoo environments: PettingZoo's own, and AEC against parallel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -17,24 +17,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from envweave_gym.faults import InvalidArgument
-from envweave_gym.testing.game_stream_checks import check_game_stream_is_well_formed
-from envweave_gym.testing.misuse_checks import (
-    check_bad_seeds_are_refused,
-    check_close_twice,
-    check_invalid_actions_change_nothing,
-    check_random_actions_never_raise,
-    check_step_needs_reset,
-    check_unknown_arguments_are_refused,
-)
-from envweave_gym.testing.seed_checks import (
-    MANY_SEEDS,
-    check_deepcopy_continues_the_episode,
-    check_different_seeds_differ,
-    check_global_rngs_untouched,
-    check_pickling_continues_the_episode,
-    check_same_seed_same_trace,
-    check_unseeded_resets,
-)
+from envweave_gym.testing.seed_checks import MANY_SEEDS
 from envweave_gym.testing.subject import (
     Form,
     NotApplicable,
@@ -66,7 +49,7 @@ def _tests() -> Any:
 
 
 @contextlib.contextmanager
-def _quietly(form: Form, test: str) -> Iterator[None]:
+def _quietly(form: Form, test: str) -> Generator[None]:
     """Run a test of PettingZoo's: no output, warnings and exceptions as failures."""
     what = f"{form.label}: PettingZoo's {test}"
     with (
@@ -216,28 +199,3 @@ def _by_agent(player: Player, moment: Moment) -> list[tuple[str, Any, Any]]:
         agent, action = moment.acted
         return [(agent, action, moment.reward)]
     return [(agent, moment.acted.get(agent), reward) for agent, reward in moment.reward.items()]
-
-
-GAME_CHECKS: list[Callable[[Subject], Any]] = [
-    check_aec_api,
-    check_parallel_api,
-    check_aec_seeds,
-    check_parallel_seeds,
-    check_max_cycles,
-    check_game_render_modes,
-    check_aec_and_parallel_agree,
-    check_same_seed_same_trace,
-    check_different_seeds_differ,
-    check_unseeded_resets,
-    check_global_rngs_untouched,
-    check_pickling_continues_the_episode,
-    check_deepcopy_continues_the_episode,
-    check_game_stream_is_well_formed,
-    check_random_actions_never_raise,
-    check_invalid_actions_change_nothing,
-    check_step_needs_reset,
-    check_bad_seeds_are_refused,
-    check_unknown_arguments_are_refused,
-    check_close_twice,
-]
-"""Every check of a PettingZoo environment, each a function of a :class:`Subject`."""

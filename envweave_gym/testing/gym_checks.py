@@ -1,12 +1,11 @@
-"""The checks of Gymnasium environments: Gymnasium's own, the spec, rendering, and the list of all of them."""
+"""The checks of Gymnasium environments: Gymnasium's own, the spec, and rendering."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -15,33 +14,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import env_render_passive_checker
 from gymnasium.wrappers import PassiveEnvChecker
 
-from envweave_gym.testing.misuse_checks import (
-    check_bad_seeds_are_refused,
-    check_close_twice,
-    check_invalid_actions_change_nothing,
-    check_random_actions_never_raise,
-    check_step_needs_reset,
-    check_unknown_arguments_are_refused,
-)
-from envweave_gym.testing.seed_checks import (
-    MOVES,
-    SEED,
-    check_deepcopy_continues_the_episode,
-    check_different_seeds_differ,
-    check_global_rngs_untouched,
-    check_pickling_continues_the_episode,
-    check_same_seed_same_trace,
-    check_unseeded_resets,
-    expect_same,
-)
-from envweave_gym.testing.stream_checks import check_stream_is_well_formed
+from envweave_gym.testing.seed_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import Form, NotApplicable, Subject, expected, translated, without_warnings
 from envweave_gym.testing.traces import first_episode, plain, player_of
-from envweave_gym.testing.vector_checks import (
-    check_async_equals_single,
-    check_autoreset_equals_single,
-    check_vector_equals_single,
-)
 
 GYMNASIUM_ADVICE = (
     "A Box observation space minimum value is -infinity",
@@ -130,7 +105,7 @@ def _render(form: Form, mode: str) -> str | None:
 
 
 @contextmanager
-def _no_window() -> Iterator[None]:
+def _no_window() -> Generator[None]:
     """Let pygame draw where no screen is."""
     before = os.environ.get("SDL_VIDEODRIVER")
     os.environ["SDL_VIDEODRIVER"] = "dummy"
@@ -141,28 +116,3 @@ def _no_window() -> Iterator[None]:
             del os.environ["SDL_VIDEODRIVER"]
         else:
             os.environ["SDL_VIDEODRIVER"] = before
-
-
-GYM_CHECKS: list[Callable[[Subject], Any]] = [
-    check_gymnasium_api,
-    check_passive_api,
-    check_same_seed_same_trace,
-    check_different_seeds_differ,
-    check_unseeded_resets,
-    check_global_rngs_untouched,
-    check_pickling_continues_the_episode,
-    check_deepcopy_continues_the_episode,
-    check_spec_survives_json,
-    check_stream_is_well_formed,
-    check_vector_equals_single,
-    check_autoreset_equals_single,
-    check_async_equals_single,
-    check_random_actions_never_raise,
-    check_invalid_actions_change_nothing,
-    check_step_needs_reset,
-    check_bad_seeds_are_refused,
-    check_unknown_arguments_are_refused,
-    check_render_modes,
-    check_close_twice,
-]
-"""Every check of a Gymnasium environment, each a function of a :class:`Subject`."""

@@ -159,8 +159,10 @@ def check_unknown_arguments_are_refused(subject: Subject) -> None:
 
 def _to_be_named(subject: Subject) -> list[str]:
     """What the error must name; a local name, or a foreign PettingZoo ID, has its constructor alone."""
-    registered = subject.is_launched or subject.env_id in gym.registry
-    return [STRANGE_ARGUMENT, subject.env_id] if registered else [STRANGE_ARGUMENT]
+    env_id = subject.env_id
+    if env_id is not None and (subject.is_launched or env_id in gym.registry):
+        return [STRANGE_ARGUMENT, env_id]
+    return [STRANGE_ARGUMENT]
 
 
 def check_close_twice(subject: Subject) -> None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn, get_args
 
-from envweave_gym.catalog import cards
+from envweave_gym.catalog import Api, cards
 from envweave_gym.faults import InvalidArgument, NotAvailable
-from envweave_gym.ids import make
+from envweave_gym.ids import make, resolve
 from envweave_gym.testing.traces import Player, player_of
 
-Api = Literal["gym", "aec", "parallel"]
-APIS: tuple[Api, ...] = ("gym", "aec", "parallel")
+APIS: tuple[Api, ...] = get_args(Api)
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m|WARN: ")
 
@@ -49,7 +48,7 @@ class Form:
         return player_of(env.unwrapped if self.unwrapped else env)
 
     @contextmanager
-    def open(self, **kwargs: Any) -> Iterator[Player]:
+    def open(self, **kwargs: Any) -> Generator[Player]:
         """Make the environment, give somebody who plays it, and close it."""
         player = self.player(**kwargs)
         try:
@@ -79,9 +78,9 @@ class Subject:
         return "gym" not in self.apis
 
     @property
-    def env_id(self) -> str:
-        """The name without the module it may begin with."""
-        return self.name if "://" in self.name else self.name.rpartition(":")[2]
+    def env_id(self) -> str | None:
+        """The full registered ID that the name means; ``None`` where it means none, as a local name does."""
+        return resolve(self.name)
 
     def stack(self, api: Api = "gym") -> Form:
         """The environment as users hold it, with everything around it."""
@@ -117,22 +116,20 @@ class Subject:
             raise NotApplicable(f"{self.name} is declared nondeterministic, so traces cannot be compared")
 
 
-def subject_of(env_id: str, *, start_methods: tuple[str, ...] = ("fork",), **kwargs: Any) -> Subject:
+def subject_of(name: str, /, *, start_methods: tuple[str, ...] = ("fork",), **kwargs: Any) -> Subject:
     """The subject with this name, which may be any that :func:`envweave_gym.make` takes."""
-    build = partial(make, env_id, **kwargs)
-    subject = Subject(env_id, build, start_methods=start_methods)
-    card = cards().get(subject.env_id)
+    build = partial(make, name, **kwargs)
+    card = cards().get(resolve(name) or name)
     if card is not None:
-        apis: tuple[Any, ...] = card.kinds
-        return Subject(env_id, build, apis, card.nondeterministic, start_methods)
+        return Subject(name, build, card.kinds, card.nondeterministic, start_methods)
     found: dict[Api, Any] = {api: env for api in APIS if (env := _made(build, api)) is not None}
     if not found:
         build()
-        raise ConformanceError(f"{env_id} gives no gymnasium.Env, pettingzoo.AECEnv or ParallelEnv")
+        raise ConformanceError(f"{name} gives no gymnasium.Env, pettingzoo.AECEnv or ParallelEnv")
     spec = getattr(found.get("gym"), "spec", None)
     for env in found.values():
         env.close()
-    return Subject(env_id, build, tuple(found), bool(spec and spec.nondeterministic), start_methods)
+    return Subject(name, build, tuple(found), bool(spec and spec.nondeterministic), start_methods)
 
 
 def _made(build: Callable[..., Any], api: Api) -> Any:
@@ -150,7 +147,7 @@ def refuse(problem: str, advice: str, cause: BaseException | None = None) -> NoR
 
 
 @contextmanager
-def translated(problem: str, advice: str = "") -> Iterator[None]:
+def translated(problem: str, advice: str = "") -> Generator[None]:
     """Turn whatever is raised inside into a :class:`ConformanceError` that begins with ``problem``."""
     __tracebackhide__ = True
     try:
@@ -164,7 +161,7 @@ def translated(problem: str, advice: str = "") -> Iterator[None]:
 @contextmanager
 def expected(
     error: type[Exception] | tuple[type[Exception], ...], misuse: str, advice: str
-) -> Iterator[None]:
+) -> Generator[None]:
     """Fail unless the misuse inside raises ``error``."""
     __tracebackhide__ = True
     names = error.__name__ if isinstance(error, type) else " or ".join(one.__name__ for one in error)
@@ -180,7 +177,7 @@ def expected(
 
 
 @contextmanager
-def without_warnings(label: str, ignored: tuple[str, ...] = ()) -> Iterator[None]:
+def without_warnings(label: str, ignored: tuple[str, ...] = ()) -> Generator[None]:
     """Turn warnings into failures, apart from those whose text holds one of ``ignored``."""
     __tracebackhide__ = True
     with warnings.catch_warnings(record=True) as caught:

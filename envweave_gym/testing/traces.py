@@ -203,15 +203,15 @@ def first_difference(one: Sequence[Moment], other: Sequence[Moment]) -> str | No
 
 def _narrowed(where: str, one: Any, other: Any) -> tuple[str, Any, Any]:
     """The innermost place where two values differ, and what is there."""
+    inner: list[tuple[str, Any, Any]] = []
     if isinstance(one, Stream) and isinstance(other, Stream):
-        pairs = {"events": (one.events, other.events), "requests": (one.requests, other.requests)}
-        inner = [(f"{where}.{name}", *pair) for name, pair in pairs.items()]
+        inner = [
+            (f"{where}.{name}", getattr(one, name), getattr(other, name)) for name in ("events", "requests")
+        ]
     elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         inner = [(f"{where}[{key!r}]", one[key], other[key]) for key in one]
     elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
         inner = [(f"{where}[{i}]", *pair) for i, pair in enumerate(zip(one, other, strict=True))]
-    else:
-        inner = []
     differing = (_narrowed(*item) for item in inner if not data_equivalence(item[1], item[2], exact=True))
     return next(differing, (where, one, other))
 

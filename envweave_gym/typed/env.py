@@ -10,10 +10,11 @@ import gymnasium as gym
 import msgspec
 import numpy as np
 
-from envweave_gym.arrays import short
-from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.stream import Emitter, Event, jsonable
-from envweave_gym.typed.models import MISFITS, Codec, codec_of, fields_of, is_model, name_of, space_of
+from envweave_gym.typed.hints import fields_of, is_model, name_of
+from envweave_gym.typed.models import codec_of, space_of
+from envweave_gym.typed.scalars import MISFITS, Codec
 
 OUTCOME = frozenset({"reward", "done", "terminated", "truncated"})
 """Fields of an observation that say how a step ended; they are no part of the observation space."""
@@ -48,7 +49,9 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
     def __init__(self, core: Any, *, render_mode: str | None = None, **kwargs: Any) -> None:
         """``core`` is an instance, or a class that is called with ``kwargs``."""
         if kwargs and not isinstance(core, type):
-            raise InvalidArgument(f"TypedEnv({core!r}) is built already and takes no {', '.join(kwargs)}")
+            raise InvalidArgument(
+                f"TypedEnv({shown(core)}) is built already and takes no {', '.join(kwargs)}"
+            )
         self.core = core(**kwargs) if isinstance(core, type) else core
         self.name = type(self.core).__name__
         self.action_model, self.observation_model = _models_of(self.core)
@@ -56,10 +59,12 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         self.action_space = space_of(self.action_model)
         self.observation_space = copy.deepcopy(self._observations.space)
         drawn = ["ansi"] if hasattr(self.core, "render") else []
-        self.metadata = getattr(self.core, "metadata", {"render_modes": drawn})
+        self.metadata = {"render_modes": drawn, **getattr(self.core, "metadata", {})}
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             modes = ", ".join(self.metadata["render_modes"]) or "none"
-            raise InvalidArgument(f"{self.name}: render_mode={render_mode!r} is unknown; there are: {modes}")
+            raise InvalidArgument(
+                f"{self.name}: render_mode={shown(render_mode)} is unknown; there are: {modes}"
+            )
         self.render_mode = render_mode
 
     @property
@@ -97,11 +102,11 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
 
     def _typed(self, action: Any) -> Any:
         if not self.action_space.contains(action):
-            raise InvalidAction(f"{self.name}: action {short(action)} is not in {self.action_space}")
+            raise InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
         try:
             return codec_of(self.action_model).typed(action)
         except MISFITS as error:
-            raise InvalidAction(f"{self.name}: action {short(action)}: {error}") from error
+            raise InvalidAction(f"{self.name}: action {shown(action)}: {error}") from error
 
     def _five(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(result) != 5:
@@ -118,7 +123,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         try:
             return codec_of(self.action_model).member(self._read(text))
         except (*MISFITS, RecursionError) as error:
-            raise InvalidAction(f"{text[:80]!r} is not a {self.action_model.__name__}: {error}") from error
+            raise InvalidAction(f"{shown(text)} is not a {self.action_model.__name__}: {error}") from error
 
     def _read(self, text: str) -> Any:
         if hasattr(self.core, "parse_action"):

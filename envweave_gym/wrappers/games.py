@@ -10,23 +10,18 @@ a time, and its AEC and its parallel form write the same events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from gymnasium.spaces import Space
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 from pettingzoo.utils.env import AECIterable
 from pettingzoo.utils.wrappers import BaseParallelWrapper, BaseWrapper
 
-from envweave_gym.actions import REFUSED, Admission, admission
-from envweave_gym.faults import EnvweaveError, InvalidAction, ResetNeeded, shown
-from envweave_gym.protocols import layers, own_state
-from envweave_gym.seeding import Seeds
-from envweave_gym.stream import Emitter, EventKind, Ledger, Request, RequestKind, Stream, jsonable
-
-Infos = dict[str, dict[str, Any]]
-ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]
+from envweave_gym.faults import InvalidAction
+from envweave_gym.protocols import layers
+from envweave_gym.stream import Ledger, Request
+from envweave_gym.wrappers.narrator import Infos, Narrator, ParallelStep
 
 
 class AsksSeveral(Protocol):
@@ -39,142 +34,6 @@ class AsksSeveral(Protocol):
     def agents_to_act(self) -> list[str]:
         """The agents whose action is awaited now."""
         ...
-
-
-class Narrator:
-    """Keeps the record of an episode, and refuses misuse in one sentence: what both kinds of stream share."""
-
-    def __init__(self, core: Any, name: str | None) -> None:
-        self.core = core
-        self.name = name or str(core)
-        self.ledger = Ledger()
-        self.episode = -1
-        self._seeds = Seeds(self.name)
-        self._lost = False
-        self._admissions: dict[str, tuple[Space[Any], Admission]] = {}
-        self._own_events()
-
-    @property
-    def live(self) -> bool:
-        """Whether there is an episode: one was begun, and none of its calls has failed."""
-        return self.episode >= 0 and not self._lost
-
-    def reset(self, env: Any, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset ``env`` with a seed, given or drawn, and begin the record."""
-        chosen = self._seeds.next(seed)
-        self._own_events()
-        self._lost = True
-        result = env.reset(seed=chosen, options=options)
-        self._lost = False
-        self.episode += 1
-        self.ledger = Ledger()
-        start: dict[str, Any] = {"seed": chosen}
-        if options:
-            start["options"] = jsonable(options)
-        self.ledger.write(EventKind.EPISODE_START, **start)
-        self.ledger.adopt(self._own_events())
-        return result
-
-    def play(self, step: Callable[[Any], Any], action: Any) -> Any:
-        """Call ``step``; an exception of the environment's own ends the episode, and is raised."""
-        try:
-            return step(action)
-        except EnvweaveError:
-            raise
-        except Exception:
-            self._lost = True
-            raise
-
-    def admit(self, env: Any, agent: str, action: Any) -> Any:
-        """The JSON form of an action in the agent's space; masks are the environment's own affair."""
-        space = env.action_space(agent)
-        known = self._admissions.get(agent)
-        if known is None or known[0] is not space:
-            known = self._admissions[agent] = space, admission(space)
-        admitted = known[1](action)
-        if admitted is REFUSED:
-            raise InvalidAction(f"{self.name}: action {shown(action)} of {agent} is not in {space}")
-        return admitted
-
-    def admit_all(self, env: Any, asked: Iterable[str], actions: Any) -> dict[str, Any]:
-        """The JSON form of the actions of those who are asked; the others may be there or not."""
-        if not isinstance(actions, Mapping):
-            raise InvalidAction(f"{self.name}: step() takes a dict of actions by agent, not {shown(actions)}")
-        known = getattr(env, "possible_agents", None) or env.agents
-        for agent in actions:
-            if agent not in known:
-                raise InvalidAction(
-                    f"{self.name}: {agent!r} is no agent; there are {', '.join(map(repr, known))}"
-                )
-        admitted: dict[str, Any] = {}
-        for agent in asked:
-            if agent not in actions:
-                raise InvalidAction(f"{self.name}: {agent} must act, and there is no action of it; give one")
-            admitted[agent] = self.admit(env, agent, actions[agent])
-        return admitted
-
-    def ignored(self, actions: Mapping[str, Any]) -> None:
-        """Write down the actions of agents who were not asked, for their eyes alone."""
-        for agent, action in actions.items():
-            self.ledger.write(EventKind.IGNORED, agent, to=(agent,), action=jsonable(action))
-
-    def acted(self, actions: Mapping[str, Any], rewards: Mapping[str, float]) -> None:
-        """Write down a round: what the agents did, what the environment told, what they earned."""
-        for agent, action in actions.items():
-            self.ledger.write(EventKind.ACT, agent, action=action)
-        self.ledger.turn += 1
-        self.ledger.adopt(self._own_events())
-        for agent, reward in rewards.items():
-            if reward:
-                self.ledger.write(EventKind.REWARD, agent, to=(agent,), reward=jsonable(float(reward)))
-
-    def ended(self, agent: str, terminated: bool, truncated: bool) -> None:
-        """Write down that the agent's part is over."""
-        self.ledger.write(
-            EventKind.EPISODE_END, agent, terminated=bool(terminated), truncated=bool(truncated)
-        )
-
-    def requests(self, asked: Iterable[str], *, over: bool) -> tuple[Request, ...]:
-        """The open requests."""
-        seq, turn = self.ledger.seq, self.ledger.turn
-        if over:
-            return (Request(seq, RequestKind.RESET, None, turn),)
-        return tuple([Request(seq, RequestKind.ACT, agent, turn) for agent in asked])
-
-    def info(
-        self, own: Mapping[str, Any], agent: str, requests: tuple[Request, ...], since: int
-    ) -> dict[str, Any]:
-        """A fresh info of the agent, with the events after number ``since``."""
-        stream = Stream(requests, self.ledger.since(since, agent))
-        active = any(request.agent == agent for request in requests)
-        return {**own, "stream": stream, "seq": self.ledger.seq, "active": active}
-
-    def check_begun(self, call: str) -> None:
-        """Refuse a call that needs an episode, before the first."""
-        if self.episode < 0:
-            raise self.refusal(call)
-
-    def refusal(self, call: str = "step") -> ResetNeeded:
-        """Why a call has to wait for a reset."""
-        when = "before reset()" if self.episode < 0 else "after the episode ended"
-        return ResetNeeded(f"{self.name}: {call}() was called {when}; call reset()")
-
-    def no_step(self, actions: Any) -> ParallelStep:
-        """A parallel step when nobody lives: nothing for nothing after the end, else a refusal."""
-        if self.episode < 0 or not isinstance(actions, Mapping) or actions:
-            raise self.refusal()
-        return {}, {}, {}, {}, {}
-
-    def state(self) -> dict[str, Any]:
-        """The episode's number, the rounds played in it, and the environment's own fields."""
-        counters = {"episode": self.episode, "step_count": self.ledger.turn}
-        return {**counters, **own_state(self.core), **counters}
-
-    def _own_events(self) -> Any:
-        return self.core.take_events() if isinstance(self.core, Emitter) else ()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_admissions": {}}
 
 
 class AECStream(BaseWrapper[str, Any, Any]):
@@ -229,21 +88,28 @@ class AECStream(BaseWrapper[str, Any, Any]):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start an episode; its seed is in the ``episode_start`` event."""
+        self._refresh()
         self.narrator.reset(self.env, seed, options)
         self._begin()
-        self._ask()
+        self.narrator.play(self._ask)
 
     def step(self, action: Any) -> None:
         """Let the selected agent act; one that is done takes ``None`` and leaves."""
-        narrator, env, agent = self.narrator, self.env, self._selected
+        narrator, agent = self.narrator, self._selected
         if not self.agents:
             raise narrator.refusal()
-        if agent not in self._live:
-            self._leave(agent, action)
-            return
-        admitted = narrator.admit(env, agent, action)
-        narrator.play(env.step, action)
-        self._read[agent] = narrator.ledger.seq
+        if agent in self._live:
+            narrator.play(self._act, agent, action, narrator.admit(self.env, agent, action))
+        elif action is None:
+            narrator.play(self._leave, agent)
+        else:
+            raise InvalidAction(f"{narrator.name}: {agent} is done and takes no action but None")
+
+    def _act(self, agent: str, action: Any, admitted: Any) -> None:
+        env = self.env
+        self._refresh()
+        env.step(action)
+        self._read[agent] = self.narrator.ledger.seq
         self._held[agent] = admitted
         for earner, reward in env.rewards.items():
             if reward:
@@ -253,7 +119,6 @@ class AECStream(BaseWrapper[str, Any, Any]):
         done = [one for one in self._agents if one not in self._live and one not in self._ended]
         if done or not self._asked or any(one not in waiting for one in self._asked):
             self._close_round(done)
-        self._refresh()
 
     def _close_round(self, done: list[str]) -> None:
         self.narrator.acted(self._held, self._earned)
@@ -264,17 +129,12 @@ class AECStream(BaseWrapper[str, Any, Any]):
         if self._simultaneous:
             self._ask()
 
-    def _leave(self, agent: str, action: Any) -> None:
-        if action is not None:
-            raise InvalidAction(f"{self.narrator.name}: {agent} is done and takes no action but None")
-        self.narrator.play(self._take_out, agent)
-        self._ask()
+    def _leave(self, agent: str) -> None:
         self._refresh()
-
-    def _take_out(self, agent: str) -> None:
         self.env.step(None)
         if agent in self.env.agents:
             raise RuntimeError(f"{self.narrator.name}: {agent} is done, and step(None) left it in agents")
+        self._ask()
 
     def _ask(self) -> None:
         """Look once who is there, who lives and who must act: attributes of wrapped environments are dear."""
@@ -365,7 +225,10 @@ class ParallelStream(BaseParallelWrapper[str, Any, Any]):
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], Infos]:
         """Start an episode; its seed is in the ``episode_start`` event."""
-        observations, infos = self.narrator.reset(self.env, seed, options)
+        return self.narrator.play(self._begin, self.narrator.reset(self.env, seed, options))
+
+    def _begin(self, reply: Any) -> tuple[dict[str, Any], Infos]:
+        observations, infos = reply
         return observations, self._with_stream(infos, -1)
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
@@ -373,10 +236,11 @@ class ParallelStream(BaseParallelWrapper[str, Any, Any]):
         narrator, live = self.narrator, list(self.agents)
         if not live:
             return narrator.no_step(actions)
-        admitted = narrator.admit_all(self.env, live, actions)
-        chosen = {agent: actions[agent] for agent in live}
-        results = narrator.play(self.env.step, chosen)
-        observations, rewards, terminations, truncations, infos = results
+        return narrator.play(self._act, live, actions, narrator.admit_all(self.env, live, actions))
+
+    def _act(self, live: list[str], actions: dict[str, Any], admitted: dict[str, Any]) -> ParallelStep:
+        narrator, chosen = self.narrator, {agent: actions[agent] for agent in live}
+        observations, rewards, terminations, truncations, infos = self.env.step(chosen)
         before = narrator.ledger.seq
         if len(actions) > len(live):
             narrator.ignored({agent: action for agent, action in actions.items() if agent not in chosen})

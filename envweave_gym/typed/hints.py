@@ -1,0 +1,80 @@
+"""What a type hint says: whether it is a model, its annotations, its few values, its name in errors."""
+
+from __future__ import annotations
+
+import enum
+import types
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from gymnasium.spaces import Space
+
+from envweave_gym.faults import InvalidArgument
+
+UNIONS = (Union, types.UnionType)
+
+
+def is_model(hint: Any) -> bool:
+    """Whether it is a dataclass or a Struct."""
+    return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+
+
+def fields_of(model: type) -> dict[str, Any]:
+    """The fields that the constructor takes, with their types."""
+    try:
+        hints = get_type_hints(model, include_extras=True)
+    except NameError as error:
+        raise InvalidArgument(f"{model.__name__}: {error}; define its types beside it") from None
+    if issubclass(model, msgspec.Struct):
+        return {name: hints[name] for name in model.__struct_fields__}
+    return {field.name: hints[field.name] for field in fields(model) if field.init}
+
+
+def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type and its annotations."""
+    return (get_args(hint)[0], hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
+
+
+def chosen(extras: tuple[Any, ...]) -> list[Space[Any]]:
+    """The spaces among the annotations."""
+    return [extra for extra in extras if isinstance(extra, Space)]
+
+
+def bounds_in(extras: tuple[Any, ...]) -> dict[str, Any]:
+    """What all the ``msgspec.Meta`` of a field say together."""
+    names = ("ge", "gt", "le", "lt", "min_length", "max_length", "multiple_of", "pattern")
+    metas = [extra for extra in extras if isinstance(extra, msgspec.Meta)]
+    bounds = {
+        name: getattr(meta, name) for meta in metas for name in names if getattr(meta, name) is not None
+    }
+    for name in bounds.keys() & {"multiple_of", "pattern"}:
+        raise InvalidArgument(f"no space can say msgspec.Meta({name}=…); check it in __post_init__ instead")
+    return bounds
+
+
+def choices(base: Any) -> list[Any]:
+    """The values of a type that has few of them; none for any other type."""
+    if base is bool:
+        return [False, True]
+    if base is types.NoneType:
+        return [None]
+    if get_origin(base) is Literal:
+        return list(get_args(base))
+    if isinstance(base, type) and issubclass(base, enum.Enum) and not issubclass(base, enum.Flag):
+        return list(base)
+    if get_origin(base) in UNIONS:
+        arms = [choices(arm) for arm in get_args(base)]
+        return [value for arm in arms for value in arm] if all(arms) else []
+    return []
+
+
+def is_container(base: Any) -> bool:
+    """Whether its values have no fixed shape and travel as JSON."""
+    return (get_origin(base) or base) in (list, dict, tuple, *UNIONS)
+
+
+def name_of(hint: Any) -> str:
+    """How errors call a type."""
+    is_class = isinstance(hint, type) and not get_args(hint)
+    return hint.__qualname__ if is_class else str(hint).replace("typing.", "")
