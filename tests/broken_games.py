@@ -84,7 +84,7 @@ DRAWN = itertools.count()
 
 
 class SystemRandomness(Duel):
-    """Draws something else at every reset, whatever the seed; counted, so that two draws in a row never agree."""
+    """Draws something else at every reset, whatever the seed: counted, so that no two in a row agree."""
 
     def draw(self, seed: int | None) -> Any:
         count = next(DRAWN)
