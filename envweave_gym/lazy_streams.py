@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 class LazyStreams:
     """The streams of a native vector environment: an object array whose items are built on demand.
 
-    Building 1,024 streams a step would cost a hundred times the step itself, and a trainer looks at few.
+    Building 1,024 streams a step would cost some fifty times the step itself, and a trainer looks at few.
     Indexing with an int builds one stream; everything else an array can do builds all of them, once. Copies
     and pickles are plain object arrays.
     """

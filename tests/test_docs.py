@@ -42,6 +42,11 @@ def test_the_links_of_a_page_lead_somewhere(page: Path):
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_is_empty(page: Path):
+    assert len(page.read_text().split()) > 30
+
+
 def test_the_readme_lists_every_id():
     from envweave_gym.catalog import CARDS
 
