@@ -96,8 +96,8 @@ def test_ctrl_c_ends_quietly():
     ) as process:
         assert process.stdout is not None
         until(process.stdout.fileno(), b"agent> ")
-        # The prompt is out a moment before the program waits for its answer, and Python hears of a signal in
-        # that moment only when the waiting ends; so stdin stays open, and Ctrl-C is pressed until it is heard.
+        # The prompt is out a moment before the program waits for its answer, and a signal in that moment is
+        # heard only when the waiting ends; so stdin stays open, and Ctrl-C is pressed until it is heard.
         for _ in range(20):
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
