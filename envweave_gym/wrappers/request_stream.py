@@ -10,10 +10,12 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.actions import REFUSED, admission
+from envweave_gym.arguments import check_faults
 from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import (
     FAULTS_IN_A_ROW,
     REFUSALS,
+    RESET_DEADLINE,
     Fault,
     FaultStorm,
     InvalidAction,
@@ -75,7 +77,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         name: str | None = None,
         max_steps: int | None = None,
         on_fault: OnFault = "raise",
-        reset_deadline: float = 10.0,
+        reset_deadline: float = RESET_DEADLINE,
     ) -> None:
         """``name`` is what errors call the environment: its ID, where it has one."""
         RecordConstructorArgs.__init__(
@@ -104,12 +106,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             raise InvalidArgument(
                 f"{self.name}: max_steps={shown(max_steps)} is no limit; give an int >= 1 or None"
             )
-        if on_fault not in ("raise", "truncate"):
-            raise InvalidArgument(f"{self.name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
-        if type(reset_deadline) not in (int, float) or not reset_deadline >= 0:
-            raise InvalidArgument(
-                f"{self.name}: reset_deadline={shown(reset_deadline)} is not a number of seconds"
-            )
+        check_faults(self.name, on_fault, reset_deadline)
 
     def _compile(self) -> None:
         """Make what the step loop calls; closures, so pickles leave them out."""
