@@ -83,6 +83,28 @@ def step_limit(name: str, max_steps: Any) -> int | None:
     return max_steps
 
 
+def check_options(
+    name: str, options: Any, metadata: Mapping[str, Any], *, also: tuple[str, ...] = ()
+) -> None:
+    """Say in one sentence when ``options`` are not what ``reset`` takes.
+
+    An environment that names the options it takes in ``metadata["reset_options"]`` takes no others.
+    """
+    if options is None:
+        return
+    if not isinstance(options, dict):
+        raise InvalidArgument(f"{name}: reset(options={shown(options)}) is neither a dict nor None")
+    known: tuple[str, ...] | None = metadata.get("reset_options")
+    unknown = [] if known is None else [key for key in options if key not in known]
+    if unknown:
+        allowed = [*(known or ()), *also]
+        hint = nearest(unknown[0], allowed) if isinstance(unknown[0], str) else ""
+        there_are = ", ".join(allowed) or "none"
+        raise InvalidArgument(
+            f"{name}: reset takes no option {shown(unknown[0])}{hint}; it takes {there_are}"
+        )
+
+
 def check_render_mode(name: str, env: Any, mode: Any) -> None:
     """Say in one sentence when ``env``, a class or an instance, has no such render mode."""
     metadata = getattr(env, "metadata", None)

@@ -8,13 +8,14 @@ from typing import Any
 
 import gymnasium as gym
 import pettingzoo
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.arguments import autoreset_mode_of, call, check_backend, step_limit
 from envweave_gym.catalog import Api, cards
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.launch import as_aec, as_gym, as_parallel
+from envweave_gym.vector_of_singles import vector_of_singles
 
 _STACK = ("max_steps", "autoreset", "on_fault", "reset_deadline")
 _WAYS = ("sync", "async", "vector_entry_point")
@@ -49,8 +50,9 @@ def wrapped(
         raise InvalidArgument(
             f"{name} has no native vector form that tells streams; leave vectorization_mode out"
         )
-    vector: type[VectorEnv[Any, Any, Any]] = AsyncVectorEnv if how == "async" else SyncVectorEnv
-    return call(name, partial(vector, [partial(_one, name, factory, api, True, kwargs)] * num_envs), options)
+    return vector_of_singles(
+        name, partial(_one, name, factory, api, True, kwargs), num_envs, how or "sync", options
+    )
 
 
 def _one(

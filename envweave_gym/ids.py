@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import re
@@ -27,6 +28,8 @@ from envweave_gym.arguments import check_autoreset, check_num_envs, one_limit
 from envweave_gym.catalog import REGISTRIES, Api, cards
 from envweave_gym.faults import InvalidArgument, NotAvailable, UnknownEnvironment, shown
 from envweave_gym.foreign import no_api, vector_arguments, wrapped, wrapped_game, wrapped_gym
+from envweave_gym.launch import single
+from envweave_gym.vector_of_singles import vector_of_singles
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>.*)", re.DOTALL)
 _LATER = {
@@ -190,6 +193,9 @@ def _our_gym(env_id: str, num_envs: int | None, kwargs: dict[str, Any]) -> Any:
     if num_envs is None:
         return gym.make(env_id, **kwargs)
     how, options = vector_arguments(env_id, kwargs)
-    if how in ("sync", "async"):
-        options = {"vector_kwargs": options}
-    return gym.make_vec(env_id, num_envs=num_envs, vectorization_mode=how, **options, **kwargs)
+    if how not in ("sync", "async"):
+        return gym.make_vec(env_id, num_envs=num_envs, vectorization_mode=how, **options, **kwargs)
+    vector = vector_of_singles(env_id, partial(single, env_id, **kwargs), num_envs, how, options)
+    vector.spec = copy.deepcopy(gym.spec(env_id))
+    vector.spec.kwargs = {**kwargs, "num_envs": num_envs, "vectorization_mode": how, "vector_kwargs": options}
+    return vector

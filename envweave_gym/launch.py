@@ -15,11 +15,12 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import PassiveEnvChecker
 from pettingzoo import AECEnv, ParallelEnv
 
@@ -36,6 +37,8 @@ from envweave_gym.arguments import (
 )
 from envweave_gym.catalog import EnvCard, card_of, package_of
 from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
+from envweave_gym.vector import NoNativeForm
+from envweave_gym.vector_of_singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
 from envweave_gym.wrappers.games import AECStream, ParallelStream
 from envweave_gym.wrappers.request_stream import LaunchedStream, OnFault, RequestStream, has_stream
@@ -109,8 +112,9 @@ def launch_vector(
 ) -> VectorEnv[Any, Any, Any]:
     """A vector of environments: the native one where the card has it, else single ones stepped in turn.
 
-    The rows of a native one are array code of its own, with no environment in them that could fail alone:
-    there ``on_fault`` and ``reset_deadline`` are checked, and change nothing.
+    They do so too where the native one cannot do with the arguments; few can render. The rows of a native one
+    are array code of its own, with no environment in them that could fail alone: there ``on_fault`` and
+    ``reset_deadline`` are checked, and change nothing.
     """
     check_backend(card.id, backend)
     check_num_envs(card.id, num_envs)
@@ -119,14 +123,28 @@ def launch_vector(
         raise InvalidArgument(f"{card.id}: a vector resets by autoreset_mode=; leave autoreset= out")
     mode = autoreset_mode_of(card.id, autoreset_mode)
     given = one_limit(card.id, max_steps, max_episode_steps)
-    if card.vector is None:
-        kwargs |= {"max_steps": given, "on_fault": on_fault, "reset_deadline": reset_deadline}
-        make = partial(gym.make, card.id, **kwargs)
-        return SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
-    limit = step_limit(card.id, card.max_steps if given is None else given)
-    fixed = {"num_envs": num_envs, "autoreset_mode": mode, "max_steps": limit}
-    also = ("autoreset_mode", "max_steps", "backend", *_FAULT_ARGUMENTS)
-    return _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
+    if _native_renders(card, kwargs.get("render_mode")):
+        limit = step_limit(card.id, card.max_steps if given is None else given)
+        fixed = {"num_envs": num_envs, "autoreset_mode": mode, "max_steps": limit}
+        also = ("autoreset_mode", "max_steps", "backend", *_FAULT_ARGUMENTS)
+        with suppress(NoNativeForm):
+            return _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
+    check_render_mode(card.id, _constructor(card, card.gym), kwargs.get("render_mode"))
+    stack = {"max_steps": given, "on_fault": on_fault, "reset_deadline": reset_deadline}
+    make = partial(single, card.id, **stack, **kwargs)
+    return vector_of_singles(card.id, make, num_envs, "sync", {"autoreset_mode": mode})
+
+
+def single(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    """``gymnasium.make``, in a module whose import makes the IDs known to a fresh process."""
+    return gym.make(env_id, **kwargs)
+
+
+def _native_renders(card: EnvCard, render_mode: Any) -> bool:
+    """Whether there is a native vector form, and it has this render mode."""
+    if card.vector is None or render_mode is None:
+        return card.vector is not None
+    return render_mode in _constructor(card, card.vector).metadata.get("render_modes", ())
 
 
 def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEnv[str, Any, Any]:

@@ -17,13 +17,19 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envweave_gym.arrays import adapt_converters
-from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.lazy_streams import LazyStreams
-from envweave_gym.seeding import SeedRows, checked_seed
+from envweave_gym.seeding import SeedRows
 from envweave_gym.stream import AGENT, Event, EventKind, Request, RequestKind, Stream, jsonable, number
+from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
 
-Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
+
+
+class NoNativeForm(InvalidArgument):
+    """A native vector environment cannot do with these arguments; single environments in turn can."""
+
+
 _ONE = np.array(1)  # an array costs less beside an array than a Python int
 
 
@@ -108,9 +114,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
         adapt_converters()
-        rest = dict(options or {})
-        mask = self._checked_mask(rest.pop("reset_mask", None))
-        given = self._seed_list(seed)
+        given = seeds_of_rows(self._name, self.num_envs, seed)
+        rows, rest = mask_and_options(self._name, self.num_envs, options, self.metadata, begun=self._started)
+        mask = self._everyone if rows is None else rows
         self._steps, self._seq = self._steps.copy(), self._seq.copy()
         self._begin(mask.nonzero()[0], given, rest)
         self._over = self._over & ~mask
@@ -161,14 +167,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _rows_to_reset(self) -> Rows:
         """The rows whose step is a reset; in the other modes a row that is over must not be stepped."""
-        if not self._started:
-            raise ResetNeeded(f"{self._name}: step() was called before reset(); call reset() first")
         rows = self._over.nonzero()[0]
-        if rows.size and self.autoreset_mode is not AutoresetMode.NEXT_STEP:
-            raise ResetNeeded(
-                f"{self._name}: step() was called after the episodes of rows {shown(rows.tolist())} ended; "
-                "call reset(options={'reset_mask': …}) for them"
-            )
+        if not self._started or (rows.size and self.autoreset_mode is not AutoresetMode.NEXT_STEP):
+            check_order(self._name, self._started, rows)
         return rows
 
     def _reset_in_same_step(self, infos: dict[str, Any]) -> None:
@@ -200,33 +201,6 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._steps[rows] = 0
         self._episodes[rows] += 1
         self._seq[rows] = self.opening_events
-
-    def _seed_list(self, seed: Any) -> list[int | None] | None:
-        """A seed for every row, or ``None`` where the rows draw their own."""
-        if isinstance(seed, np.ndarray):
-            seed = seed.tolist()
-        if isinstance(seed, list | tuple):
-            if len(seed) != self.num_envs:
-                raise InvalidArgument(
-                    f"{self._name}: {len(seed)} seeds were given; give one for each of {self.num_envs} rows"
-                )
-            return [None if one is None else checked_seed(one, self._name) for one in seed]
-        if seed is None:
-            return None
-        first = checked_seed(seed, self._name)
-        return [checked_seed(first + row, self._name) for row in range(self.num_envs)]
-
-    def _checked_mask(self, mask: Any) -> Bools:
-        if mask is None:
-            return self._everyone
-        shape, option = (self.num_envs,), f"{self._name}: options['reset_mask']"
-        if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape):
-            raise InvalidArgument(f"{option} is {shown(mask)}; give a bool array of shape {shape}")
-        if not mask.any():
-            raise InvalidArgument(f"{option} names no row to reset; set one to True")
-        if not self._started and not mask.all():
-            raise InvalidArgument(f"{option} leaves out rows that never began; call reset() without it first")
-        return mask.copy()
 
     def _checked_actions(self, actions: Any) -> NDArray[np.int64]:
         """The actions counted from 0, in an array of their own."""

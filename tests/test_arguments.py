@@ -11,7 +11,7 @@ import pytest
 
 import envweave_gym as ew
 from envweave_gym import InvalidArgument, NotAvailable, ResetNeeded
-from envweave_gym.arguments import call, check_render_mode
+from envweave_gym.arguments import call, check_options, check_render_mode
 from envweave_gym.catalog import CARDS
 
 GYM_IDS = [card.id for card in CARDS if not card.is_game]
@@ -198,3 +198,40 @@ def test_render_modes_are_checked_where_they_are_declared():
     check_render_mode("X", gym.make(LINE), "ansi")
     with pytest.raises(InvalidArgument, match=r"^X: render_mode='holo' is unknown; there are none$"):
         check_render_mode("X", gym.make_vec(LINE), "holo")
+
+
+class TestResetOptions:
+    @pytest.mark.parametrize("options", [3, "index", [("index", 1)], ("index",)], ids=repr)
+    @pytest.mark.parametrize(
+        ("env_id", "api"),
+        [
+            ("envweave/LineWorld-v0", "gym"),
+            ("CartPole-v1", "gym"),
+            ("envweave/KuhnPoker-v0", "aec"),
+            ("envweave/KuhnPoker-v0", "parallel"),
+            ("envweave/LineRace-v0", "parallel"),
+        ],
+    )
+    def test_that_are_no_dict_are_refused(self, env_id: str, api: Any, options: Any) -> None:
+        env = ew.make(env_id, api=api)
+        with pytest.raises(InvalidArgument, match=rf"{env_id}: reset\(options=.* is neither a dict nor None"):
+            env.reset(seed=0, options=options)
+        env.reset(seed=0, options={})
+
+    @pytest.mark.parametrize("name", ["Counter", "Echo", "LineWorld", "CodeFix"])
+    def test_that_an_environment_does_not_know_are_refused(self, name: str) -> None:
+        env = gym.make(f"envweave/{name}-v0")
+        with pytest.raises(InvalidArgument, match=f"{name}-v0: reset takes no option 'index'; it takes none"):
+            env.reset(seed=0, options={"index": 3})
+        env.reset(seed=0)
+
+    def test_are_handed_on_where_the_environment_names_none(self) -> None:
+        env = ew.make("CartPole-v1")
+        observation, _ = env.reset(seed=0, options={"low": 0.2, "high": 0.2})
+        assert observation == pytest.approx([0.2] * 4)
+
+    def test_are_named_with_the_nearest(self) -> None:
+        with pytest.raises(
+            InvalidArgument, match=r"no option 'indx' \(did you mean 'index'\?\); it takes ind"
+        ):
+            check_options("x/Y-v0", {"indx": 1}, {"reset_options": ("index",)})

@@ -373,10 +373,10 @@ def test_the_step_that_resets_is_ignored_and_shows_a_new_program():
 
 
 @pytest.mark.parametrize("observation", ["text", "both"])
-def test_other_observations_need_single_environments(observation):
+def test_vectors_with_other_observations_are_single_environments_in_turn(observation):
     with pytest.raises(ValueError, match="vectorization_mode='sync'"):
-        gym.make_vec(ID, num_envs=2, observation=observation)
-    turns = gym.make_vec(ID, num_envs=2, observation=observation, vectorization_mode="sync")
+        CodeFixVectorEnv(2, observation)
+    turns = gym.make_vec(ID, num_envs=2, observation=observation)
     observations, _ = turns.reset(seed=1)
     sources = observations if observation == "text" else observations["source"]
     assert tuple(sources) == (generate(1).source(), generate(2).source())

@@ -31,7 +31,7 @@ from envweave_gym.faults import InvalidAction, shown
 from envweave_gym.seeding import HashedRandomness, mix_many
 from envweave_gym.spaces import Unicode
 from envweave_gym.stream import Emitter, Event, message
-from envweave_gym.vector import NativeVectorEnv
+from envweave_gym.vector import NativeVectorEnv, NoNativeForm
 
 Observation = Literal["tokens", "text", "both"]
 Tokens = NDArray[np.int64]
@@ -122,7 +122,7 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
     Always the source travels, with a question, as a chat message in the stream.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": ()}
 
     def __init__(self, observation: Observation = "tokens", render_mode: str | None = None) -> None:
         self.observation_space = _observation_space(observation)
@@ -254,7 +254,7 @@ class CodeFixVectorEnv(NativeVectorEnv):
     and constant is executed once, when the first such environment is made, and a step looks the result up.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": [], "reset_options": ()}
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class CodeFixVectorEnv(NativeVectorEnv):
     ) -> None:
         _observation_space(observation)
         if observation != "tokens":
-            raise ValueError(
+            raise NoNativeForm(
                 f"observation={shown(observation)} has no native vector form; "
                 "use observation='tokens', or make_vec(…, vectorization_mode='sync')"
             )

@@ -18,7 +18,7 @@ class CounterEnv(gym.Env[Any, Any]):
     Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4}
+    metadata = {"render_modes": ["ansi"], "render_fps": 4, "reset_options": ()}
 
     def __init__(self, target: int = 10, render_mode: str | None = None) -> None:
         if isinstance(target, bool) or not isinstance(target, int) or abs(target) > 1_000_000:

@@ -16,7 +16,7 @@ MAX_LENGTH = 4096
 class EchoEnv(Emitter, gym.Env[str, str]):
     """Says what it was told, and pays ``0.1 * len(message)`` for it; only a step limit ends the episode."""
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1, "ignores_seed": True}
+    metadata = {"render_modes": ["ansi"], "render_fps": 1, "ignores_seed": True, "reset_options": ()}
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

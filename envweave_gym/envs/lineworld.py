@@ -26,7 +26,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
     goal, each in [0, 1]. Reaching the goal earns 1.0 and ends the episode; every other step costs 0.01.
     """
 
-    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8, "reset_options": ()}
 
     def __init__(self, length: int = 11, slip: float = 0.1, render_mode: str | None = None) -> None:
         _check(length, slip)
@@ -81,7 +81,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
 class LineWorldVectorEnv(NativeVectorEnv):
     """Many LineWorlds as arrays; row for row the same as :class:`LineWorldEnv` with the same seed."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": [], "reset_options": ()}
 
     def __init__(
         self,

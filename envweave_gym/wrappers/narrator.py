@@ -8,6 +8,7 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from envweave_gym.actions import REFUSED, Admission, admission
+from envweave_gym.arguments import check_options
 from envweave_gym.faults import REFUSALS, InvalidAction, ResetNeeded, shown
 from envweave_gym.protocols import own_state
 from envweave_gym.seeding import Seeds
@@ -37,6 +38,7 @@ class Narrator:
 
     def reset(self, env: Any, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset ``env`` with a seed, given or drawn, and begin the record."""
+        check_options(self.name, options, getattr(self.core, "metadata", None) or {})
         chosen = self._seeds.next(seed)
         self._own_events()
         self._lost = True

@@ -10,7 +10,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.actions import REFUSED, admission
-from envweave_gym.arguments import check_faults
+from envweave_gym.arguments import check_faults, check_options
 from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import (
     FAULTS_IN_A_ROW,
@@ -119,6 +119,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; its seed is in the ``episode_start`` event."""
         adapt_converters()
+        if options is not None:
+            check_options(self.name, options, self.metadata)
         chosen = self._seeds.next(seed)
         self._live, self._broken = False, None
         self._inner = _past_checker(self.env)

@@ -1,0 +1,162 @@
+"""Vectors of single environments: Gymnasium's own, which refuse a bad call before any row has moved.
+
+Gymnasium's classes find a wrong action when they reach its row. By then the rows before it have moved, and
+where each row has a process, the one that was given it has ended for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import iterate
+
+from envweave_gym.actions import REFUSED, admission
+from envweave_gym.arguments import call
+from envweave_gym.faults import InvalidAction, NotAvailable, ResetNeeded, shown
+from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
+
+
+def vector_of_singles(
+    name: str, make: Callable[[], gym.Env[Any, Any]], num_envs: int, how: str, options: dict[str, Any]
+) -> VectorEnv[Any, Any, Any]:
+    """``num_envs`` environments in turn, or with ``how="async"`` each in a process of its own.
+
+    ``options`` are the arguments of Gymnasium's class.
+    """
+    kind = AsyncVector if how == "async" else SyncVector
+    vector = call(name, partial(kind, [make] * num_envs), options)
+    vector.name = name
+    return vector
+
+
+class _Checked(VectorEnv[Any, Any, Any]):
+    """What both vectors check in this process, ahead of Gymnasium's class."""
+
+    name = "this vector"
+    _begun = False
+    _cut_short = ""
+    _reset_rows: Bools | None = None
+    _over: Bools
+    _admit: Callable[[Any], Any] | None = None
+
+    def _reset_arguments(self, seed: Any, options: Any) -> dict[str, Any]:
+        """The arguments of the reset, once they are known to be good."""
+        seeds = seeds_of_rows(self.name, self.num_envs, seed)
+        mask, rest = mask_and_options(self.name, self.num_envs, options, self.metadata, begun=self._begun)
+        self._reset_rows = mask
+        rest = rest if mask is None else {**rest, "reset_mask": mask.copy()}
+        return {"seed": seeds, "options": rest or options}
+
+    def _reset_done(self) -> None:
+        rows = self._reset_rows
+        over = np.zeros(self.num_envs, np.bool_) if rows is None else self._over & ~rows
+        self._begun, self._over, self._cut_short = True, over, ""
+
+    def _step_argument(self, actions: Any) -> Any:
+        """The actions, once each of them is known to be good."""
+        if self._cut_short:
+            raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
+        disabled = self.metadata["autoreset_mode"] is gym.vector.AutoresetMode.DISABLED
+        stuck = self._over.nonzero()[0] if self._begun and disabled else np.empty(0, np.intp)
+        check_order(self.name, self._begun, stuck)
+        if isinstance(actions, Iterator):
+            actions = tuple(actions)
+        self._check_actions(actions)
+        return actions
+
+    def _check_actions(self, actions: Any) -> None:
+        try:
+            rows = list(iterate(self.action_space, actions))
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+            rows = []
+        if len(rows) != self.num_envs:
+            raise InvalidAction(f"{self.name}: actions {shown(actions)} are not in {self.action_space}")
+        if self._admit is None:
+            self._admit = admission(self.single_action_space)
+        for row, action in enumerate(rows):
+            if self._admit(action) is REFUSED:
+                space = self.single_action_space
+                raise InvalidAction(f"{self.name}: action {shown(action)} of row {row} is not in {space}")
+
+    def _step_done(self, terminated: Bools, truncated: Bools) -> None:
+        self._over = terminated | truncated
+
+    @contextmanager
+    def _moving(self) -> Generator[None]:
+        """While rows move: what stops them halfway leaves them nowhere, so that only a reset goes on."""
+        try:
+            yield
+        except BaseException as error:
+            self._begun, self._cut_short = False, type(error).__name__
+            raise
+
+
+class SyncVector(_Checked, SyncVectorEnv):
+    """Environments stepped one after the other."""
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
+        arguments = self._reset_arguments(seed, options)
+        with self._moving():
+            result = super().reset(**arguments)
+        self._reset_done()
+        return result
+
+    def step(self, actions: Any) -> tuple[Any, Any, Bools, Bools, dict[str, Any]]:
+        """Act in every row."""
+        actions = self._step_argument(actions)
+        with self._moving():
+            result = super().step(actions)
+        self._step_done(result[2], result[3])
+        return result
+
+
+class AsyncVector(_Checked, AsyncVectorEnv):
+    """Environments stepped each in a process of its own."""
+
+    def reset_async(
+        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Let all rows start episodes, or those of ``options["reset_mask"]``."""
+        self._check_alive()
+        arguments = self._reset_arguments(seed, options)
+        with self._moving():
+            super().reset_async(**arguments)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """What the resets gave."""
+        with self._moving():
+            result = super().reset_wait(timeout)
+        self._reset_done()
+        return result
+
+    def step_async(self, actions: Any) -> None:
+        """Let every row act."""
+        self._check_alive()
+        actions = self._step_argument(actions)
+        with self._moving():
+            super().step_async(actions)
+
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Bools, Bools, dict[str, Any]]:
+        """What the actions led to."""
+        with self._moving():
+            result = super().step_wait(timeout)
+        self._step_done(result[2], result[3])
+        return result
+
+    def _check_alive(self) -> None:
+        pipes: list[Any] = self.parent_pipes
+        gone = [row for row, pipe in enumerate(pipes) if pipe is None]
+        if gone:
+            raise NotAvailable(
+                f"{self.name}: the processes of rows {gone} ended with an error of their environments; "
+                "close() this vector and make another, with on_fault='truncate' if it is to survive them"
+            )
