@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Dict, Discrete, Space
 
-from envweave_gym.spaces import Unicode
+from envweave_gym.spaces import Unicode, encodable
 from envweave_gym.stream import jsonable
 
 REFUSED: Any = object()
@@ -59,9 +59,7 @@ def _unicode(space: Any) -> Admission:
     def admit(x: Any) -> Any:
         if type(x) is not str:
             return str.__str__(x) if _contains(space, x) else REFUSED
-        if not shortest <= len(x) <= longest:
-            return REFUSED
-        return x if x.isascii() or _contains(space, x) else REFUSED
+        return x if shortest <= len(x) <= longest and (x.isascii() or encodable(x)) else REFUSED
 
     return admit
 

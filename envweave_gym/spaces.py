@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import json
 import multiprocessing
-import re
 import string
 from collections.abc import Callable
 from ctypes import c_uint8
@@ -33,7 +32,6 @@ UNBOUNDED = 2**31 - 1
 _HEADER = 4
 _SAMPLED = string.ascii_letters + string.digits + " .,;:!?'\"()[]{}+-*/=<>_#\n" + "äéß☃中文𝄞"
 _SAMPLE_LENGTH = 32
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SCALARS = (str, int, float, type(None))
 _DEPTH = 100
 
@@ -58,7 +56,7 @@ class Unicode(Text):
 
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is a text of the right length that UTF-8 can hold."""
-        return isinstance(x, str) and self.min_length <= len(x) <= self.max_length and _encodable(x)
+        return isinstance(x, str) and self.min_length <= len(x) <= self.max_length and encodable(x)
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
         """A random text, short unless the mask says otherwise."""
@@ -94,8 +92,13 @@ class Unicode(Text):
         return f"{type(self).__name__}({longest}{shortest})"
 
 
-def _encodable(text: str) -> bool:
-    return text.isascii() or not _LONE_SURROGATE.search(text)
+def encodable(text: str) -> bool:
+    """Whether UTF-8 can hold ``text``: it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # How the spaces travel: 4 bytes of length and UTF-8, in a slot that fits the longest text.

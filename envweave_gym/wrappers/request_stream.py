@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any, Literal
 
@@ -44,7 +45,7 @@ OnFault = Literal["raise", "truncate"]
 
 _ACT, _REWARD, _END = EventKind.ACT, EventKind.REWARD, EventKind.EPISODE_END
 _ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
-_NO_LIMIT = _INFINITY = float("inf")
+_INFINITY = float("inf")
 _FAULTS = (Exception, SystemExit)
 
 
@@ -87,7 +88,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         self._check_arguments(max_steps, on_fault, reset_deadline)
         self._truncates, self._reset_deadline = on_fault == "truncate", reset_deadline
-        self._limit = _NO_LIMIT if max_steps is None else max_steps
+        self._limit = sys.maxsize if max_steps is None else max_steps
         self._seeds = Seeds(self.name)
         self._inner = env
         self._live = False
@@ -170,7 +171,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         try:
             observation, reward, terminated, truncated, info = self._inner.step(action)
             info = info.copy()
-            earned: Any = float(reward)
+            earned: Any = reward if type(reward) is float else float(reward)
             over = terminated or truncated
         except REFUSALS:
             raise
