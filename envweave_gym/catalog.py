@@ -126,18 +126,19 @@ CARDS = [
         id="envweave/KuhnPoker-v0",
         doc="Three-card poker for two, turn by turn; its exact value is known.",
         aec="envweave_gym.multiagent.kuhn_poker:raw_env",
+        wire_kwargs=("max_cycles",),
     ),
     EnvCard(
         id="envweave/CodeReview-v0",
         doc="An author picks the fix of a program, a reviewer accepts it or sends it back; shared reward.",
         aec="envweave_gym.multiagent.code_review:raw_env",
-        wire_kwargs=("comments", "max_rounds"),
+        wire_kwargs=("comments", "max_rounds", "max_cycles"),
     ),
     EnvCard(
         id="envweave/LineRace-v0",
         doc="All runners move at once along a line; the first at the goal wins.",
         parallel="envweave_gym.multiagent.line_race:raw_env",
-        wire_kwargs=("runners", "length", "slip"),
+        wire_kwargs=("runners", "length", "slip", "max_cycles"),
     ),
 ]
 

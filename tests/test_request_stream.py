@@ -400,6 +400,13 @@ def test_a_failing_reset_is_tried_again_with_the_same_seed() -> None:
     assert env.step(0)[3] is False
 
 
+def test_a_reset_that_trying_again_cannot_help_is_tried_once() -> None:
+    env = faulty(resets=[ImportError("no module 'physics'")] * 2, reset_deadline=5)
+    _, info = env.reset(seed=9)
+    assert env.unwrapped.seeds == [9]
+    assert info["fault"] == Fault(FaultKind.CRASH, "ImportError: no module 'physics'", False)
+
+
 def test_what_a_failing_reset_told_is_dropped() -> None:
     class Talker(Scripted):
         def reset(self, **kwargs: Any) -> Any:

@@ -63,8 +63,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
       no dict, a reward that is no number, and ``sys.exit``, which must not end a trainer.
       ``KeyboardInterrupt`` always passes; so does a refusal of the environment's own (``InvalidAction``,
       ``InvalidArgument``), after which the episode goes on.
-    - A reset that fails is tried again until ``reset_deadline`` seconds are over; then it gives a placeholder
-      with ``info["fault"]``, and the next step truncates. Ten faults in a row raise :class:`FaultStorm`.
+    - A reset that fails is tried again until ``reset_deadline`` seconds are over, if trying can help; then it
+      gives a placeholder with ``info["fault"]``, and the next step truncates. Ten faults in a row raise
+      :class:`FaultStorm`.
 
     Infos are copies: the environment's own dict stays as it is. The keys ``stream`` and ``seq`` are the
     stream's. An environment that knows itself lost may truncate with a ``Fault`` of its own in
@@ -155,8 +156,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             except _FAULTS as error:
                 if not self._truncates:
                     raise
-                if time.monotonic() + pause > deadline:
-                    self._broken = self._count(fault_of(error))
+                fault = fault_of(error)
+                if not fault.retryable or time.monotonic() + pause > deadline:
+                    self._broken = self._count(fault)
                     return placeholder(self.observation_space), {"fault": self._broken}
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
