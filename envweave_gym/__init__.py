@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         trainable,
     )
     from envweave_gym.typed import JsonOf, TypedEnv, from_model, space_of, to_model
-    from envweave_gym.vector import NativeVectorEnv
+    from envweave_gym.vector import NativeVectorEnv, NoNativeForm
     from envweave_gym.wrappers import AECStream, Autoreset, NumericInfo, ParallelStream, RequestStream
 
 __version__ = "0.1.0"
@@ -74,7 +74,7 @@ _HOMES = {
     "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
     "stream_of trainable",
     "typed": "JsonOf TypedEnv from_model space_of to_model",
-    "vector": "NativeVectorEnv",
+    "vector": "NativeVectorEnv NoNativeForm",
     "wrappers": "AECStream Autoreset NumericInfo ParallelStream RequestStream",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -102,6 +102,7 @@ __all__ = [
     "MathAnswer",
     "MissingExtra",
     "NativeVectorEnv",
+    "NoNativeForm",
     "NotAvailable",
     "NumericInfo",
     "ParallelStream",

@@ -27,7 +27,10 @@ Rows = NDArray[np.intp]
 
 
 class NoNativeForm(InvalidArgument):
-    """A native vector environment cannot do with these arguments; single environments in turn can."""
+    """A native vector environment cannot do with these arguments; single environments in turn can.
+
+    Its constructor raises this, and ``make`` gives those instead.
+    """
 
 
 _ONE = np.array(1)  # an array costs less beside an array than a Python int

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.error import CustomSpaceError
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import iterate
 
@@ -20,6 +21,8 @@ from envweave_gym.actions import REFUSED, admission
 from envweave_gym.arguments import call
 from envweave_gym.faults import InvalidAction, NotAvailable, ResetNeeded, shown
 from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
+
+_NO_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 def vector_of_singles(
@@ -72,8 +75,8 @@ class _Checked(VectorEnv[Any, Any, Any]):
 
     def _check_actions(self, actions: Any) -> None:
         try:
-            rows = list(iterate(self.action_space, actions))
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+            rows = [] if isinstance(actions, str) else list(iterate(self.action_space, actions))
+        except (*_NO_BATCH, CustomSpaceError):
             rows = []
         if len(rows) != self.num_envs:
             raise InvalidAction(f"{self.name}: actions {shown(actions)} are not in {self.action_space}")

@@ -9,9 +9,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from gymnasium.utils import EzPickle
 
+from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.stream import UNNUMBERED, Emitter, Event, EventKind, message
 from envweave_gym.wrappers import RequestStream
 
@@ -192,6 +193,41 @@ class BuiltInText(Walk):
         return f"at{self.place}step{self.steps}".replace("-", "m")
 
 
+class BuiltInTextInside(BuiltInText):
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.observation_space = Tuple((Discrete(30), Dict({"text": self.observation_space})))
+
+    def see(self) -> Any:
+        return self.steps, {"text": super().see()}
+
+
+class RewritesObservation(Walk):
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.seen = np.zeros(2, np.float32)
+
+    def see(self) -> Any:
+        self.seen[:] = super().see()
+        return self.seen
+
+
+class PaysNaN(Walk):
+    """At the third step alone, where Gymnasium's checkers do not look."""
+
+    def step(self, action: Any) -> Any:
+        seen, reward, *rest = super().step(action)
+        return seen, float("nan") if self.steps == 3 else reward, *rest
+
+
+class TellsNaN(Walk):
+    """A good one: a NaN in an info is no difference between two episodes."""
+
+    def step(self, action: Any) -> Any:
+        *rest, _ = super().step(action)
+        return *rest, {"loss": np.array([np.nan, 1.0]), "score": np.float32("nan") if self.steps > 1 else 0.0}
+
+
 class TakesOrigin(Walk):
     def __init__(self, origin: Any = (), render_mode: str | None = None) -> None:
         super().__init__(render_mode)
@@ -217,6 +253,12 @@ class SwallowsArguments(Walk):
 class RendersNothing(Walk):
     def render(self) -> Any:
         return None
+
+
+class DrawsNumbersToRender(Walk):
+    def render(self) -> Any:
+        self.np_random.random()
+        return super().render()
 
 
 class DeclaresNoModes(Walk):
@@ -257,3 +299,47 @@ def impatient(**kwargs: Any) -> Any:
 def bare(**kwargs: Any) -> Any:
     """Without any stack, as Gymnasium's own wrappers leave it."""
     return Walk()
+
+
+class MovesRowByRow(gym.vector.VectorWrapper):
+    """Finds a wrong action in the last row when the others have acted."""
+
+    def step(self, actions: Any) -> Any:
+        try:
+            return super().step(actions)
+        except InvalidAction:
+            if len(actions) == self.num_envs:
+                super().step(np.zeros(self.num_envs, np.int64))
+            raise
+
+
+class SeedsRowByRow(gym.vector.VectorWrapper):
+    """Finds a bad seed when the rows before it are reset."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        try:
+            return super().reset(seed=seed, options=options)
+        except InvalidArgument:
+            super().reset()
+            raise
+
+
+class Nameless(gym.vector.VectorWrapper):
+    """Does not say whose action was wrong."""
+
+    def step(self, actions: Any) -> Any:
+        try:
+            return super().step(actions)
+        except InvalidAction:
+            raise InvalidAction("no such action") from None
+
+
+class StartsByItself(gym.vector.VectorWrapper):
+    """Resets where nobody has."""
+
+    def step(self, actions: Any) -> Any:
+        try:
+            return super().step(actions)
+        except ResetNeeded:
+            super().reset()
+            return super().step(actions)

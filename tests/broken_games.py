@@ -75,6 +75,19 @@ class Duel(AECEnv[str, Any, Any], Emitter):
         pass
 
 
+class Compass(Duel):
+    """A good one, whose agents are not numbered and see one number each, in boxes that are not alike."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.possible_agents = ["north", "south"]
+        self.spaces = {"north": Box(0, np.inf, (), np.float32), "south": Box(0, 10, (1,), np.float32)}
+        self.choices = {agent: Discrete(2) for agent in self.possible_agents}
+
+    def observe(self, agent: str) -> Any:
+        return super().observe(agent)[:1].reshape(self.spaces[agent].shape)
+
+
 class NewSpaces(Duel):
     def observation_space(self, agent: str) -> Any:
         return Box(0, 10, (2,), np.float32)
@@ -100,6 +113,24 @@ class DrawsGloballyInGame(Duel):
 class RendersNothingInGame(Duel):
     def render(self) -> Any:
         return None
+
+
+class ChangesToRender(Duel):
+    def render(self) -> Any:
+        self.secrets = self.secrets[::-1].copy()
+        return super().render()
+
+
+class SharesOneArray(Duel):
+    """Rewrites one array at every call, and hands it to both."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.seen = np.zeros(2, np.float32)
+
+    def observe(self, agent: str) -> Any:
+        self.seen[:] = super().observe(agent)
+        return self.seen
 
 
 class RaisesInGame(Duel):
@@ -190,6 +221,38 @@ class Rush(ParallelEnv[str, Any, Any]):
 
     def close(self) -> None:
         pass
+
+
+class HandsOutOneArray(Rush):
+    """A fresh one in every round, but the same one to both."""
+
+    def see(self) -> Any:
+        return dict.fromkeys(self.possible_agents, super().see()["player_0"])
+
+
+class RewritesInRush(Rush):
+    """Each has an array of its own, for all rounds."""
+
+    def __init__(self, max_cycles: int = 10, render_mode: str | None = None) -> None:
+        super().__init__(max_cycles, render_mode)
+        self.seen = {agent: np.zeros(2, np.float32) for agent in self.possible_agents}
+
+    def see(self) -> Any:
+        for agent, fresh in super().see().items():
+            self.seen[agent][:] = fresh
+        return dict(self.seen)
+
+
+class DrawsNumbersToRenderInRush(Rush):
+    def render(self) -> Any:
+        self.rng.random()
+        return super().render()
+
+
+class PaysNaNInRush(Rush):
+    def step(self, actions: dict[str, Any]) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, dict.fromkeys(rewards, float("nan")), *rest
 
 
 class OneRoundTooMany(Rush):

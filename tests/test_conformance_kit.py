@@ -80,18 +80,27 @@ def no_vector(**kwargs: Any) -> Any:
     raise InvalidArgument("no vectors of this")
 
 
-def other_slip_in_turn(vectorization_mode: str | None = None, **kwargs: Any) -> Any:
-    if vectorization_mode is None:
-        raise InvalidArgument("no native vector form; use vectorization_mode='sync'")
-    return other_slip(vectorization_mode=vectorization_mode, **kwargs)
-
-
 def no_limit(max_steps: int = -1, **kwargs: Any) -> Any:
     return envweave_gym.make(LINE, **kwargs)
 
 
 def one_mode(autoreset_mode: str = "", **kwargs: Any) -> Any:
     return envweave_gym.make(LINE, autoreset_mode="NextStep", **kwargs)
+
+
+def gymnasiums_own(vectorization_mode: str | None = None, *, which: str, **kwargs: Any) -> Any:
+    """Gymnasium's own class where ``which`` vector is asked for, and ours elsewhere."""
+    make_vec = gym.make_vec if vectorization_mode == which else envweave_gym.make
+    return make_vec(LINE, vectorization_mode=vectorization_mode, **kwargs)
+
+
+def spoiled(wrapper: Callable[[Any], Any], **kwargs: Any) -> Any:
+    return wrapper(envweave_gym.make(LINE, **kwargs))
+
+
+def row_by_row(wrapper: Callable[[Any], Any]) -> Subject:
+    """LineWorld, whose vectors are spoiled by a wrapper of vectors."""
+    return Subject(LINE, partial(vector_of, spoil=partial(spoiled, wrapper)))
 
 
 def no_autoreset(autoreset: bool = False, **kwargs: Any) -> Any:
@@ -130,19 +139,42 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("stream_is_well_formed", lambda: by_hand(broken.bare), "info['stream'] is a Stream"),
     ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=other_slip)), "the vector form"),
     ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=no_vector)), "make(num_envs=3) fails"),
-    (
-        "vector_equals_single",
-        lambda: by_hand(partial(vector_of, spoil=other_slip_in_turn)),
-        "vector form (Ne",
-    ),
     ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=no_limit)), "the vector form"),
     ("vector_equals_single", lambda: by_hand(partial(vector_of, spoil=one_mode)), "SameStep"),
     ("vector_equals_single", lambda: local(broken.SharesState), "row 0 of"),
     ("autoreset_equals_single", lambda: by_hand(no_autoreset), "make(autoreset=True) fails: ResetNeeded"),
     ("autoreset_equals_single", lambda: by_hand(autoreset_of_its_own), "reward is"),
-    ("async_equals_single", lambda: local(broken.BuiltInText), "observation is"),
+    (
+        "vectors_refuse_misuse",
+        lambda: by_hand(partial(vector_of, spoil=partial(gymnasiums_own, which="sync"))),
+        "the vector with vectorization_mode='sync': step(",
+    ),
+    (
+        "vectors_refuse_misuse",
+        lambda: by_hand(partial(vector_of, spoil=partial(gymnasiums_own, which="async"))),
+        "the vector with vectorization_mode='async' fails",
+    ),
+    ("vectors_refuse_misuse", lambda: row_by_row(broken.MovesRowByRow), "after refused calls row 0 does not"),
+    ("vectors_refuse_misuse", lambda: row_by_row(broken.SeedsRowByRow), "after refused calls row 0 does not"),
+    ("vectors_refuse_misuse", lambda: row_by_row(broken.Nameless), f"does not name {LINE}: no such action"),
+    ("vectors_refuse_misuse", lambda: row_by_row(broken.StartsByItself), "step() before reset() raised no"),
+    ("async_equals_single", lambda: local(broken.BuiltInText), "an envweave_gym.Unicode"),
+    ("async_equals_single", lambda: local(broken.BuiltInTextInside), "an envweave_gym.Unicode"),
+    ("observations_stay_as_given", lambda: local(broken.RewritesObservation), "was rewritten in place"),
+    ("observations_stay_as_given", lambda: local(broken_games.SharesOneArray), "share one array"),
+    ("observations_stay_as_given", lambda: local(broken_games.HandsOutOneArray), "share one array"),
+    ("observations_stay_as_given", lambda: local(broken_games.RewritesInRush), "player_0 was rewritten"),
+    ("render_changes_nothing", lambda: local(broken.DrawsNumbersToRender), "(gym): render_mode='ansi': with"),
+    ("render_changes_nothing", lambda: local(broken_games.ChangesToRender), "(aec): render_mode='ansi'"),
+    ("render_changes_nothing", lambda: local(broken_games.DrawsNumbersToRenderInRush), "another way than"),
     ("random_actions_never_raise", lambda: local(broken.RaisesOnTwo), "I do not like this action"),
     ("random_actions_never_raise", lambda: local(broken.LeavesItsSpace), "is not in Box"),
+    ("random_actions_never_raise", lambda: local(broken.PaysNaN), "the reward is nan"),
+    (
+        "random_actions_never_raise",
+        lambda: local(broken_games.PaysNaNInRush),
+        "the reward is nan",
+    ),
     ("random_actions_never_raise", lambda: local(broken_games.RaisesInGame), "I do not like this action"),
     ("invalid_actions_change_nothing", lambda: by_hand(broken.bare), "instead of InvalidAction"),
     ("invalid_actions_change_nothing", lambda: by_hand(broken.impatient), "does not go on as it should"),
@@ -179,6 +211,13 @@ def test_every_check_has_a_broken_environment() -> None:
     assert checks == {"spec_survives_json", *(name for name, _, _ in CASES)}
 
 
+def test_every_check_is_public() -> None:
+    listed = {check.__name__ for check in (*GYM_CHECKS, *GAME_CHECKS)}
+    assert listed == {name for name in testing.__all__ if name.startswith("check_")} - {"check_all"}
+    assert set(GYM_CHECKS) - set(GAME_CHECKS)
+    assert all(getattr(testing, name) for name in testing.__all__)
+
+
 @pytest.fixture
 def registered() -> Iterator[None]:
     """IDs of this module alone, which no other test shall see."""
@@ -204,13 +243,53 @@ def test_good_environment_passes_every_check() -> None:
     assert became == {check.__name__.removeprefix("check_"): "passed" for check in GYM_CHECKS}
 
 
-@pytest.mark.parametrize("core", [broken_games.Duel, broken_games.Rush])
+@pytest.mark.parametrize("core", [broken_games.Duel, broken_games.Compass, broken_games.Rush])
 def test_good_game_passes_every_check_that_applies(core: type[Any]) -> None:
-    envweave_gym.register(f"local://{core.__name__}", factory=core)
-    became = check_all(f"local://{core.__name__}")
+    became = check_all(local(core).name)
     applied = {name for name, outcome in became.items() if outcome == "passed"}
     missing = set() if core is broken_games.Rush else {"max_cycles"}
     assert applied == {check.__name__.removeprefix("check_") for check in GAME_CHECKS} - missing
+
+
+def failures(factory: Callable[..., Any]) -> dict[str, str]:
+    """What every check says that fails."""
+    name = local(factory).name
+    with pytest.raises(ConformanceError) as failure:
+        check_all(name)
+    return dict(line.split(": ", 1) for line in str(failure.value).split("\n- ")[1:])
+
+
+@pytest.mark.parametrize(
+    ("core", "name"),
+    [
+        (broken.DrawsNumbersToRender, "render_changes_nothing"),
+        (broken_games.ChangesToRender, "render_changes_nothing"),
+        (broken_games.DrawsNumbersToRenderInRush, "render_changes_nothing"),
+        (broken_games.SharesOneArray, "observations_stay_as_given"),
+        (broken_games.HandsOutOneArray, "observations_stay_as_given"),
+        (broken_games.RewritesInRush, "observations_stay_as_given"),
+    ],
+)
+def test_what_no_trace_shows_fails_its_own_check_alone(core: type[Any], name: str) -> None:
+    assert [*failures(core)] == [name]
+
+
+@pytest.mark.parametrize(
+    ("core", "checks"),
+    [
+        (broken.PaysNaN, ["gymnasium_api"]),
+        (broken_games.PaysNaNInRush, ["aec_api", "parallel_api", "aec_seeds", "parallel_seeds"]),
+    ],
+)
+def test_reward_of_nan_is_called_that_by_every_check_it_fails(core: type[Any], checks: list[str]) -> None:
+    found = failures(core)
+    assert [*found] == [*checks, "random_actions_never_raise"]
+    assert all("is nan; a reward is a finite number" in text for text in found.values())
+
+
+def test_nan_in_an_info_is_no_difference() -> None:
+    testing.check_same_seed_same_trace(local(broken.TellsNaN))
+    testing.check_vector_equals_single(local(broken.TellsNaN))
 
 
 def test_max_cycles_is_checked_where_it_can_be_reached() -> None:
@@ -230,7 +309,7 @@ def test_check_all_names_every_failure_at_once() -> None:
     with pytest.raises(ConformanceError) as failure:
         check_all("local://StartsAnew")
     text = str(failure.value)
-    assert text.startswith("local://StartsAnew: 2 of 20 checks fail")
+    assert text.startswith("local://StartsAnew: 2 of 23 checks fail")
     assert "\n- pickling_continues_the_episode: " in text
     assert "\n- deepcopy_continues_the_episode: " in text
 
@@ -266,96 +345,6 @@ def test_checks_leave_the_global_generators_alone() -> None:
     before = global_rngs()
     check_all("envweave/LineWorld-v0")
     assert global_rngs() == before
-
-
-# The plug-in, in a pytest of its own.
-
-OWN_TEST = "def test_own():\n    assert True\n"
-MODULE = """
-import multiprocessing
-import random
-import gymnasium as gym
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-
-class Dicey(CartPoleEnv):
-    def step(self, action):
-        random.random()
-        return super().step(action)
-
-IN_A_FRESH_PROCESS = multiprocessing.parent_process() is not None
-
-class Placed(CartPoleEnv):
-    def step(self, action):
-        observation, reward, *rest = super().step(action)
-        return observation, reward + IN_A_FRESH_PROCESS, *rest
-
-gym.register("theirs/Dicey-v0", entry_point="theirs:Dicey", max_episode_steps=50)
-gym.register("theirs/Placed-v0", entry_point="theirs:Placed", max_episode_steps=50)
-"""
-
-
-def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-
-
-def outcomes(run: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """Outcome by name of every line that ``-v`` prints for an item."""
-    items = [line.split() for line in run.stdout.splitlines() if "::" in line and line.endswith("%]")]
-    return {words[0]: words[1] for words in items}
-
-
-def test_plug_in_runs_the_kit_alone_on_any_id(tmp_path: Path) -> None:
-    (tmp_path / "test_own.py").write_text(OWN_TEST)
-    (tmp_path / "theirs.py").write_text(MODULE)
-    ids = ["envweave/LineWorld-v0", "CartPole-v1", "theirs:theirs/Dicey-v0", "envweave/KuhnPoker-v0"]
-    run = pytest_in(tmp_path, "-v", *(f"--envweave-id={env_id}" for env_id in ids))
-    found = outcomes(run)
-    assert len(found) == 3 * len(GYM_CHECKS) + len(GAME_CHECKS), run.stdout
-    failed = [name for name, outcome in found.items() if outcome == "FAILED"]
-    assert failed == ["envweave::theirs:theirs/Dicey-v0::global_rngs_untouched"], run.stdout
-    assert found["envweave::CartPole-v1::stream_is_well_formed"] == "PASSED"
-    assert found["envweave::envweave/KuhnPoker-v0::game_stream_is_well_formed"] == "PASSED"
-    assert "theirs:theirs/Dicey-v0 (gym): step() draws from or seeds the global generator" in run.stdout
-    assert run.returncode == 1
-
-
-def test_plug_in_runs_paths_that_are_given_as_well(tmp_path: Path) -> None:
-    (tmp_path / "test_own.py").write_text(OWN_TEST)
-    only = "test_own or pickling"
-    run = pytest_in(tmp_path, "-v", "-k", only, "--envweave-id=envweave/Echo-v0", "test_own.py")
-    assert outcomes(run) == {
-        "test_own.py::test_own": "PASSED",
-        "envweave::envweave/Echo-v0::pickling_continues_the_episode": "PASSED",
-    }
-    assert run.returncode == 0, run.stdout
-
-
-def test_plug_in_tries_fresh_processes_when_there_is_time(tmp_path: Path) -> None:
-    (tmp_path / "theirs.py").write_text(MODULE)
-    arguments = ["-v", "-k", "async", "--envweave-id=theirs:theirs/Placed-v0"]
-    name = "envweave::theirs:theirs/Placed-v0::async_equals_single"
-    assert outcomes(pytest_in(tmp_path, *arguments)) == {name: "PASSED"}
-    run = pytest_in(tmp_path, *arguments, "--envweave-slow")
-    assert outcomes(run) == {name: "FAILED"}
-    assert "row 0 of AsyncVectorEnv (spawn)" in run.stdout
-
-
-def test_plug_in_says_in_one_line_that_there_is_no_such_id(tmp_path: Path) -> None:
-    run = pytest_in(tmp_path, "--envweave-id=envweave/Ecko-v0")
-    lines = [line for line in run.stdout.splitlines() if "is called 'envweave/Ecko-v0'" in line]
-    assert len(lines) == 1, run.stdout
-    assert "envweave/Echo-v0" in lines[0]
-    assert "Traceback" not in run.stdout
-    assert run.returncode not in (0, 1)
-
-
-def test_plug_in_loads_nothing_of_the_kit_unless_asked(tmp_path: Path) -> None:
-    parts = ["suite", "runs", "subject", "traces", "gym_checks", "game_checks"]
-    loaded = f"[p for p in {parts} if f'envweave_gym.testing.{{p}}' in sys.modules]"
-    (tmp_path / "test_own.py").write_text(f"import sys\n\ndef test_own():\n    assert {loaded} == []\n")
-    run = pytest_in(tmp_path, "-q")
-    assert run.returncode == 0, run.stdout
 
 
 def test_global_generator_of_torch_is_watched() -> None:

@@ -73,6 +73,15 @@ class TestABadCall:
             vector.step(deltas(1, 50))
         assert steps(vector) == [0, 0]
 
+    @pytest.mark.parametrize("actions", [None, 5, "ab", ["a"], ["a", 5], ["a", "\ud800"]], ids=repr)
+    def test_with_texts_moves_no_row(self, how: str, actions: Any) -> None:
+        env = ew.make(ECHO, num_envs=2, vectorization_mode=how)
+        env.reset(seed=0)
+        with pytest.raises(ew.InvalidAction, match=f"{ECHO}: action"):
+            env.step(actions)
+        assert steps(env) == [0, 0]
+        env.close()
+
     def test_takes_any_iterator_of_actions(self, how: str) -> None:
         env = ew.make(ECHO, num_envs=2, vectorization_mode=how)
         env.reset(seed=0)

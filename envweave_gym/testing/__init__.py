@@ -40,6 +40,10 @@ from envweave_gym.testing.seed_checks import (
     check_same_seed_same_trace,
     check_unseeded_resets,
 )
+from envweave_gym.testing.side_effect_checks import (
+    check_observations_stay_as_given,
+    check_render_changes_nothing,
+)
 from envweave_gym.testing.stream_checks import check_stream_is_well_formed
 from envweave_gym.testing.subject import ConformanceError, NotApplicable, Subject, subject_of
 from envweave_gym.testing.vector_checks import (
@@ -47,6 +51,7 @@ from envweave_gym.testing.vector_checks import (
     check_autoreset_equals_single,
     check_vector_equals_single,
 )
+from envweave_gym.testing.vector_misuse_checks import check_vectors_refuse_misuse
 
 __all__ = [
     "GAME_CHECKS",
@@ -70,11 +75,13 @@ __all__ = [
     "check_gymnasium_api",
     "check_invalid_actions_change_nothing",
     "check_max_cycles",
+    "check_observations_stay_as_given",
     "check_parallel_api",
     "check_parallel_seeds",
     "check_passive_api",
     "check_pickling_continues_the_episode",
     "check_random_actions_never_raise",
+    "check_render_changes_nothing",
     "check_render_modes",
     "check_same_seed_same_trace",
     "check_spec_survives_json",
@@ -83,6 +90,7 @@ __all__ = [
     "check_unknown_arguments_are_refused",
     "check_unseeded_resets",
     "check_vector_equals_single",
+    "check_vectors_refuse_misuse",
     "checks_of",
     "subject_of",
 ]

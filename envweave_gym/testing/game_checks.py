@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import math
 import warnings
 from collections import defaultdict
 from collections.abc import Generator
@@ -13,10 +12,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from gymnasium.utils.env_checker import data_equivalence
+import numpy as np
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from envweave_gym.faults import InvalidArgument
+from envweave_gym.testing.misuse_checks import expect_finite_rewards
 from envweave_gym.testing.seed_checks import MANY_SEEDS
 from envweave_gym.testing.subject import (
     Form,
@@ -27,14 +27,25 @@ from envweave_gym.testing.subject import (
     translated,
     without_warnings,
 )
-from envweave_gym.testing.traces import AECPlayer, Moment, Player, brief
+from envweave_gym.testing.traces import AECPlayer, Moment, Player, brief, same
 
 PETTINGZOO_ADVICE = (
     "Observation is not a NumPy array",
     "Observation space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete",
     "Action space for each agent probably should be gymnasium.spaces.box or gymnasium.spaces.discrete",
+    "We recommend agents to be named in the format <descriptor>_<number>",
+    "Observation is a single number",
+    "Observation numpy array is all zeros",
+    "Agent's minimum observation space value is -infinity",
+    "Agent's maximum observation space value is infinity",
+    "Agents have different observation space sizes",
+    "The class of observation spaces is different between two agents",
+    "Observations are different shapes",
+    "Observations have different number of dimensions",
 )
-"""What PettingZoo says of every Dict or text space; only its own environments are excepted by name."""
+"""What PettingZoo says of games that are as good as others, and of some of its own if they were not excepted
+by name: Dict and text spaces, agents called ``north`` and ``south``, one number to be seen, an empty board,
+a box without bounds, agents who see unlike things."""
 
 CYCLES = 100
 MAX_CYCLES = 4
@@ -64,6 +75,7 @@ def check_aec_api(subject: Subject) -> None:
     """PettingZoo's ``api_test``."""
     form = subject.stack("aec")
     with form.open() as player, _quietly(form, "api_test"):
+        expect_finite_rewards(form)
         _tests().api_test(player.env, num_cycles=CYCLES)
 
 
@@ -71,6 +83,7 @@ def check_parallel_api(subject: Subject) -> None:
     """PettingZoo's ``parallel_api_test``."""
     form = subject.stack("parallel")
     with form.open() as player, _quietly(form, "parallel_api_test"):
+        expect_finite_rewards(form)
         _tests().parallel_api_test(player.env, num_cycles=CYCLES)
 
 
@@ -79,6 +92,7 @@ def check_aec_seeds(subject: Subject) -> None:
     subject.needs_determinism()
     form = subject.stack("aec")
     with _quietly(form, "seed_test"):
+        expect_finite_rewards(form)
         _tests().seed_test(form.make, num_cycles=CYCLES)
 
 
@@ -87,6 +101,7 @@ def check_parallel_seeds(subject: Subject) -> None:
     subject.needs_determinism()
     form = subject.stack("parallel")
     with _quietly(form, "parallel_seed_test"):
+        expect_finite_rewards(form)
         _tests().parallel_seed_test(form.make, num_cycles=CYCLES)
 
 
@@ -172,10 +187,10 @@ def check_aec_and_parallel_agree(subject: Subject) -> None:
             (acted, earned), (acted_too, earned_too) = (_totals(player, seed) for player in (turns, rounds))
             what = f"{subject.name}, seed {seed}: the AEC and the parallel form"
             advice = "make one form from the other (TurnBasedParallel, parallel_to_aec)"
-            if not data_equivalence(acted, acted_too):
+            if not same(acted, acted_too):
                 refuse(f"{what} let agents act {brief(acted)} and {brief(acted_too)}", advice)
             for agent in {*earned, *earned_too}:
-                if not math.isclose(earned[agent], earned_too[agent], rel_tol=1e-6, abs_tol=1e-9):
+                if not np.isclose(earned[agent], earned_too[agent], rtol=1e-6, atol=1e-9, equal_nan=True):
                     refuse(f"{what} pay {agent} {earned[agent]} and {earned_too[agent]}", advice)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -14,7 +11,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import env_render_passive_checker
 from gymnasium.wrappers import PassiveEnvChecker
 
+from envweave_gym.testing.misuse_checks import expect_finite_rewards
 from envweave_gym.testing.seed_checks import MOVES, SEED, expect_same
+from envweave_gym.testing.side_effect_checks import no_window
 from envweave_gym.testing.subject import Form, NotApplicable, Subject, expected, translated, without_warnings
 from envweave_gym.testing.traces import first_episode, plain, player_of
 
@@ -35,6 +34,7 @@ def check_gymnasium_api(subject: Subject) -> None:
         ignored = GYMNASIUM_ADVICE if form.unwrapped else (*GYMNASIUM_ADVICE, OF_THE_STACK)
         what = f"{form.label}: Gymnasium's check_env"
         with form.open() as player, translated(f"{what} fails"), without_warnings(what, ignored):
+            expect_finite_rewards(form)
             check_env(player.env, skip_render_check=True, skip_close_check=True)
 
 
@@ -94,7 +94,7 @@ def _render(form: Form, mode: str) -> str | None:
     what = f"{form.label}: render_mode={mode!r}"
     with translated(f"{what} fails", "render() must answer after reset() and after step()"):
         try:
-            with _no_window(), without_warnings(what), form.open(render_mode=mode) as player:
+            with no_window(), without_warnings(what), form.open(render_mode=mode) as player:
                 player.reset(SEED)
                 env_render_passive_checker(player.env)
                 player.move()
@@ -102,17 +102,3 @@ def _render(form: Form, mode: str) -> str | None:
         except DependencyNotInstalled as error:
             return f"{what} needs what is not installed: {error}"
     return None
-
-
-@contextmanager
-def _no_window() -> Generator[None]:
-    """Let pygame draw where no screen is."""
-    before = os.environ.get("SDL_VIDEODRIVER")
-    os.environ["SDL_VIDEODRIVER"] = "dummy"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SDL_VIDEODRIVER"]
-        else:
-            os.environ["SDL_VIDEODRIVER"] = before

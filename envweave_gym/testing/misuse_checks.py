@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.spaces import Space
 
 from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
@@ -21,7 +22,7 @@ STRANGE_ARGUMENT = "no_such_argument"
 
 
 def check_random_actions_never_raise(subject: Subject) -> None:
-    """Any action of the action space is answered, with an observation of the observation space."""
+    """Any action is answered, with an observation of the observation space and a reward that is a number."""
     for form in subject.forms():
         with form.open() as player:
             for seed in range(5):
@@ -42,6 +43,22 @@ def _move(form: Form, player: Player, seed: int, number: int) -> None:
         if observation not in space:
             what = f"{form.label}: seed {seed}, move {number}: observation {brief(observation)}"
             refuse(f"{what} is not in {space}", "widen observation_space or keep to it")
+    _expect_finite(f"{form.label}: seed {seed}, move {number}", moment.reward)
+
+
+def expect_finite_rewards(form: Form) -> None:
+    """Fail where NaN or infinity is paid, ahead of a test that would call that a difference."""
+    with form.open() as player:
+        for number, moment in enumerate(player.play(SEED, MOVES)):
+            _expect_finite(f"{form.label}: seed {SEED}, move {number}", moment.reward)
+
+
+def _expect_finite(where: str, reward: Any) -> None:
+    rewards: dict[str, Any] = reward if isinstance(reward, dict) else {"": reward}
+    for agent, one in rewards.items():
+        if not np.isfinite(np.asarray(one, float)).all():
+            paid = f"the reward of {agent} is" if agent else "the reward is"
+            refuse(f"{where}: {paid} {brief(one)}", "a reward is a finite number")
 
 
 def _observed(player: Player, observation: Any) -> list[tuple[Space[Any], Any]]:
@@ -73,21 +90,22 @@ def _invalid_actions(player: Player) -> list[tuple[str, Any]]:
     """Steps that must be refused now, and what is wrong with each."""
     env = player.env
     if isinstance(player, GymPlayer):
-        return [(f"step({brief(bad)})", bad) for bad in _outside(env.action_space)]
+        return [(f"step({brief(bad)})", bad) for bad in outside(env.action_space)]
     if isinstance(player, AECPlayer):
         agent = env.agent_selection
         leaving = env.terminations[agent] or env.truncations[agent]
-        wrong = NOT_ACTIONS[1:] if leaving else _outside(env.action_space(agent))
+        wrong = NOT_ACTIONS[1:] if leaving else outside(env.action_space(agent))
         return [(f"step({brief(bad)}) of {agent}", bad) for bad in wrong]
     assert isinstance(player, ParallelPlayer)
     agents = [agent for agent in env.agents if player.asks(agent)]
     good = {agent: env.action_space(agent).sample() for agent in agents}
-    bad = [{**good, agents[0]: wrong} for wrong in _outside(env.action_space(agents[0]))]
+    bad = [{**good, agents[0]: wrong} for wrong in outside(env.action_space(agents[0]))]
     absent = {agent: action for agent, action in good.items() if agent != agents[0]}
     return [(f"step({brief(actions)})", actions) for actions in (*bad, absent, {**good, "nobody_99": 0})]
 
 
-def _outside(space: Space[Any]) -> list[Any]:
+def outside(space: Space[Any]) -> list[Any]:
+    """What is no action of this space."""
     return [value for value in NOT_ACTIONS if not space.contains(value)]
 
 

@@ -1,93 +1,52 @@
-"""The lists of all checks, and running those that fit an environment."""
+"""The lists of all checks, and running those that fit an environment.
+
+A check is listed by being written: a function ``check_…`` in a module whose name says for what kind it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from envweave_gym.testing.game_checks import (
-    check_aec_and_parallel_agree,
-    check_aec_api,
-    check_aec_seeds,
-    check_game_render_modes,
-    check_max_cycles,
-    check_parallel_api,
-    check_parallel_seeds,
+from envweave_gym.testing import (
+    game_checks,
+    game_stream_checks,
+    gym_checks,
+    misuse_checks,
+    seed_checks,
+    side_effect_checks,
+    stream_checks,
+    vector_checks,
+    vector_misuse_checks,
 )
-from envweave_gym.testing.game_stream_checks import check_game_stream_is_well_formed
-from envweave_gym.testing.gym_checks import (
-    check_gymnasium_api,
-    check_passive_api,
-    check_render_modes,
-    check_spec_survives_json,
-)
-from envweave_gym.testing.misuse_checks import (
-    check_bad_seeds_are_refused,
-    check_close_twice,
-    check_invalid_actions_change_nothing,
-    check_random_actions_never_raise,
-    check_step_needs_reset,
-    check_unknown_arguments_are_refused,
-)
-from envweave_gym.testing.seed_checks import (
-    check_deepcopy_continues_the_episode,
-    check_different_seeds_differ,
-    check_global_rngs_untouched,
-    check_pickling_continues_the_episode,
-    check_same_seed_same_trace,
-    check_unseeded_resets,
-)
-from envweave_gym.testing.stream_checks import check_stream_is_well_formed
 from envweave_gym.testing.subject import ConformanceError, NotApplicable, Subject, subject_of
-from envweave_gym.testing.vector_checks import (
-    check_async_equals_single,
-    check_autoreset_equals_single,
-    check_vector_equals_single,
-)
 
 Check = Callable[[Subject], Any]
 PASSED = "passed"
 
-SHARED_CHECKS: list[Check] = [
-    check_same_seed_same_trace,
-    check_different_seeds_differ,
-    check_unseeded_resets,
-    check_global_rngs_untouched,
-    check_pickling_continues_the_episode,
-    check_deepcopy_continues_the_episode,
-    check_random_actions_never_raise,
-    check_invalid_actions_change_nothing,
-    check_step_needs_reset,
-    check_bad_seeds_are_refused,
-    check_unknown_arguments_are_refused,
-    check_close_twice,
-]
+
+def _checks_in(*modules: ModuleType) -> list[Check]:
+    """The checks that are written in these modules, in the order in which they stand there."""
+    found = [(module, name, value) for module in modules for name, value in vars(module).items()]
+    return [
+        value
+        for module, name, value in found
+        if name.startswith("check_") and value.__module__ == module.__name__
+    ]
+
+
+SHARED_CHECKS = _checks_in(seed_checks, side_effect_checks, misuse_checks)
 """The checks of both kinds."""
 
-GYM_CHECKS: list[Check] = [
-    check_gymnasium_api,
-    check_passive_api,
-    check_spec_survives_json,
+GYM_CHECKS = [
+    *_checks_in(gym_checks),
     *SHARED_CHECKS,
-    check_stream_is_well_formed,
-    check_vector_equals_single,
-    check_autoreset_equals_single,
-    check_async_equals_single,
-    check_render_modes,
+    *_checks_in(stream_checks, vector_checks, vector_misuse_checks),
 ]
 """Every check of a Gymnasium environment."""
 
-GAME_CHECKS: list[Check] = [
-    check_aec_api,
-    check_parallel_api,
-    check_aec_seeds,
-    check_parallel_seeds,
-    check_max_cycles,
-    *SHARED_CHECKS,
-    check_aec_and_parallel_agree,
-    check_game_stream_is_well_formed,
-    check_game_render_modes,
-]
+GAME_CHECKS = [*_checks_in(game_checks), *SHARED_CHECKS, *_checks_in(game_stream_checks)]
 """Every check of a PettingZoo environment."""
 
 

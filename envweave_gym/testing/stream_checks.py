@@ -81,7 +81,7 @@ def _check_step(where: str, moment: Moment, before: int, turn: int) -> int:
     acts = [event.data for event in stream.of_kind(EventKind.ACT)]
     demand(acts == [{"action": jsonable(moment.acted)}], where, "one act event holds the action", acts)
     rewards = [event.data for event in stream.of_kind(EventKind.REWARD)]
-    due = [{"reward": float(moment.reward)}] if moment.reward else []
+    due = [{"reward": jsonable(float(moment.reward))}] if moment.reward else []
     demand(rewards == due, where, "one reward event holds the reward, none a reward of 0", rewards)
     _only(where, events, (EventKind.EPISODE_START,), "a step starts no episode")
     body = events[:-1] if over else events

@@ -82,6 +82,11 @@ class Subject:
         """The full registered ID that the name means; ``None`` where it means none, as a local name does."""
         return resolve(self.name)
 
+    @property
+    def called(self) -> str:
+        """What its errors must call it: its ID or local name; nothing, where it has neither."""
+        return self.env_id or (self.name if self.name.startswith("local://") else "")
+
     def stack(self, api: Api = "gym") -> Form:
         """The environment as users hold it, with everything around it."""
         if api not in self.apis:

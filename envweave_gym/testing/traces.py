@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Space
-from gymnasium.utils.env_checker import data_equivalence
+from numpy.typing import NDArray
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.stream import AGENT, Stream
@@ -92,6 +92,10 @@ class Player:
         """Start with ``seed`` and play on."""
         return [self.reset(seed), *self.go_on(moves, before_each)]
 
+    def observed(self) -> dict[str, Any]:
+        """What every agent observes now, as the environment handed it out and not a copy."""
+        raise NotImplementedError
+
     def finish(self, most: int = 2000) -> bool:
         """Play the episode to its end; whether it has one within so many moves."""
         for _ in range(most):
@@ -111,14 +115,18 @@ class GymPlayer(Player):
     """Plays a ``gymnasium.Env``."""
 
     def _reset(self, seed: int | None) -> Moment:
-        observation, info = self.env.reset(seed=seed)
-        return Moment(None, observation, info=info)
+        self._seen, info = self.env.reset(seed=seed)
+        return Moment(None, self._seen, info=info)
 
     def _move(self) -> Moment:
         self.acted = self._sampler.sample(self.env.action_space)
-        observation, reward, terminated, truncated, info = self.env.step(self.acted)
+        self._seen, reward, terminated, truncated, info = self.env.step(self.acted)
         self.over = bool(terminated or truncated)
-        return Moment(self.acted, observation, reward, terminated, truncated, info)
+        return Moment(self.acted, self._seen, reward, terminated, truncated, info)
+
+    def observed(self) -> dict[str, Any]:
+        """The one observation."""
+        return {AGENT: self._seen}
 
 
 class AECPlayer(Player):
@@ -141,6 +149,10 @@ class AECPlayer(Player):
         self.over = not self.env.agents
         return Moment(self.acted, *seen)
 
+    def observed(self) -> dict[str, Any]:
+        """What everybody who has not left would see."""
+        return {agent: self.env.observe(agent) for agent in self.env.agents}
+
 
 class ParallelPlayer(Player):
     """Plays a ``pettingzoo.ParallelEnv``; those whom the stream does not ask do not act."""
@@ -154,6 +166,10 @@ class ParallelPlayer(Player):
         self._seen, rewards, terminated, truncated, self.infos = self.env.step(self.acted)
         self.over = not self.env.agents
         return Moment(self.acted, self._seen, rewards, terminated, truncated, self.infos)
+
+    def observed(self) -> dict[str, Any]:
+        """What the last reset or step has shown."""
+        return self._seen
 
     def asks(self, agent: str) -> bool:
         """Whether the agent must act now."""
@@ -193,12 +209,35 @@ def first_difference(one: Sequence[Moment], other: Sequence[Moment]) -> str | No
     """Where two traces part, in words; ``None`` where they do not."""
     for number, (a, b) in enumerate(zip(one, other, strict=False)):
         for name, mine, yours in zip(Moment._fields, a, b, strict=True):
-            if not data_equivalence(mine, yours, exact=True):
+            if not same(mine, yours):
                 where, x, y = _narrowed(name, mine, yours)
                 return f"at move {number} {where} is {brief(x)} in one and {brief(y)} in the other"
     if len(one) != len(other):
         return f"one ends after {len(one)} moves, the other after {len(other)}"
     return None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal and of one type; one NaN is as another."""
+    if type(one) is not type(other):
+        return False
+    match one:
+        case dict():
+            return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        case list() | tuple():
+            return len(one) == len(other) and all(map(same, one, other))
+        case np.ndarray():
+            return one.dtype == other.dtype and _same_arrays(one, other)
+        case float() | np.inexact():
+            return bool(one == other or (np.isnan(one) and np.isnan(other)))
+        case _:
+            return bool(one == other)
+
+
+def _same_arrays(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype == object:
+        return one.shape == other.shape and all(map(same, one.flat, other.flat))
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
 
 
 def _narrowed(where: str, one: Any, other: Any) -> tuple[str, Any, Any]:
@@ -212,7 +251,7 @@ def _narrowed(where: str, one: Any, other: Any) -> tuple[str, Any, Any]:
         inner = [(f"{where}[{key!r}]", one[key], other[key]) for key in one]
     elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
         inner = [(f"{where}[{i}]", *pair) for i, pair in enumerate(zip(one, other, strict=True))]
-    differing = (_narrowed(*item) for item in inner if not data_equivalence(item[1], item[2], exact=True))
+    differing = (_narrowed(*item) for item in inner if not same(item[1], item[2]))
     return next(differing, (where, one, other))
 
 

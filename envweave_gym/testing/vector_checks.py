@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 from gymnasium import Env, Space
 from gymnasium.error import CustomSpaceError
+from gymnasium.spaces import Dict, Text, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, create_shared_memory, iterate
 
-from envweave_gym.faults import InvalidArgument
+from envweave_gym.spaces import Unicode
 from envweave_gym.stream import Stream, stream_of
 from envweave_gym.testing.seed_checks import SEED, expect_same
 from envweave_gym.testing.subject import NotApplicable, Subject, translated
 from envweave_gym.testing.traces import Moment, Sampler, Trace
 
 ADVICE = "leave resetting to envweave_gym.Autoreset"
+SAME_DRAWS = "draw the same from one seed, and reset at the same steps"
+NO_TEXT = "Gymnasium's Text comes back as '000…' from shared memory: make that space an envweave_gym.Unicode"
 BESIDE = "see that one environment can live beside another"
-IN_TURN = "vectorization_mode='sync'"
-"""What a native vector form says that cannot do with these arguments: these environments go in turn."""
 
 ROWS, MOVES, LIMIT = 3, 30, 7
 """So many environments, moves, and steps an episode: enough for several boundaries in every row."""
@@ -31,6 +32,8 @@ ROWS, MOVES, LIMIT = 3, 30, 7
 AnyVector = VectorEnv[Any, Any, Any]
 Script = Sequence[Sequence[Any]]
 """The actions of every row."""
+Disturb = Callable[[AnyVector, Sequence[Any] | None], None]
+"""Called before the reset, without actions, and before every step with those that are next."""
 
 
 def check_vector_equals_single(subject: Subject) -> None:
@@ -39,7 +42,7 @@ def check_vector_equals_single(subject: Subject) -> None:
     Observations, rewards, ends and streams, of what ``make(num_envs=…)`` gives and of ``SyncVectorEnv``.
     """
     subject.needs_determinism()
-    usual = _vector_form(subject)
+    usual = usual_vector(subject)
     for mode in AutoresetMode:
         vector = partial(usual, autoreset_mode=mode.value, max_steps=LIMIT)
         _expect_rows(subject, vector, mode, LIMIT, MOVES, f"the vector form ({mode.value})")
@@ -49,42 +52,48 @@ def check_vector_equals_single(subject: Subject) -> None:
     _expect_rows(subject, usual, AutoresetMode.NEXT_STEP, None, 110, "the vector form as it is")
 
 
-def _vector_form(subject: Subject) -> Callable[..., AnyVector]:
-    """What makes the vector form, in turn where the native one refuses these arguments and says so."""
+def usual_vector(subject: Subject) -> Callable[..., AnyVector]:
+    """What makes the vector form."""
     build = partial(subject.make, num_envs=ROWS)
     with translated(f"{subject.name}: make(num_envs={ROWS}) fails", BESIDE):
-        try:
-            build().close()
-        except InvalidArgument as refusal:
-            if IN_TURN not in str(refusal):
-                raise
-            return partial(build, vectorization_mode="sync")
+        build().close()
     return build
 
 
 def check_async_equals_single(subject: Subject) -> None:
     """``AsyncVectorEnv`` gives what single environments give, under every start method of the subject."""
     subject.needs_determinism()
+    sets = async_options(subject)
+    if not sets:
+        raise NotApplicable(f"none of the start methods {', '.join(subject.start_methods)} can be used here")
+    one = partial(subject.make, max_steps=LIMIT)
+    for options in sets:
+        advice = NO_TEXT if options["shared_memory"] and _has_text(_seen(subject)) else SAME_DRAWS
+        build = partial(AsyncVectorEnv, [one] * 2, **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
+            form = f"AsyncVectorEnv ({options['context']})"
+            _expect_rows(subject, build, AutoresetMode.NEXT_STEP, LIMIT, 12, form, rows=2, advice=advice)
+
+
+def async_options(subject: Subject) -> list[dict[str, Any]]:
+    """The arguments of ``AsyncVectorEnv``, for every start method of the subject that can be used here."""
     methods = [one for one in subject.start_methods if one in multiprocessing.get_all_start_methods()]
     if subject.name.startswith("local://"):
         methods = [one for one in methods if one == "fork"]
-    if not methods:
-        raise NotApplicable(f"none of the start methods {', '.join(subject.start_methods)} can be used here")
+    shared = _can_share(_seen(subject))
+    return [{"context": method, "shared_memory": shared} for method in methods]
+
+
+def _seen(subject: Subject) -> Space[Any]:
     with subject.stack().open() as player:
-        shared = _can_share(player.env.observation_space)
-    one = partial(subject.make, max_steps=LIMIT)
-    for method in methods:
-        build = partial(AsyncVectorEnv, [one] * 2, context=method, shared_memory=shared)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
-            form = f"AsyncVectorEnv ({method})"
-            _expect_rows(subject, build, AutoresetMode.NEXT_STEP, LIMIT, 12, form, rows=2)
+        return player.env.observation_space
 
 
 def check_autoreset_equals_single(subject: Subject) -> None:
     """``make(autoreset=True)``: the step after the end is the next reset, with reward 0, and says so."""
     subject.needs_determinism()
-    script = _script(subject, 1)
+    script = script_of(subject, 1)
     expected = _single(subject, script[0], SEED, AutoresetMode.NEXT_STEP, LIMIT)
     with translated(f"{subject.name}: make(autoreset=True) fails", ADVICE):
         env = subject.make(max_steps=LIMIT, autoreset=True)
@@ -106,7 +115,13 @@ def _can_share(space: Space[Any]) -> bool:
     return True
 
 
-def _script(subject: Subject, rows: int, moves: int = MOVES) -> list[list[Any]]:
+def _has_text(space: Space[Any]) -> bool:
+    """Whether a part of it is Gymnasium's own text space."""
+    parts = space.values() if isinstance(space, Dict) else space if isinstance(space, Tuple) else ()
+    return any(map(_has_text, parts)) or (isinstance(space, Text) and not isinstance(space, Unicode))
+
+
+def script_of(subject: Subject, rows: int, moves: int = MOVES) -> list[list[Any]]:
     """Sampled actions for every row."""
     with subject.stack().open() as player:
         space = player.env.action_space
@@ -122,15 +137,16 @@ def _expect_rows(
     moves: int,
     form: str,
     rows: int = ROWS,
+    advice: str = SAME_DRAWS,
 ) -> None:
     __tracebackhide__ = True
-    script = _script(subject, rows, moves)
+    script = script_of(subject, rows, moves)
     with translated(f"{subject.name}: {form} fails", BESIDE):
-        told = _vector(build, script, mode)
+        told = play_vector(build, script, mode)
     for row, actions in enumerate(script):
         expected = _single(subject, actions, SEED + row, mode, limit)
         what = f"{subject.name}: row {row} of {form} is not as the single environment with seed {SEED + row}"
-        expect_same(expected, told[row], what, "draw the same from one seed, and reset at the same steps")
+        expect_same(expected, told[row], what, advice)
 
 
 def _single(
@@ -187,16 +203,22 @@ def _as_row(space: Space[Any], observation: Any) -> Any:
     return next(iter(iterate(batch_space(space, 1), batch)))
 
 
-def _vector(build: Callable[[], AnyVector], script: Script, mode: AutoresetMode) -> list[Trace]:
+def play_vector(
+    build: Callable[[], AnyVector], script: Script, mode: AutoresetMode, before_each: Disturb | None = None
+) -> list[Trace]:
     """What every row of a vector says."""
     env = build()
     finished = False
     try:
         rows = range(len(script))
         traces: list[Trace] = [[] for _ in rows]
+        if before_each is not None:
+            before_each(env, None)
         _read_openings(env, traces, env.reset(seed=SEED), rows)
         for actions in zip(*script, strict=True):
-            results = env.step(_batched(env.single_action_space, actions))
+            if before_each is not None:
+                before_each(env, actions)
+            results = env.step(batched(env.single_action_space, actions))
             _read_step(env, traces, actions, results)
             over = np.logical_or(results[2], results[3])
             if mode is AutoresetMode.DISABLED and over.any():
@@ -211,7 +233,8 @@ def _vector(build: Callable[[], AnyVector], script: Script, mode: AutoresetMode)
             env.close()
 
 
-def _batched(space: Space[Any], actions: Sequence[Any]) -> Any:
+def batched(space: Space[Any], actions: Sequence[Any]) -> Any:
+    """Actions of ``space`` as a vector takes them."""
     return concatenate(space, actions, create_empty_array(space, len(actions)))
 
 

@@ -1,0 +1,115 @@
+"""Looking changes nothing, and what was given stays as it was: checks for every kind of environment."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+from numpy.typing import NDArray
+
+from envweave_gym.testing.seed_checks import MOVES, SEED, expect_same
+from envweave_gym.testing.subject import Form, NotApplicable, Subject, refuse, translated
+from envweave_gym.testing.traces import Player, brief, same
+
+FRESH = "return fresh arrays at every step, and to every agent its own (observation.copy())"
+
+
+def check_observations_stay_as_given(subject: Subject) -> None:
+    """An observation keeps its value when the game goes on, and shares no array with another agent's.
+
+    Who learns keeps observations: one that is written to later is another one than was acted upon.
+    """
+    for form in subject.forms():
+        kept: list[tuple[str, Any, Any]] = []
+
+        def look(player: Player, form: Form = form, kept: list[tuple[str, Any, Any]] = kept) -> None:
+            seen = player.observed()
+            _expect_apart(form, seen)
+            kept.extend((agent, given, copy.deepcopy(given)) for agent, given in seen.items())
+
+        with form.open() as player:
+            player.play(SEED, MOVES, before_each=look)
+        for agent, given, was in kept:
+            if not same(given, was):
+                what = f"{form.label}: the observation {brief(was)} of {agent} was rewritten in place later"
+                refuse(f"{what}, and is {brief(given)} now", FRESH)
+
+
+def _expect_apart(form: Form, seen: Mapping[str, Any]) -> None:
+    __tracebackhide__ = True
+    for (agent, mine), (other, yours) in combinations(seen.items(), 2):
+        if any(np.shares_memory(a, b) for a in _writeable(mine) for b in _writeable(yours)):
+            refuse(f"{form.label}: the observations of {agent} and {other} share one array", FRESH)
+
+
+def _writeable(observation: Any) -> Iterator[NDArray[Any]]:
+    """The arrays in an observation that can be written to."""
+    if isinstance(observation, np.ndarray):
+        if observation.flags.writeable:
+            yield observation
+    elif isinstance(observation, Mapping):
+        for inner in observation.values():
+            yield from _writeable(inner)
+    elif isinstance(observation, tuple | list):
+        for inner in observation:
+            yield from _writeable(inner)
+
+
+def check_render_changes_nothing(subject: Subject) -> None:
+    """An episode that is drawn before every move is as one that nobody looks at, in every render mode.
+
+    ``human`` is left out where there is another mode: it takes as long as people need to watch.
+    """
+    subject.needs_determinism()
+    tried = [_expect_only_read(form, mode) for form in subject.stacks() for mode in _modes(form)]
+    if not any(tried):
+        raise NotApplicable(f"{subject.name} has no render mode that can be tried here")
+
+
+def _modes(form: Form) -> list[str]:
+    with form.open() as player:
+        modes = [*(player.env.metadata.get("render_modes") or [])]
+    return [mode for mode in modes if mode != "human"] or modes
+
+
+def _expect_only_read(form: Form, mode: str) -> bool:
+    """Compare the two; whether what is needed to draw is installed."""
+    __tracebackhide__ = True
+    what = f"{form.label}: render_mode={mode!r}"
+    with form.open() as player:
+        unseen = player.play(SEED, MOVES)
+    with translated(f"{what} fails", "render() must answer after reset() and after step()"):
+        try:
+            with no_window(), warnings.catch_warnings(action="ignore"), form.open(render_mode=mode) as player:
+                drawn = player.play(SEED, MOVES, before_each=_render)
+        except DependencyNotInstalled:
+            return False
+    what = f"{what}: with rendering the episode goes another way than without"
+    expect_same(unseen, drawn, what, "let render() read the state, and neither change it nor draw numbers")
+    return True
+
+
+def _render(player: Player) -> None:
+    if not player.over:
+        player.env.render()
+
+
+@contextmanager
+def no_window() -> Generator[None]:
+    """Let pygame draw where no screen is."""
+    before = os.environ.get("SDL_VIDEODRIVER")
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SDL_VIDEODRIVER"]
+        else:
+            os.environ["SDL_VIDEODRIVER"] = before
