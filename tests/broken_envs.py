@@ -308,7 +308,7 @@ class MovesRowByRow(gym.vector.VectorWrapper):
         try:
             return super().step(actions)
         except InvalidAction:
-            if len(actions) == self.num_envs:
+            if actions is not None and len(actions) == self.num_envs:
                 super().step(np.zeros(self.num_envs, np.int64))
             raise
 
