@@ -63,7 +63,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "catalog": "EnvCard cards",
-    "faults": "EnvweaveError Fault FaultKind FaultStorm InvalidAction InvalidArgument MissingExtra "
+    "faults": "AtCapacity EnvironmentCrashed EnvweaveError Fault FaultKind FaultStorm InvalidAction "
+    "InvalidArgument MissingExtra "
     "NotAvailable ResetNeeded SessionLost UnknownEnvironment",
     "ids": "make register",
     "multiagent.turn_based": "TurnBasedParallel",
@@ -82,6 +83,7 @@ _MODULES = ("examples", "testing")
 
 __all__ = [
     "AECStream",
+    "AtCapacity",
     "Autoreset",
     "Chat",
     "CodeQuality",
@@ -89,6 +91,7 @@ __all__ = [
     "Composite",
     "Emitter",
     "EnvCard",
+    "EnvironmentCrashed",
     "EnvweaveError",
     "Event",
     "EventKind",

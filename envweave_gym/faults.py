@@ -84,6 +84,14 @@ class SessionLost(EnvweaveError):
     """The session of a remote environment is gone, and ``on_fault="raise"`` asked to hear of it."""
 
 
+class EnvironmentCrashed(EnvweaveError):
+    """An environment elsewhere raised, and ``on_fault="raise"`` asked to hear of it; its episode is over."""
+
+
+class AtCapacity(EnvweaveError):
+    """The server has no room for another session."""
+
+
 class FaultStorm(EnvweaveError):
     """Too many faults in a row: something is wrong that trying again does not cure."""
 
@@ -125,7 +133,12 @@ _LASTING = (
     SystemExit,
     FaultStorm,
 )
-_KINDS = {TimeoutError: FaultKind.TIMEOUT, SessionLost: FaultKind.LOST, ConnectionError: FaultKind.LOST}
+_KINDS = {
+    TimeoutError: FaultKind.TIMEOUT,
+    SessionLost: FaultKind.LOST,
+    ConnectionError: FaultKind.LOST,
+    AtCapacity: FaultKind.CAPACITY,
+}
 
 
 def shown(value: object) -> str:

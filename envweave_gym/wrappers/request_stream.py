@@ -14,23 +14,21 @@ from envweave_gym.actions import REFUSED, admission
 from envweave_gym.arguments import check_faults, check_options
 from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import (
-    FAULTS_IN_A_ROW,
     REFUSALS,
     RESET_DEADLINE,
     Fault,
-    FaultStorm,
     InvalidAction,
     InvalidArgument,
     ResetNeeded,
     fault_of,
     shown,
 )
+from envweave_gym.losses import FaultCount, end_event, fault_event, lost_info
 from envweave_gym.protocols import layers, own_state
 from envweave_gym.seeding import Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import (
     AGENT,
-    UNNUMBERED,
     Emitter,
     Event,
     EventKind,
@@ -96,7 +94,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._episode, self._turn, self._seq = -1, 0, -1
         self._last: Any = None
         self._broken: Fault | None = None
-        self._faults_in_a_row = 0
+        self._faults = FaultCount(self.name)
         self._compile()
         if self._take is not None:
             self._take()
@@ -136,7 +134,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if self._take is not None:
             events += number(self._take(), 1)
         if self._broken is not None:
-            events += number([_fault_event(self._broken)], len(events))
+            events += number([fault_event(self._broken)], len(events))
         self._seq = seq = len(events) - 1
         info["stream"] = Stream((Request(seq, _ASK_ACT, AGENT, 0),), events)
         info["seq"] = seq
@@ -158,7 +156,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                     raise
                 fault = fault_of(error)
                 if not fault.retryable or time.monotonic() + pause > deadline:
-                    self._broken = self._count(fault)
+                    self._broken = self._faults.add(fault)
                     return placeholder(self.observation_space), {"fault": self._broken}
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
@@ -181,7 +179,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             self._live = False  # what the step has done is unknown, so the episode cannot go on
             if not self._truncates or not isinstance(error, _FAULTS):
                 raise
-            return self._lose(self._count(fault_of(error)), _ACT, admitted)
+            return self._lose(self._faults.add(fault_of(error)), _ACT, admitted)
         if self._truncates:
             self._last = observation
         self._turn = turn = self._turn + 1
@@ -210,9 +208,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """The last events of an episode, which is a good one unless the environment itself calls it lost."""
         self._live = False
         if isinstance(fault, Fault):
-            return number([_fault_event(self._count(fault)), _end_event(terminated, truncated)], first)
-        self._faults_in_a_row = 0
-        return number([_end_event(terminated, truncated)], first)
+            return number([fault_event(self._faults.add(fault)), end_event(terminated, truncated)], first)
+        self._faults.clear()
+        return number([end_event(terminated, truncated)], first)
 
     def _step_nowhere(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """A step without an episode: the one after a lost reset truncates, any other is refused."""
@@ -233,20 +231,10 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
         self._live, self._broken = False, None
         self._turn += 1
-        acted = Event(UNNUMBERED, kind, AGENT, None, {"action": admitted})
         own = () if self._take is None else self._take()
-        events = number([acted, *own, _fault_event(fault), _end_event(False, True)], self._seq + 1)
-        self._seq += len(events)
-        stream = Stream((Request(self._seq, _ASK_RESET, None, self._turn),), events)
-        return self._last, 0.0, False, True, {"fault": fault, "stream": stream, "seq": self._seq}
-
-    def _count(self, fault: Fault) -> Fault:
-        self._faults_in_a_row += 1
-        if self._faults_in_a_row >= FAULTS_IN_A_ROW:
-            raise FaultStorm(
-                f"{self.name}: {self._faults_in_a_row} faults in a row, the last: {fault.message}"
-            )
-        return fault
+        info = lost_info(fault, kind, admitted, seq=self._seq, turn=self._turn, own=own)
+        self._seq = info["seq"]
+        return self._last, 0.0, False, True, info
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
@@ -280,12 +268,3 @@ class LaunchedStream(RequestStream):
     def spec(self) -> Any:
         """The spec of the ID."""
         return self.unwrapped.spec
-
-
-def _fault_event(fault: Fault) -> Event:
-    data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
-    return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
-
-
-def _end_event(terminated: Any, truncated: Any) -> Event:
-    return Event(UNNUMBERED, _END, None, None, {"terminated": bool(terminated), "truncated": bool(truncated)})

@@ -1,0 +1,1 @@
+"""Where servers come from: each provider starts one and tells its address."""

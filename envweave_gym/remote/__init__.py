@@ -1,0 +1,1 @@
+"""Environments on a server, which behave as those in this process do."""

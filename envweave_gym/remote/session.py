@@ -1,0 +1,145 @@
+"""A session on a server, from the client's side: numbered calls, asked again until they are answered."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from envweave_gym.faults import SessionLost
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.errors import raise_refused
+from envweave_gym.remote.transport import HttpTransport, Transport, WebSocketBlocked, WebSocketTransport
+from envweave_gym.wire.messages import (
+    Answer,
+    Ask,
+    Close,
+    Create,
+    Refused,
+    Reply,
+    Reset,
+    Step,
+    encode,
+    read_reply,
+)
+from envweave_gym.wire.values import pack
+
+_DONE = ("EnvironmentCrashed", "FaultStorm")
+"""What a call that was done is refused with all the same."""
+
+_CLOSE_DEADLINE = 5.0
+_ATTEMPTS = 4
+_log = logging.getLogger(__name__)
+
+
+class RemoteSession:
+    """One session: made by the first reset, gone after :meth:`close`, a loss, or a fork."""
+
+    def __init__(self, address: Address, create: Create, deadline: float) -> None:
+        self.address, self.id = address, uuid.uuid4().hex
+        self._create = encode(create)
+        self._deadline = deadline
+        self._committed = -1
+        self._asked = -1
+        self._transport: Transport | None = None
+        self._pid = os.getpid()
+
+    def reset(self, seed: Any, options: Any, *, patience: float = 0.0) -> Any:
+        """Start an episode; a new session is created first."""
+        deadline = time.monotonic() + self._deadline + patience
+        if self._committed < 0:
+            self._exchange(self._create, 0, deadline)
+            self._committed = 0
+        return self._do(lambda number: Reset(number, seed, pack(options)), deadline)
+
+    def step(self, action: Any) -> Any:
+        """Act."""
+        return self._do(lambda number: Step(number, action), time.monotonic() + self._deadline)
+
+    def ask(self, question: str, argument: Any = None) -> Any:
+        """The answer to a question."""
+        self._asked -= 1
+        message = Ask(self._asked, question, pack(argument))
+        reply = self._exchange(encode(message), self._asked, time.monotonic() + self._deadline)
+        return reply.value if isinstance(reply, Answer) else None
+
+    def _do(self, message: Callable[[int], Reset | Step], deadline: float) -> Reply:
+        number = self._committed + 1
+        reply = self._exchange(encode(message(number)), number, deadline)
+        self._committed = number
+        return reply
+
+    def _exchange(self, frame: bytes, number: int, deadline: float) -> Reply:
+        """Send a frame until its reply is there: the server does it once, however often it comes.
+
+        A reply may be lost without a word, so after a part of the time the frame is sent again over another
+        connection.
+        """
+        if os.getpid() != self._pid:
+            self._transport = None
+            raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
+        pause, patience = 0.01, (deadline - time.monotonic()) / _ATTEMPTS
+        while True:
+            try:
+                reply = self._once(frame, number, min(deadline, time.monotonic() + patience))
+                break
+            except (ConnectionError, TimeoutError):
+                self._hang_up()
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+        if isinstance(reply, Refused):
+            self._refused(reply)
+        return reply
+
+    def _refused(self, reply: Refused) -> None:
+        if reply.kind in _DONE:
+            self._committed = reply.number
+        raise_refused(reply, self.address.url)
+
+    def _once(self, frame: bytes, number: int, deadline: float) -> Reply:
+        if self._transport is None:
+            self._transport = self._connected(deadline)
+        self._transport.send(frame, deadline)
+        while True:
+            reply = read_reply(self._transport.receive(deadline))
+            if _answers(reply, number):
+                return reply
+
+    def _connected(self, deadline: float) -> Transport:
+        try:
+            return WebSocketTransport(self.address, self.id, deadline)
+        except WebSocketBlocked:
+            return HttpTransport(self.address, self.id)
+
+    def _hang_up(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def close(self) -> None:
+        """Close the session, as far as the server can be reached."""
+        if os.getpid() == self._pid and self._committed >= 0 and self._transport is not None:
+            self._asked -= 1
+            deadline = time.monotonic() + min(self._deadline, _CLOSE_DEADLINE)
+            try:
+                self._once(encode(Close(self._asked)), self._asked, deadline)
+            except (OSError, SessionLost) as error:
+                _log.debug("session %s of %s was not closed: %s", self.id, self.address.url, error)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Leave the session to its lease."""
+        if os.getpid() == self._pid:
+            self._hang_up()
+        self._committed = -1
+
+
+def _answers(reply: Reply, number: int) -> bool:
+    """Whether this is the reply to that call, and no late copy of another."""
+    given = reply.number if isinstance(reply, Answer | Refused) else reply.call
+    return given == number or (isinstance(reply, Refused) and given == -1)

@@ -1,0 +1,157 @@
+"""How frames get to a server and back: over a WebSocket, or over plain HTTP where those are blocked."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Protocol
+
+import msgspec
+import websocket
+
+from envweave_gym.remote.address import FRAMES, Address
+from envweave_gym.remote.errors import raise_refused
+from envweave_gym.wire.messages import Refused
+
+_OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
+_SAYS_WHY = (401, 403, 404, 503)
+
+
+class Transport(Protocol):
+    """Sends one frame and receives its reply, each before a deadline; losses are ``ConnectionError``."""
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+        ...
+
+    def receive(self, deadline: float) -> bytes:
+        """The next frame of the server."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class WebSocketBlocked(Exception):
+    """Something between here and the server does not let WebSockets through."""
+
+
+class WebSocketTransport:
+    """One WebSocket."""
+
+    def __init__(self, address: Address, session_id: str, deadline: float) -> None:
+        self._url = address.url
+        self._socket = websocket.WebSocket(
+            sockopt=list(_OPTIONS), enable_multithread=False, skip_utf8_validation=True
+        )
+        self._socket.settimeout(_left(deadline, self._url))
+        headers = [f"{name}: {value}" for name, value in address.headers().items()]
+        try:
+            self._socket.connect(
+                f"{address.websocket}/v1/sessions/{session_id}/stream",
+                header=headers,
+                suppress_origin=True,
+                redirect_limit=0,
+            )
+        except websocket.WebSocketBadStatusException as error:
+            self._turned_away(error)
+        except (websocket.WebSocketException, OSError) as error:
+            raise _lost(self._url, error) from None
+
+    def _turned_away(self, error: Any) -> None:
+        """Raise what the server says, where it is the server that says it."""
+        if error.status_code in _SAYS_WHY:
+            told = _told(error.resp_body)
+            if told is not None:
+                raise_refused(told, self._url)
+        raise WebSocketBlocked from None
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+        self._socket.settimeout(_left(deadline, self._url))
+        try:
+            self._socket.send_binary(frame)
+        except (websocket.WebSocketException, OSError) as error:
+            raise _lost(self._url, error) from None
+
+    def receive(self, deadline: float) -> bytes:
+        """The next frame of the server; pings are answered in between."""
+        self._socket.settimeout(_left(deadline, self._url))
+        try:
+            frame = self._socket.recv()
+        except (websocket.WebSocketException, OSError) as error:
+            raise _lost(self._url, error) from None
+        if not isinstance(frame, bytes) or not frame:
+            raise ConnectionError(f"{self._url} has hung up")
+        return frame
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.shutdown()
+
+
+class HttpTransport:
+    """One request for each frame."""
+
+    def __init__(self, address: Address, session_id: str) -> None:
+        import requests
+
+        self._requests, self._session = requests, requests.Session()
+        self._url, self._post = address.url, f"{address.url}/v1/sessions/{session_id}/frames"
+        self._headers = {**address.headers(), **FRAMES}
+        self._reply = b""
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame, and wait for its reply."""
+        try:
+            response = self._session.post(
+                self._post, frame, headers=self._headers, timeout=_left(deadline, self._url)
+            )
+        except self._requests.Timeout:
+            raise _too_late(self._url) from None
+        except self._requests.RequestException as error:
+            raise ConnectionError(f"{self._url}: {error}") from None
+        self._reply = response.content
+
+    def receive(self, deadline: float) -> bytes:
+        """The reply."""
+        reply, self._reply = self._reply, b""
+        if not reply:
+            raise ConnectionError(f"{self._url} gave no reply")
+        return reply
+
+    def close(self) -> None:
+        """Hang up."""
+        self._session.close()
+
+
+def _left(deadline: float, url: str) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise _too_late(url)
+    return left
+
+
+def _too_late(url: str) -> TimeoutError:
+    return TimeoutError(f"{url} did not answer before the deadline")
+
+
+def _lost(url: str, error: Exception) -> Exception:
+    if isinstance(error, websocket.WebSocketTimeoutException | TimeoutError):
+        return _too_late(url)
+    return ConnectionError(f"{url}: {error or type(error).__name__}")
+
+
+def _told(body: Any) -> Refused | None:
+    """What the server says in the body of an error, where that is one of its own."""
+    try:
+        told = msgspec.json.decode(body, type=_Error)
+    except (msgspec.MsgspecError, TypeError):
+        return None
+    return Refused(-1, told.error, told.message)
+
+
+class _Error(msgspec.Struct):
+    error: str
+    message: str

@@ -1,0 +1,170 @@
+"""The messages of a session, in one place for client and server.
+
+A *session* is one environment, one vector of them or one game on a server. The client chooses its id and
+numbers the calls that change it: ``create`` is call 0, then every ``reset`` and ``step`` is one more. The
+server does the next call, answers the last one again when the same is sent again, and refuses any other
+number; so a call is done once, however often it is sent. What only asks has no number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from envweave_gym.wire.values import pack, unpack
+
+VERSION = 1
+"""The version of the protocol; a server refuses another."""
+
+
+class _Message(msgspec.Struct, array_like=True, gc=False):
+    """A message is an array on the wire: its name, then its fields."""
+
+
+# From the client
+
+
+class Create(_Message, tag="create"):
+    """Make the environment of a new session: call 0."""
+
+    env_id: str
+    api: str = "gym"
+    """``gym``, ``vector``, ``aec`` or ``parallel``."""
+    kwargs: dict[str, Any] = {}
+    version: int = VERSION
+
+
+class Reset(_Message, tag="reset"):
+    """Start an episode, or episodes in the rows of ``options["reset_mask"]``."""
+
+    call: int
+    seed: Any = None
+    options: Any = None
+
+
+class Step(_Message, tag="step"):
+    """Act: with an action, the actions of all rows, or a dict of the actions of agents."""
+
+    call: int
+    action: Any
+
+
+class Ask(_Message, tag="ask"):
+    """Ask what changes nothing: ``state``, ``render``, ``parse_action``, ``observe``, ``opening``."""
+
+    number: int
+    """Below -1, and another for every question."""
+    question: str
+    argument: Any = None
+
+
+class Close(_Message, tag="close"):
+    """Close the session."""
+
+    number: int
+
+
+Call = Create | Reset | Step | Ask | Close
+
+
+def number_of(message: Call) -> int:
+    """The number of a call or a question, which the reply repeats."""
+    if isinstance(message, Create):
+        return 0
+    return message.number if isinstance(message, Ask | Close) else message.call
+
+
+# From the server
+
+
+class Created(_Message, tag="created"):
+    """The session is there; its last call was ``call``."""
+
+    call: int
+
+
+class Began(_Message, tag="began"):
+    """The reply to a reset."""
+
+    call: int
+    observation: Any
+    info: Any
+
+
+class Stepped(_Message, tag="stepped"):
+    """The reply to a step."""
+
+    call: int
+    observation: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    info: Any
+
+
+class Answer(_Message, tag="answer"):
+    """The reply to a question."""
+
+    number: int
+    value: Any
+
+
+class Refused(_Message, tag="refused"):
+    """Nothing was done, or the environment raised."""
+
+    number: int
+    """The number of the call or the question; -1 where the server could not read it."""
+    kind: str
+    """The name of an exception."""
+    message: str
+    committed: int = -1
+    """The number of the last call that was done."""
+
+
+Reply = Created | Began | Stepped | Answer | Refused
+
+NUMBERLESS = -1
+"""The number of what could not be read."""
+
+_encoder = msgspec.msgpack.Encoder()
+_calls = msgspec.msgpack.Decoder(Call, ext_hook=unpack)
+_replies = msgspec.msgpack.Decoder(Reply, ext_hook=unpack)
+
+
+def encode(message: Call | Reply) -> bytes:
+    """The frame of a message; its values are packed already (:func:`envweave_gym.wire.values.pack`)."""
+    return _encoder.encode(message)
+
+
+def read_call(frame: bytes) -> Call:
+    """The message of a client; ``ValueError`` (or ``RecursionError``) where the frame is none."""
+    return _calls.decode(frame)
+
+
+def read_reply(frame: bytes) -> Reply:
+    """The message of a server."""
+    return _replies.decode(frame)
+
+
+__all__ = [
+    "NUMBERLESS",
+    "VERSION",
+    "Answer",
+    "Ask",
+    "Began",
+    "Call",
+    "Close",
+    "Create",
+    "Created",
+    "Refused",
+    "Reply",
+    "Reset",
+    "Step",
+    "Stepped",
+    "encode",
+    "number_of",
+    "pack",
+    "read_call",
+    "read_reply",
+]

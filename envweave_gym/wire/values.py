@@ -1,0 +1,199 @@
+"""Values as msgpack, so that what arrives is what was sent: arrays, scalars, tuples and streams included.
+
+Arrays travel as dtype, shape and bytes, and arrive as writeable arrays of their own. A value that has no such
+form (an object in an info, say) travels as :func:`envweave_gym.stream.jsonable` writes it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from gymnasium.spaces import GraphInstance
+from msgspec.msgpack import Ext
+from numpy.typing import NDArray
+
+from envweave_gym.faults import Fault
+from envweave_gym.lazy_streams import LazyStreams
+from envweave_gym.stream import Stream, jsonable
+
+ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE = range(1, 11)
+"""The kinds of msgpack extensions."""
+
+_KINDS = "biufcSUmM"
+"""The kinds of dtypes that travel: numbers, bytes, text and times, but no Python objects."""
+
+_SAME = (str, float, bool, type(None), bytes)
+_encoder = msgspec.msgpack.Encoder()
+_LOW, _HIGH = -(1 << 63), 1 << 64
+
+
+def pack(value: Any) -> Any:
+    """``value`` as what msgspec writes without loss."""
+    kind = type(value)
+    if kind in _SAME:
+        return value
+    if kind is int:
+        return value if _LOW <= value < _HIGH else Ext(BIG_INT, hex(value).encode())
+    packed = _PACKED.get(kind)
+    if packed is not None:
+        return packed(value)
+    if isinstance(value, np.generic):
+        return _scalar(value)
+    if isinstance(value, np.ndarray):
+        return _array(np.asarray(value))
+    if isinstance(value, Mapping):
+        return _members(value)
+    return jsonable(value)
+
+
+def _array(value: NDArray[Any]) -> Any:
+    if value.dtype.hasobject:
+        items = [pack(item) for item in value.ravel().tolist()]
+        return Ext(OBJECTS, _encoder.encode([list(value.shape), items]))
+    if value.dtype.kind not in _KINDS:
+        return jsonable(value)
+    return Ext(ARRAY, _header(value.dtype, value.shape) + value.tobytes())
+
+
+_headers: dict[tuple[Any, ...], bytes] = {}
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The dtype and the shape: lengths of both, then the name of the one and the numbers of the other."""
+    known = _headers.get((dtype, shape))
+    if known is None:
+        name = dtype.str.encode()
+        known = struct.pack(f"<BB{len(name)}s{len(shape)}I", len(name), len(shape), name, *shape)
+        if len(_headers) < 1000:
+            _headers[dtype, shape] = known
+    return known
+
+
+def _scalar(value: np.generic) -> Any:
+    return (
+        Ext(SCALAR, _header(value.dtype, ()) + value.tobytes()) if value.dtype.kind in _KINDS else str(value)
+    )
+
+
+def _members(value: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key if type(key) is str else pack(key): pack(item) for key, item in value.items()}
+
+
+def _stream(value: Stream) -> Any:
+    return Ext(STREAM, _encoder.encode(value))
+
+
+def _graph(value: GraphInstance) -> Any:
+    return Ext(GRAPH, _encoder.encode([pack(part) for part in value]))
+
+
+_PACKED: dict[type, Callable[[Any], Any]] = {
+    dict: _members,
+    list: lambda value: [pack(item) for item in value],
+    tuple: lambda value: Ext(TUPLE, _encoder.encode([pack(item) for item in value])),
+    np.ndarray: _array,
+    Stream: _stream,
+    Fault: lambda value: Ext(FAULT, _encoder.encode(value)),
+    GraphInstance: _graph,
+}
+
+
+def packs(kind: type, pack_one: Callable[[Any], Any]) -> None:
+    """Let values of another type travel: ``pack_one`` gives what msgspec writes of one."""
+    _PACKED[kind] = pack_one
+
+
+def unpack(code: int, data: memoryview) -> Any:
+    """The value of an extension; ``ValueError`` where the bytes are none."""
+    read = _UNPACKED.get(code)
+    if read is None:
+        raise ValueError(f"there is no value of kind {code}")
+    return read(data)
+
+
+def _read_array(data: memoryview) -> NDArray[Any]:
+    dtype, shape, start = _read_header(data)
+    if math.prod(shape) * dtype.itemsize != len(data) - start:
+        raise ValueError(f"{len(data) - start} bytes are no {dtype} array of shape {shape}")
+    return np.frombuffer(bytearray(data[start:]), dtype).reshape(shape)
+
+
+_dtypes: dict[bytes, np.dtype[Any]] = {}
+
+
+def _read_header(data: memoryview) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    if len(data) < 2:
+        raise ValueError("an array without a dtype")
+    length, ndim = data[0], data[1]
+    start = 2 + length + 4 * ndim
+    if len(data) < start:
+        raise ValueError("an array without its shape")
+    name = bytes(data[2 : 2 + length])
+    dtype = _dtypes.get(name)
+    if dtype is None:
+        dtype = _read_dtype(name)
+    return dtype, struct.unpack_from(f"<{ndim}I", data, 2 + length), start
+
+
+def _read_dtype(name: bytes) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(name.decode("ascii"))
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ValueError(f"{name!r} is no dtype") from error
+    if dtype.kind not in _KINDS or dtype.hasobject or dtype.itemsize == 0:
+        raise ValueError(f"arrays of {dtype} do not travel")
+    if len(_dtypes) < 1000:
+        _dtypes[name] = dtype
+    return dtype
+
+
+def _read_scalar(data: memoryview) -> Any:
+    return _read_array(data)[()]
+
+
+def _read_objects(data: memoryview) -> NDArray[np.object_]:
+    shape, items = _decoder.decode(data)
+    array = np.empty(len(items), dtype=object)
+    for index, item in enumerate(items):
+        array[index] = item
+    return array.reshape(shape)
+
+
+_UNPACKED: dict[int, Callable[[memoryview], Any]] = {
+    ARRAY: _read_array,
+    SCALAR: _read_scalar,
+    TUPLE: lambda data: tuple(_decoder.decode(data)),
+    OBJECTS: _read_objects,
+    STREAM: msgspec.msgpack.Decoder(Stream).decode,
+    FAULT: msgspec.msgpack.Decoder(Fault).decode,
+    BIG_INT: lambda data: int(bytes(data[:5000]), 16),
+    GRAPH: lambda data: GraphInstance(*_decoder.decode(data)),
+}
+_decoder = msgspec.msgpack.Decoder(ext_hook=unpack)
+
+
+def unpacks(code: int, read: Callable[[memoryview], Any]) -> None:
+    """Read the extensions of another kind with ``read``."""
+    _UNPACKED[code] = read
+
+
+def dumps(value: Any) -> bytes:
+    """``value`` as msgpack."""
+    return _encoder.encode(pack(value))
+
+
+def loads(data: bytes) -> Any:
+    """The value that :func:`dumps` wrote."""
+    return _decoder.decode(data)
+
+
+def _lazy(value: LazyStreams) -> Any:
+    return _array(value.eager())
+
+
+packs(LazyStreams, _lazy)

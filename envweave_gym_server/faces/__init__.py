@@ -1,0 +1,1 @@
+"""The protocols a server speaks, one module each."""

@@ -1,0 +1,124 @@
+"""What a server offers: the IDs on its list, and what a client may say about them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from pettingzoo import AECEnv, ParallelEnv
+
+import envweave_gym
+from envweave_gym.catalog import REGISTRIES, cards
+from envweave_gym.faults import InvalidArgument, UnknownEnvironment, nearest, shown
+from envweave_gym.ids import resolve
+from envweave_gym.typed import TypedEnv
+from envweave_gym.wire.messages import Create
+
+_STACK = ("max_steps", "on_fault", "reset_deadline", "render_mode")
+_VECTOR = ("num_envs", "autoreset_mode")
+_APIS = {"gym": "gym", "vector": "gym", "aec": "aec", "parallel": "parallel"}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One environment that clients may make."""
+
+    name: str
+    target: str
+    """What :func:`envweave_gym.make` knows it by."""
+    doc: str
+    apis: tuple[str, ...]
+    kwargs: tuple[str, ...] = ()
+    """What a client may give its constructor; commands, paths, addresses and backends are the operator's."""
+
+    def make(self, create: Create) -> Any:
+        """Make what a client asks for, or say what it may ask for."""
+        if create.api not in self.apis:
+            raise InvalidArgument(
+                f"{self.name} is served as {', '.join(self.apis)}, not as {shown(create.api)}"
+            )
+        game = create.api in ("aec", "parallel")
+        allowed = [*self.kwargs, *(("render_mode",) if game else _STACK)]
+        allowed += _VECTOR if create.api == "vector" else ()
+        for given in create.kwargs:
+            if given not in allowed:
+                hint = nearest(given, allowed) if isinstance(given, str) else ""
+                raise InvalidArgument(
+                    f"{self.name} takes no argument {shown(given)} from a client{hint}; "
+                    f"it takes {', '.join(allowed)}"
+                )
+        api: Any = _APIS[create.api]
+        return envweave_gym.make(self.target, api=api, **create.kwargs)
+
+
+Offers = dict[str, Offer]
+
+
+def offers_of(what: Iterable[Any]) -> Offers:
+    """The offers that IDs, environment classes and factories mean; all of ours where nothing is named."""
+    offers = [_offer(one) for one in what] or [_offer(env_id) for env_id in cards()]
+    return {offer.name: offer for offer in offers}
+
+
+def find(offers: Offers, name: Any) -> Offer:
+    """The offer of this name; versions may be left out."""
+    offer = offers.get(name) if isinstance(name, str) else None
+    if offer is None and isinstance(name, str):
+        offer = offers.get(resolve(name) or "") if ":" not in name else None
+    if offer is None:
+        served = ", ".join(offers)
+        hint = nearest(name, offers) if isinstance(name, str) else ""
+        raise UnknownEnvironment(f"{shown(name)} is not served here{hint}; there are {served}")
+    return offer
+
+
+def _offer(what: Any) -> Offer:
+    if isinstance(what, Offer):
+        return what
+    if isinstance(what, str):
+        return _offer_of_id(what)
+    if callable(what):
+        return offer_of_factory(what)
+    raise InvalidArgument(f"{shown(what)} cannot be served; give an ID, an environment class or a factory")
+
+
+def _offer_of_id(name: str) -> Offer:
+    env_id = resolve(name)
+    if env_id is None:
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: no registered environment has that name")
+    card = cards().get(env_id)
+    doc, kwargs = (card.doc, card.wire_kwargs) if card else (f"{env_id}, as it is registered.", ())
+    single = env_id in REGISTRIES["gym"]
+    return Offer(env_id, env_id, doc, ("gym", "vector") if single else ("parallel", "aec"), kwargs)
+
+
+def offer_of_factory(
+    factory: Callable[..., Any],
+    *,
+    name: str | None = None,
+    action: Any = None,
+    observation: Any = None,
+    kwargs: tuple[str, ...] = (),
+) -> Offer:
+    """Offer what an environment class or a factory makes.
+
+    It makes a Gymnasium or PettingZoo environment, or any object with typed ``reset`` and ``step``;
+    ``action`` and ``observation`` are the models of one without hints. ``kwargs`` are what a client may give.
+    """
+    title = name or getattr(factory, "__name__", type(factory).__name__)
+
+    def build(**given: Any) -> Any:
+        env = factory(**given)
+        if isinstance(env, gym.Env | AECEnv | ParallelEnv):
+            return env
+        for model, attribute in ((action, "action_model"), (observation, "observation_model")):
+            if model is not None:
+                setattr(env, attribute, model)
+        return TypedEnv(env)
+
+    envweave_gym.register(f"local://{title}", factory=build)
+    doc = (inspect.getdoc(factory) or title).splitlines()[0]
+    return Offer(title, f"local://{title}", doc, ("gym", "vector", "parallel", "aec"), kwargs)

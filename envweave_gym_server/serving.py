@@ -1,0 +1,171 @@
+"""An environment behind messages: what a call does to it, and what the reply says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+from pettingzoo import AECEnv, ParallelEnv
+
+from envweave_gym.faults import REFUSALS, FaultStorm, InvalidArgument, ResetNeeded, fault_of, shown
+from envweave_gym.protocols import layers, parse_action, state_of
+from envweave_gym.vector import NativeVectorEnv
+from envweave_gym.wire.messages import (
+    Answer,
+    Ask,
+    Began,
+    Refused,
+    Reply,
+    Reset,
+    Step,
+    Stepped,
+    encode,
+    number_of,
+)
+from envweave_gym.wire.spaces import space_to_data
+from envweave_gym.wire.values import pack
+
+HARMLESS = (*(kind for kind in REFUSALS if kind is not FaultStorm), ResetNeeded)
+"""What an environment may raise without anything having happened: the call is not done."""
+
+
+class Served:
+    """One environment, vector or game in this process, which does one call after the other."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
+        self._thread = ThreadPoolExecutor(1) if metadata.get("thread_affine") else None
+        self._turn_by_turn = isinstance(env, AECEnv)
+        self._game = isinstance(env, ParallelEnv)
+
+    def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
+        """Reset or step; the frame of the reply, and whether the call was done."""
+        reply, done = self._guarded(self._reset if type(message) is Reset else self._step, message)
+        return encode(reply), done
+
+    def answer(self, message: Ask, frame: bytes) -> bytes:
+        """The frame that answers a question."""
+        return encode(self._guarded(self._answer, message)[0])
+
+    def close(self) -> None:
+        """Close the environment."""
+        try:
+            self._run(self.env.close)
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=False)
+
+    def _guarded(self, work: Callable[[Any], Reply], message: Any) -> tuple[Reply, bool]:
+        number = number_of(message)
+        try:
+            return self._run(work, message), True
+        except HARMLESS as error:
+            return Refused(number, type(error).__name__, str(error), number - 1), False
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may raise anything
+            if isinstance(message, Ask) and isinstance(error, ValueError):
+                return Refused(number, "ValueError", str(error)), False
+            kind = "FaultStorm" if isinstance(error, FaultStorm) else "EnvironmentCrashed"
+            return Refused(number, kind, fault_of(error).message, number), True
+
+    def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        if self._thread is None:
+            return work(*arguments)
+        return self._thread.submit(work, *arguments).result()
+
+    def _reset(self, message: Reset) -> Reply:
+        result = self.env.reset(seed=message.seed, options=message.options)
+        if self._turn_by_turn:
+            return Began(message.call, self._seen(), self._table())
+        observation, info = result
+        return Began(message.call, pack(observation), self._with_agents(info))
+
+    def _step(self, message: Step) -> Reply:
+        env, call = self.env, message.call
+        if self._turn_by_turn:
+            env.step(message.action)
+            rewards, terminated, truncated = pack(env.rewards), pack(env.terminations), pack(env.truncations)
+            return Stepped(call, self._seen(), rewards, terminated, truncated, self._table())
+        observation, reward, terminated, truncated, info = env.step(message.action)
+        if type(reward) is not float:
+            reward = pack(reward)
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated, truncated = pack(terminated), pack(truncated)
+        return Stepped(call, pack(observation), reward, terminated, truncated, self._with_agents(info))
+
+    def _with_agents(self, info: Any) -> Any:
+        return pack({"infos": info, "agents": list(self.env.agents)} if self._game else info)
+
+    def _seen(self) -> Any:
+        """What the agent whose turn it is sees."""
+        env = self.env
+        return pack(env.observe(env.agent_selection)) if env.agents else None
+
+    def _table(self) -> Any:
+        """How a turn-based game stands."""
+        env = self.env
+        return pack(
+            {
+                "infos": env.infos,
+                "agents": list(env.agents),
+                "selection": env.agent_selection if env.agents else None,
+                "earned": dict(env._cumulative_rewards),
+            }
+        )
+
+    def _answer(self, message: Ask) -> Reply:
+        answer = _ANSWERS.get(message.question)
+        if answer is None:
+            known = ", ".join(_ANSWERS)
+            raise InvalidArgument(f"there is no question {shown(message.question)}; there are {known}")
+        return Answer(message.number, pack(answer(self.env, message.argument)))
+
+
+def _parsed(env: Any, argument: Any) -> Any:
+    text, agent = argument
+    return parse_action(env, text, agent)
+
+
+def _opening(env: Any, argument: Any) -> Any:
+    return [[event.kind, event.agent, event.to, event.data] for event in env.unwrapped.opening(argument)]
+
+
+_ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
+    "state": lambda env, _: state_of(env),
+    "global_state": lambda env, _: env.state(),
+    "render": lambda env, _: env.render(),
+    "parse_action": _parsed,
+    "observe": lambda env, agent: env.observe(agent),
+    "opening": _opening,
+}
+
+
+def describe(env: Any) -> dict[str, Any]:
+    """What a client has to know of an environment before it makes one."""
+    described: dict[str, Any] = {
+        "metadata": _plain_metadata(env),
+        "render_mode": getattr(env, "render_mode", None),
+        "parses": any(hasattr(type(layer), "parse_action") for layer in layers(env)),
+    }
+    if isinstance(env, VectorEnv):
+        single = (env.single_observation_space, env.single_action_space)
+        native = isinstance(env.unwrapped, NativeVectorEnv)
+        return described | _spaces(*single) | {"native": native}
+    if isinstance(env, gym.Env):
+        return described | _spaces(env.observation_space, env.action_space)
+    agents = {
+        agent: _spaces(env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents
+    }
+    return described | {"agents": agents}
+
+
+def _spaces(observation: Any, action: Any) -> dict[str, Any]:
+    return {"observation_space": space_to_data(observation), "action_space": space_to_data(action)}
+
+
+def _plain_metadata(env: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
+    return {key: value for key, value in metadata.items() if key != "autoreset_mode"}

@@ -1,0 +1,31 @@
+"""How a server is run: who may use it, and how much of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Isolation = Literal["thread", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of :func:`envweave_gym_server.create_app`; the defaults are for a server on loopback."""
+
+    token: str | None = None
+    """Who sends it as ``Authorization: Bearer …`` may use the server; ``None`` lets everybody in."""
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+    """The names in ``Host`` headers that are answered; ``"*"`` answers all. A web page that points a name of
+    its own at this machine is kept out by this, other web pages by their ``Origin``."""
+    max_sessions: int = 1024
+    """So many sessions may be open; another is refused with 503."""
+    max_rows: int = 65536
+    """So many environments may be in one vector."""
+    idle_timeout: float = 300.0
+    """So many seconds a session is kept while no connection is attached and no call is under way."""
+    largest_frame: int = 64 << 20
+    """So many bytes a frame or a body may have."""
+    deepest: int = 32
+    """So deep the kwargs of an environment may nest."""
+    isolation: Isolation = "thread"
+    """Whether sessions share the server's process, or each has a process of its own that may die alone."""

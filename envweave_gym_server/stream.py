@@ -1,0 +1,189 @@
+"""The step plane: one WebSocket a session, whose frames the thread of its request reads itself.
+
+No thread stands between the socket and the environment, which is what makes a step cheap. While a step runs
+that thread cannot answer pings, so :class:`Watch` does it, from one thread for all connections.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from flask import Response
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Request, TextMessage
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import ProtocolError
+
+_CHUNK = 1 << 16
+SLOW = 0.5
+"""A step that takes longer than so many seconds has its pings answered by the watch."""
+
+
+class Taken(Response):
+    """The response of a request whose socket a WebSocket has taken: the server writes nothing more."""
+
+    def __init__(self, *, gunicorn: bool) -> None:
+        super().__init__()
+        self._gunicorn = gunicorn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Respond as WSGI applications do, or tell gunicorn that this has been done."""
+        if self._gunicorn:
+            raise StopIteration
+        return super().__call__(*args, **kwargs)
+
+
+class Connection:
+    """The server's end of a WebSocket, over the socket of the request that asked for it."""
+
+    def __init__(self, environ: dict[str, Any], largest: int) -> None:
+        self.socket: socket.socket = environ.get("gunicorn.socket") or environ["werkzeug.socket"]
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.gunicorn = "gunicorn.socket" in environ
+        self.stepping_since: float | None = None
+        self.stopping = False
+        self._reading, self._sending = threading.Lock(), threading.Lock()
+        self._protocol = WSConnection(ConnectionType.SERVER)
+        self._largest, self._size = largest, 0
+        self._parts: list[bytes] = []
+        self._ready: deque[bytes] = deque()
+        self._open = True
+        self._upgrade(environ)
+
+    def _upgrade(self, environ: dict[str, Any]) -> None:
+        headers = [
+            (name[5:].replace("_", "-").lower().encode(), str(value).encode("latin-1"))
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        ]
+        self._protocol.initiate_upgrade_connection(headers, environ["PATH_INFO"])
+        for event in self._protocol.events():
+            if isinstance(event, Request):
+                self._send(AcceptConnection())
+
+    def receive(self) -> bytes | None:
+        """The next frame, or ``None`` when the client has left."""
+        while self._open and not self._ready:
+            with self._reading:
+                if not self._ready:
+                    self._read()
+        return self._ready.popleft() if self._ready else None
+
+    def answer_pings(self) -> None:
+        """Read what has come, without waiting; whole frames are kept for :meth:`receive`."""
+        if self._reading.acquire(blocking=False):
+            try:
+                while self._open and select.select([self.socket], [], [], 0)[0]:
+                    self._read()
+            finally:
+                self._reading.release()
+
+    def _read(self) -> None:
+        try:
+            data = self.socket.recv(_CHUNK)
+            if not data:
+                self._open = False
+                return
+            self._protocol.receive_data(data)
+            for event in self._protocol.events():
+                self._handle(event)
+        except (OSError, ProtocolError):
+            self._open = False
+
+    def _handle(self, event: Any) -> None:
+        if isinstance(event, BytesMessage | TextMessage):
+            part = event.data if isinstance(event, BytesMessage) else event.data.encode()
+            self._size += len(part)
+            if self._size > self._largest:
+                self.close(CloseReason.MESSAGE_TOO_BIG, f"a frame holds at most {self._largest} bytes")
+                return
+            self._parts.append(bytes(part))
+            if event.message_finished:
+                self._ready.append(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
+                self._parts, self._size = [], 0
+        elif isinstance(event, Ping):
+            self._send(event.response())
+        elif isinstance(event, CloseConnection):
+            self._send(event.response())
+            self._open = False
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame; a client that has left is noticed by :meth:`receive`."""
+        self._send(BytesMessage(frame))
+
+    def _send(self, event: Any) -> None:
+        with self._sending:
+            try:
+                self.socket.sendall(self._protocol.send(event))
+            except (OSError, ProtocolError):
+                self._open = False
+
+    def close(self, code: int = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
+        """Say why, and end the connection."""
+        if self._open:
+            self._send(CloseConnection(code, reason[:120]))
+            self._open = False
+
+    def wake(self, how: int = socket.SHUT_RD) -> None:
+        """Let :meth:`receive` return at once."""
+        with suppress(OSError):  # the client was faster
+            self.socket.shutdown(how)
+
+    def hang_up(self) -> None:
+        """Close the socket."""
+        self.wake(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+class Watch:
+    """Answers the pings of clients whose step takes long, and knows all connections."""
+
+    def __init__(self) -> None:
+        self._connections: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def add(self, connection: Connection) -> None:
+        """Watch a connection."""
+        with self._lock:
+            self._connections.add(connection)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+                self._thread.start()
+
+    def remove(self, connection: Connection) -> None:
+        """Watch a connection no longer."""
+        with self._lock:
+            self._connections.discard(connection)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(SLOW):
+            now = time.monotonic()
+            with self._lock:
+                connections = list(self._connections)
+            for connection in connections:
+                since = connection.stepping_since
+                if since is not None and now - since > SLOW:
+                    connection.answer_pings()
+
+    def stop(self) -> None:
+        """End every connection that waits for its client; one whose step runs ends after its reply."""
+        self._stopped.set()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.stopping = True
+            if connection.stepping_since is None:
+                connection.close(CloseReason.GOING_AWAY, "the server is stopping")
+                connection.wake()
