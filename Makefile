@@ -41,7 +41,7 @@ trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 
 # The lowest Gymnasium that pyproject.toml allows.
 floor: .venv-floor/.ready
-	.venv-floor/bin/python -m pytest tests/test_spaces.py tests/test_ids.py tests/test_stream.py tests/test_request_stream.py tests/test_vector.py tests/test_conformance.py
+	.venv-floor/bin/python -m pytest tests/test_spaces*.py tests/test_ids.py tests/test_stream*.py tests/test_request_stream*.py tests/test_vector*.py tests/test_conformance.py
 
 clean:
 	rm -rf $(VENV) .venv-trainers .venv-floor build dist site runs *.egg-info

@@ -17,7 +17,7 @@ def memory():
         return int(file.read().split()[1]) * resource.getpagesize()
 before, started = memory(), time.perf_counter()
 {measured}
-print((time.perf_counter() - started) * 1e3, (memory() - before) / 1e6)
+print((time.perf_counter() - started) * 1e3, (memory() - before) / 2**20)
 """
 
 
@@ -31,11 +31,11 @@ def main() -> None:
     values = interleave(
         {
             "milliseconds": lambda: probe("import envweave_gym", 0),
-            "megabytes": lambda: probe("import envweave_gym", 1),
+            "mebibytes": lambda: probe("import envweave_gym", 1),
         },
         ROUNDS,
     )
-    row = {"import": "envweave_gym", "ms more": values["milliseconds"], "MB more": values["megabytes"]}
+    row = {"import": "envweave_gym", "ms more": values["milliseconds"], "MiB more": values["mebibytes"]}
     show(f"Imports: over `{BASE}`", [row])
 
 

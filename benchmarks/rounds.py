@@ -7,17 +7,24 @@ import os
 import platform
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 
 def interleave(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median over ``rounds`` of what each contestant measures; every round runs all in turn."""
+    """The median over ``rounds`` of what each contestant measures.
+
+    Every round runs all in turn and begins with another one, so that none has the same neighbour's heat and
+    garbage before it each time.
+    """
     measured: dict[str, list[float]] = {name: [] for name in contestants}
+    names = deque(contestants)
     for _ in range(rounds):
-        for name, measure in contestants.items():
-            measured[name].append(measure())
+        for name in names:
+            measured[name].append(contestants[name]())
+        names.rotate(-1)
     return {name: statistics.median(values) for name, values in measured.items()}
 
 

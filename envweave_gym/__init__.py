@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from envweave_gym import examples, testing
     from envweave_gym.catalog import EnvCard, cards
     from envweave_gym.faults import (
+        AtCapacity,
+        EnvironmentCrashed,
         EnvweaveError,
         Fault,
         FaultKind,

@@ -40,6 +40,8 @@ _LATER = {
     "openenv+https": "the OpenEnv resolver",
     "prime": "the Prime Hub resolver",
 }
+_SHORTEST_PART = 4
+"""Fewer letters are a part of too many names to say which was meant."""
 _factories: dict[str, Callable[..., Any]] = {}
 
 
@@ -170,17 +172,25 @@ def _found(env_id: str) -> str | None:
 
 
 def _unknown(name: str) -> str:
-    known = {*gym.registry, *pettingzoo.aec_registry, *pettingzoo.parallel_registry, *_factories}
-    spellings = {spelling: one for one in sorted(known) for spelling in (_bare(one), one.lower())}
-    near = difflib.get_close_matches(_bare(name), spellings, n=3, cutoff=0.6)
-    near += difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.85)
-    names = list(dict.fromkeys(spellings[spelling] for spelling in near))[:3]
+    names = _nearest(
+        name, {*gym.registry, *pettingzoo.aec_registry, *pettingzoo.parallel_registry, *_factories}
+    )
     hint = f"; the nearest names are {', '.join(names)}" if names else ""
     return (
         f"no environment is called {shown(name)}: it is not among the {len(gym.registry)} IDs of Gymnasium, "
         f"the {len(pettingzoo.aec_registry)} AEC and {len(pettingzoo.parallel_registry)} parallel IDs of "
         f"PettingZoo and the {len(_factories)} local names{hint}"
     )
+
+
+def _nearest(name: str, known: set[str]) -> list[str]:
+    """Up to three of the known names: those spelled nearly so, then those that have it as a part."""
+    spellings = {spelling: one for one in sorted(known) for spelling in (_bare(one), one.lower())}
+    bare = _bare(name)
+    near = difflib.get_close_matches(bare, spellings, n=3, cutoff=0.75)
+    near += difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.9)
+    near += [spelling for spelling in spellings if bare in spelling and len(bare) >= _SHORTEST_PART]
+    return list(dict.fromkeys(spellings[spelling] for spelling in near))[:3]
 
 
 def _bare(name: str) -> str:

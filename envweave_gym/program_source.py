@@ -1,5 +1,8 @@
 """What a program reaches for, read off its syntax tree; nothing is run.
 
+A program comes bare or in the Markdown fences of a model's reply: where the text is no Python itself, the
+code in its fences is what is read, whatever language they claim.
+
 This teaches, it does not protect: Python has more ways out than a list can name. What keeps a program in is
 the sandbox that runs it.
 """
@@ -8,10 +11,12 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from typing import NamedTuple
 
 MAX_SOURCE = 50_000
 """A longer program is not read: parsing ``a.a.a…`` as the name of a module takes memory by the square."""
@@ -26,8 +31,9 @@ UNSAFE_NAMES = frozenset({
     "os", "subprocess", "builtins", "importlib",  # an earlier step may have imported them
 })
 UNSAFE_MODULES = frozenset({
-    "os", "posix", "nt", "subprocess", "posixsubprocess", "pty", "multiprocessing", "ctypes", "cffi", "fcntl",
-    "mmap", "shutil", "pathlib", "tempfile", "glob", "fileinput", "linecache", "shelve",
+    "os", "posix", "nt", "subprocess", "posixsubprocess", "pty", "multiprocessing", "ctypes", "ctypeslib",
+    "cffi", "fcntl", "mmap", "_io", "pyio", "shutil", "pathlib", "tempfile", "glob", "fileinput", "linecache",
+    "shelve",
     "socket", "socketserver", "ftplib", "smtplib", "http.client", "http.server", "urllib.request",
     "requests", "httpx", "aiohttp", "webbrowser",
     "builtins", "importlib", "imp", "runpy", "code", "codeop", "pkgutil", "zipimport", "pickle", "marshal",
@@ -46,17 +52,39 @@ OPENERS = frozenset({"open", "open_code", "FileIO", "modules", "_getframe"})
 _NAMERS = {"getattr": slice(1, 2), "attrgetter": slice(None), "methodcaller": slice(0, 1)}
 """Functions that read attributes by name, and which of their arguments are the names."""
 
+_FORMATTERS = frozenset({"format", "format_map", "vformat"})
+"""Methods that read the attributes named in the fields of a text: ``"{0.__class__}".format(x)``."""
+_FIELD = re.compile(r"\{([^{}]*)")
+_FIELD_ATTRIBUTE = re.compile(r"\.(\w+)")
+
 _FILENAME = "<action>"
 _MAY_WARN = re.compile(r"\\|\d\.?[A-Za-z]|finally")
+_FENCED = re.compile(
+    r"(?<![`~])(```+|~~~+)[^\n`~]*\n(.*?)(?:^[ \t]*\1|\1[ \t\r]*$|\Z)", re.DOTALL | re.MULTILINE
+)
+"""A fence, and the code from the next line to a fence at the start or the end of a line, or to the end."""
+
+
+class Reading(NamedTuple):
+    """A text that should be a program, as it was read."""
+
+    code: str
+    """The program: the text, or what stands in its fences."""
+    is_python: bool
+    unsafe: frozenset[str]
+    """What the program reaches for and should not."""
 
 
 @lru_cache(maxsize=8)
-def reaches(source: str) -> frozenset[str] | None:
-    """What a program reaches for and should not; ``None`` if it is no Python."""
-    if len(source) > MAX_SOURCE:
-        return frozenset({TOO_LONG})
-    tree = parse(source)
-    return None if tree is None else frozenset(_unsafe_things(tree))
+def read_program(text: str) -> Reading:
+    """The program in ``text``; each of several fences is read by itself."""
+    if len(text) > MAX_SOURCE:
+        return Reading(text, False, frozenset({TOO_LONG}))
+    tree = parse(text)
+    programs = [] if tree else [textwrap.dedent(match[2]) for match in _FENCED.finditer(text)]
+    trees = [parse(program) for program in programs] if programs else [tree]
+    unsafe = frozenset(thing for tree in trees if tree for thing in _unsafe_things(tree))
+    return Reading("\n".join(programs) if programs else text, None not in trees, unsafe)
 
 
 def parse(source: str) -> ast.Module | None:
@@ -84,7 +112,7 @@ def _parse_quietly(source: str) -> ast.Module:
 
 
 def _unsafe_things(tree: ast.Module) -> Iterator[str]:
-    modules = _module_names(tree)
+    modules, formats = _module_names(tree), _formats(tree)
     called: set[ast.expr] = set()
     for node in ast.walk(tree):
         match node:
@@ -106,13 +134,33 @@ def _unsafe_things(tree: ast.Module) -> Iterator[str]:
             case ast.MatchClass(kwd_attrs=names):
                 for name in names:
                     yield from _unsafe_attribute(name, of_module=False)
+            case ast.Constant(value=str(text)) if formats:
+                for name in _field_attributes(text):
+                    yield from _unsafe_attribute(name, of_module=False)
             case _:
                 pass
 
 
+def _formats(tree: ast.Module) -> bool:
+    """Whether the program mentions a formatter, so that any text in it may be one to be formatted."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) | ast.Constant(value=str(name)) if name in _FORMATTERS:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _field_attributes(text: str) -> Iterator[str]:
+    for field in _FIELD.findall(text):
+        yield from _FIELD_ATTRIBUTE.findall(field)
+
+
 def _unsafe_module(path: str) -> Iterator[str]:
-    package, _, rest = path.lstrip("_").partition(".")
-    for module in (package, f"{package}.{rest.partition('.')[0]}"):
+    package, _, rest = path.partition(".")
+    inner, bare = rest.partition(".")[0], package.lstrip("_")
+    for module in dict.fromkeys((package, bare, inner, f"{bare}.{inner}")):
         if module in UNSAFE_MODULES:
             yield module
 

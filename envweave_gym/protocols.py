@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -89,7 +89,8 @@ def own_state(core: Any) -> dict[str, Any]:
 def parse_action(env: Any, text: str, agent: str | None = None) -> Any:
     """Turn a model's reply into an action of ``env``; ``ValueError`` says why it is none.
 
-    An environment's own ``parse_action`` decides; otherwise the action space does (:func:`read_action`).
+    An environment's own ``parse_action`` decides, which may read names (:func:`read_name`); otherwise the
+    action space does (:func:`read_action`).
     ``agent`` says whose action it is in a PettingZoo environment. A vector environment reads an action of one
     of its environments, by that environment's own ``parse_action`` where it is in this process.
     """
@@ -132,8 +133,7 @@ def read_action(space: Space[Any], text: str) -> Any:
     A text space takes the text as it is, ``Discrete`` an integer, everything else JSON: arrays and tuples as
     lists, ``Dict`` as an object. Members the ``Dict`` does not have are left out: a model may think there.
     """
-    if not isinstance(text, str):
-        raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
+    _require_text(text)
     try:
         action = _spelled(space, text)
         fits = space.contains(action)
@@ -142,6 +142,11 @@ def read_action(space: Space[Any], text: str) -> Any:
     if not fits:
         raise InvalidAction(f"{shown(text)} is not in {space}")
     return action
+
+
+def _require_text(text: Any) -> None:
+    if not isinstance(text, str):
+        raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
 
 
 def _spelled(space: Space[Any], text: str) -> Any:
@@ -198,3 +203,61 @@ def _items(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError("it wants a list")
     return value
+
+
+# Names, as a model says them
+
+_SENTENCE_END = re.compile(r"[.!]+(?=\s|$)|\n|\bbecause\b")
+_STOPS, _MARKS = ".,;:!", "`'\"*_()[]"
+_STRAIGHT_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
+# fmt: off
+_INTRODUCTIONS = frozenset({
+    "a", "action", "am", "an", "answer", "be", "choice", "choose", "correct", "decide", "decision",
+    "final", "fix", "go", "going", "hence", "here", "i", "i'd", "i'll", "i'm", "instead", "is", "it",
+    "it's", "just", "let", "let's", "like", "me", "move", "moving", "must", "my", "now", "ok", "okay",
+    "operator", "option", "pick", "play", "please", "put", "right", "run", "select", "should", "so",
+    "step", "sure", "take", "that", "the", "then", "therefore", "this", "thus", "to", "use", "using",
+    "walk", "want", "we", "will", "with", "would", "yes",
+})
+# fmt: on
+"""Words that may stand around a name and say nothing else."""
+
+
+def read_name(text: str, names: Mapping[str, int], kind: str = "action") -> int:
+    """The action that a reply names: alone, or in a sentence that only introduces it (``"I choose <=."``).
+
+    ``names`` are words in small letters. Case does not count, nor quotes, brackets, Markdown and full stops
+    around a word. Further sentences may explain, as long as they name no other action. Whatever leaves a
+    doubt raises :class:`InvalidAction`, as "anything but left" and "left or right" do.
+    """
+    _require_text(text)
+    plain = text.casefold().translate(_STRAIGHT_QUOTES)
+    sentences = [
+        [_bare_word(word, names) for word in sentence.split()] for sentence in _SENTENCE_END.split(plain)
+    ]
+    named = {names[word] for sentence in sentences for word in sentence if word in names}
+    if len(named) == 1 and any(_only_names(sentence, names) for sentence in sentences):
+        return named.pop()
+    words = " ".join(name for name in names if not name.isdecimal())
+    raise InvalidAction(
+        f"{shown(text)} names no {kind}, or more than one; answer with one of {words}, or with its index"
+    )
+
+
+def _bare_word(word: str, names: Mapping[str, int]) -> str:
+    """``word`` without what stands around it: ``**left**`` is left; what is a name itself stays."""
+    while word and word not in names:
+        if word[-1] in _STOPS:
+            word = word[:-1]
+        elif word[0] in _MARKS or word[-1] in _MARKS:
+            word = word[word[0] in _MARKS : len(word) - (word[-1] in _MARKS)]
+        else:
+            break
+    return word
+
+
+def _only_names(sentence: list[str], names: Mapping[str, int]) -> bool:
+    """Whether a sentence names something and says nothing else."""
+    return any(word in names for word in sentence) and all(
+        word in names or word in _INTRODUCTIONS for word in sentence if word
+    )

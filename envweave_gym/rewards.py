@@ -19,8 +19,10 @@ a :class:`Result` or a mapping with one of its fields. An environment that runs 
 In ``info`` a :class:`Result` is the better choice: vector environments merge a dictionary field by field into
 arrays of the type that came first, where 1.5 after 1 becomes 1 and ``None`` after 1 raises.
 
-Programs are judged by their syntax tree and never run here. :class:`CodeSafety` teaches, it does not protect:
-Python has more ways out than a list can name. What keeps a program in is the sandbox that runs it.
+Programs are judged by their syntax tree and never run here. An action may be a bare program or a reply with
+programs in Markdown fences: where the text itself is no Python, the code in the fences is what is judged.
+:class:`CodeSafety` teaches, it does not protect: Python has more ways out than a list can name. What keeps a
+program in is the sandbox that runs it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ import msgspec
 import numpy as np
 
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.program_source import TOO_LONG, parse, reaches
+from envweave_gym.program_source import parse, read_program
 from envweave_gym.stream import trainable
 
 ObsType = TypeVar("ObsType")
@@ -200,13 +202,16 @@ class TaskCompletion(Transform):
 
 @dataclass(frozen=True)
 class CodeQuality(Transform):
-    """0.1 for a program of at most 100 characters, -0.2 for one that is no Python."""
+    """0.1 for a program of at most 100 characters, -0.2 for one that is no Python.
+
+    Of a reply with Markdown fences only the code in them is measured, and all of it should be Python.
+    """
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
-        """Measure the text and parse it."""
-        brevity = 0.1 if len(action.strip()) <= 100 else 0.0
-        unreadable = reaches(action) in (None, {TOO_LONG})
-        return Score(style=brevity - 0.2 if unreadable else brevity)
+        """Measure the program and parse it."""
+        program = read_program(action)
+        brevity = 0.1 if len(program.code.strip()) <= 100 else 0.0
+        return Score(style=brevity if program.is_python else brevity - 0.2)
 
 
 @dataclass(frozen=True)
@@ -214,16 +219,17 @@ class CodeSafety(Transform):
     """-1.0 for a program that reaches for files, processes, the network or the interpreter, 0.0 otherwise.
 
     To mention one of ``UNSAFE_NAMES`` is enough, so ``e = eval`` is no way round; so is importing one of
-    ``UNSAFE_MODULES``, reading one of ``UNSAFE_ATTRIBUTES``, or asking ``getattr`` for a computed name. What
-    a task needs is let through by its name: ``allow=("pathlib", "open")``. A text that is no Python violates
-    nothing, since it cannot run; one that is too long to read is not vouched for.
+    ``UNSAFE_MODULES``, reading one of ``UNSAFE_ATTRIBUTES``, also in a field of a text to be formatted, or
+    asking ``getattr`` for a computed name. What a task needs is let through by its name:
+    ``allow=("pathlib", "open")``. In a reply the code in any Markdown fence can violate. A text that is no
+    Python violates nothing, since it cannot run; one that is too long to read is not vouched for.
     """
 
     allow: tuple[str, ...] = ()
 
     def violations(self, code: str) -> tuple[str, ...]:
         """What the program reaches for and should not, sorted: ``("eval", "os")``."""
-        return tuple(sorted((reaches(code) or frozenset()).difference(self.allow)))
+        return tuple(sorted(read_program(code).unsafe.difference(self.allow)))
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
         """Look for violations."""

@@ -15,6 +15,7 @@ from cli_program import PROGRAM, run, until
 
 import envweave_gym
 from envweave_gym.cli import main
+from envweave_gym.faults import UnknownEnvironment
 
 
 @pytest.mark.parametrize("command", ["play", "info"])
@@ -24,6 +25,32 @@ def test_an_unknown_id_is_one_line_with_the_nearest_names(command: str):
     [line] = done.stderr.splitlines()
     assert line.startswith("envweave: no environment is called 'envweave/Conter-v0'")
     assert "envweave/Counter-v0" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("CodeFx", "envweave/CodeFix-v0"),
+        ("codefix-v7", "envweave/CodeFix-v0"),
+        ("envweave/Codefx-v0", "envweave/CodeFix-v0"),
+        ("LineWrold", "envweave/LineWorld-v0"),
+        ("lineword-v0", "envweave/LineWorld-v0"),
+        ("line", "envweave/LineRace-v0, envweave/LineWorld-v0"),
+        ("poker", "envweave/KuhnPoker-v0"),
+        ("CartPole-v9", "CartPole-v1"),
+    ],
+)
+def test_a_mistyped_or_shortened_name_gets_its_hint(name: str, near: str):
+    with pytest.raises(UnknownEnvironment) as caught:
+        envweave_gym.make(name)
+    assert near in str(caught.value).partition("; the nearest names are ")[2]
+
+
+@pytest.mark.parametrize("name", ["nope", "foo", "test", "khun", "envweave/Fo-v0", "env", "x"])
+def test_a_name_like_no_other_gets_no_silly_hint(name: str):
+    with pytest.raises(UnknownEnvironment) as caught:
+        envweave_gym.make(name)
+    assert "nearest" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from cli_program import installed_plug_ins, run
 
-from envweave_gym.cli import main
-from envweave_gym.cli.doctor import Requirement, read_requirement, within
+from envweave_gym.cli import doctor, main
+from envweave_gym.cli.doctor import Check, Requirement, read_requirement, within
 
 
 def test_doctor_says_what_works_and_what_to_install():
@@ -118,10 +118,11 @@ def test_versions_are_held_against_their_bounds(found: str, bounds: str, fits: b
     assert within(found, bounds) is fits
 
 
-def test_doctor_names_the_broken_plug_in_and_works_all_the_same(tmp_path: Path):
+def test_a_broken_plug_in_is_named_and_a_failure(tmp_path: Path):
     done = run("doctor", "--json", PYTHONPATH=installed_plug_ins(tmp_path))
-    found = {c["name"]: c for c in json.loads(done.stdout)["checks"] if c["part"] == "plug-in"}
-    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    found = {c["name"]: c for c in report["checks"] if c["part"] == "plug-in"}
+    assert (done.returncode, report["ok"]) == (1, False)
     assert {name: check["status"] for name, check in found.items()} == {
         "bad": "broken",
         "envweave": "ok",
@@ -129,6 +130,35 @@ def test_doctor_names_the_broken_plug_in_and_works_all_the_same(tmp_path: Path):
     }
     assert "RuntimeError: no luck" in found["bad"]["detail"]
     assert found["bad"]["next_step"] == "repair or uninstall bad-plug 1.0"
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "code"),
+    [
+        ("base", "missing", 1),
+        ("base", "broken", 1),
+        ("extra", "broken", 1),
+        ("extra", "missing", 0),
+        ("plug-in", "broken", 1),
+        ("machine", "missing", 0),
+    ],
+)
+def test_what_is_broken_is_a_failure_and_what_is_optional_may_be_missing(
+    part: Any, status: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    checks = [
+        Check(part="base", name="numpy", status="ok", detail="2"),
+        Check(part=part, name="thing", status=status, detail="1"),
+    ]
+    monkeypatch.setattr(doctor, "_checks", lambda: iter(checks))
+    assert main(["doctor", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["ok"] is (code == 0)
+
+
+def test_the_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Exit code 1 if something installed is broken, 0 if at most optional things are missing." in shown
 
 
 @pytest.mark.parametrize(

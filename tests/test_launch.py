@@ -21,14 +21,7 @@ from gymnasium.wrappers import TimeLimit
 from scripted_envs import Scripted
 
 import envweave_gym as ew
-from envweave_gym import (
-    InvalidArgument,
-    MissingExtra,
-    NativeVectorEnv,
-    NotAvailable,
-    UnknownEnvironment,
-    stream_of,
-)
+from envweave_gym import InvalidArgument, NativeVectorEnv, stream_of
 from envweave_gym.catalog import CARDS, register_card
 
 GYM_IDS = [card.id for card in CARDS if not card.is_game]
@@ -340,68 +333,3 @@ def test_rendered_frames_are_collected():
     frames: Any = env.render()
     assert len(frames) == 2
     assert frames[0].shape == (24, 24 * 11, 3)
-
-
-# Cards that cannot be launched
-
-
-@pytest.mark.usefixtures("registries")
-def test_a_missing_extra_is_one_line_with_the_pip_command():
-    needs = {"extra": "docker", "requires": ["no_such_module"]}
-    register_card({"id": "tests/Needy-v0", "doc": "Needy.", "gym": "nowhere:Env", **needs})
-    register_card({"id": "tests/NeedyGame-v0", "doc": "Needy.", "aec": "nowhere:env", **needs})
-    line = "needs no_such_module, which is not installed: pip install 'envweave-gym[docker]'"
-    for make, env_id in [
-        (lambda: gym.make("tests/Needy-v0"), "tests/Needy-v0"),
-        (lambda: gym.make_vec("tests/Needy-v0", num_envs=2), "tests/Needy-v0"),
-        (lambda: pettingzoo.make("aec", "tests/NeedyGame-v0"), "tests/NeedyGame-v0"),
-        (lambda: pettingzoo.make("parallel", "tests/NeedyGame-v0"), "tests/NeedyGame-v0"),
-    ]:
-        with pytest.raises(MissingExtra) as caught:
-            make()
-        assert str(caught.value) == f"{env_id} {line}"
-
-
-@pytest.mark.usefixtures("registries")
-def test_a_constructor_that_is_not_what_the_card_says():
-    for name, path, reason in [
-        ("Gone", "nowhere:Env", "nowhere:Env cannot be loaded: No module named 'nowhere'"),
-        ("Unnamed", "json:Env", "json:Env cannot be loaded: module 'json' has no attribute 'Env'"),
-    ]:
-        register_card({"id": f"tests/{name}-v0", "doc": "Wrong.", "gym": path})
-        with pytest.raises(NotAvailable, match=f"^tests/{name}-v0: {reason}$"):
-            gym.make(f"tests/{name}-v0")
-    register_card({"id": "tests/Dict-v0", "doc": "Wrong.", "gym": "builtins:dict"})
-    with pytest.raises(InvalidArgument, match=r"tests/Dict-v0: builtins:dict gave a dict, not a Env"):
-        gym.make("tests/Dict-v0")
-
-
-@pytest.mark.usefixtures("registries")
-def test_a_module_may_ask_for_its_extra_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    line = 'need("no_such_module", "datasets", "tests/Asks-v0")'
-    (tmp_path / "asks_itself.py").write_text(f"from envweave_gym.faults import need\n{line}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    register_card({"id": "tests/Asks-v0", "doc": "Asks.", "gym": "asks_itself:Env"})
-    with pytest.raises(MissingExtra, match=r"pip install 'envweave-gym\[datasets\]'$"):
-        gym.make("tests/Asks-v0")
-
-
-def test_a_form_that_an_id_does_not_have():
-    for form, env_id, kinds in [("gym", GAME_IDS[0], "aec, parallel"), ("aec", LINE, "gym")]:
-        spec = EnvSpec(env_id, entry_point=f"envweave_gym.launch:{form}({env_id})")
-        with pytest.raises(InvalidArgument, match=f"{env_id} has no such form; it can be made as: {kinds}"):
-            gym.make(spec)
-
-
-def test_a_spec_of_a_package_that_is_not_installed():
-    spec = EnvSpec("plug/Gone-v0", entry_point="envweave_gym.launch:gym(plug/Gone-v0)")
-    with pytest.raises(UnknownEnvironment, match="no installed package declares 'plug/Gone-v0'"):
-        gym.make(spec)
-
-
-@pytest.mark.parametrize("attribute", ["gym", "gym()x", "page(envweave/Echo-v0)"])
-def test_the_module_has_no_other_attributes(attribute: str):
-    import envweave_gym.launch
-
-    with pytest.raises(AttributeError, match="has no attribute"):
-        getattr(envweave_gym.launch, attribute + "_")

@@ -93,7 +93,7 @@ print(json.dumps([
     by_gym, by_us, by_kwargs, vector, state = run(good, code, *STRICT)
     assert by_gym == by_us == ["LaunchedStream", 5, "tidy/Guess-v0", "act"]
     assert by_kwargs == ["LaunchedStream", 3, "tidy/Guess-v0", "act"]
-    assert vector == ["SyncVectorEnv", 3, 5]
+    assert vector == ["SyncVector", 3, 5]
     assert state == {"episode": -1, "step_count": 0}
 
 
@@ -179,7 +179,7 @@ vector = gymnasium.make_vec("knotty:knotty/Say-v0", num_envs=2)
 print(json.dumps([text, type(knotty.WORDS).__name__, type(vector).__name__, sorted(envweave_gym.cards())]))
 """
     text, space, vector, ids = run(good, code, *STRICT)
-    assert (text, space, vector) == ("go", "Unicode", "SyncVectorEnv")
+    assert (text, space, vector) == ("go", "Unicode", "SyncVector")
     assert {"knotty/Say-v0", "knotty/Duel-v0", "tidy/Guess-v0", "envweave/Echo-v0"} <= set(ids)
 
 

@@ -24,38 +24,18 @@ from gymnasium.vector.utils import (
     read_from_shared_memory,
     write_to_shared_memory,
 )
-from text_envs import (
-    KINDS,
-    LEAVES,
-    LENGTH,
-    TEXTS,
-    WORDS,
-    BoundedEnv,
-    RepeatEnv,
-    same,
-    text_space,
-    value,
-    values,
-)
+from text_envs import LENGTH, TEXTS, WORDS, BoundedEnv, RepeatEnv, same, text_space, value, values
+from text_kinds import each_kind, each_leaf
 
 from envweave_gym.spaces import Chat, Json, Unicode, placeholder
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(params=LEAVES)
-def leaf(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 # Shared memory
 
 
+@each_leaf
 def test_shared_memory_is_read_live_and_copied_as_plain_texts(leaf: str) -> None:
     space, members = text_space(leaf), values(leaf)
     memory = create_shared_memory(space, n=len(members))
@@ -131,12 +111,14 @@ def check_vector(envs: VectorEnv[Any, Any, Any], kind: str, mode: AutoresetMode)
         assert same(list(iterate(batch, observed)), expected)
 
 
+@each_kind
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_sync_vector(kind: str, mode: AutoresetMode) -> None:
     with closing(SyncVectorEnv([make(kind)] * 2, autoreset_mode=mode)) as envs:
         check_vector(envs, kind, mode)
 
 
+@each_kind
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_async_vector_through_shared_memory(kind: str, mode: AutoresetMode) -> None:
     with closing(AsyncVectorEnv([make(kind)] * 2, autoreset_mode=mode)) as envs:
@@ -215,6 +197,7 @@ class closing:
 # Environments and wrappers
 
 
+@each_kind
 def test_check_env_is_content(kind: str) -> None:
     env = FromSeed(kind)
     check_env(env, skip_render_check=True)
@@ -231,6 +214,7 @@ class FromSeed(RepeatEnv):
         return value(self.kind, int(self.np_random.integers(1000))), {}
 
 
+@each_kind
 def test_flatten_observation_wrapper(kind: str) -> None:
     env = gym.wrappers.FlattenObservation(RepeatEnv(kind))
     space = text_space(kind)
@@ -241,6 +225,7 @@ def test_flatten_observation_wrapper(kind: str) -> None:
     assert same(unflatten(space, observation), value(kind, 3))
 
 
+@each_kind
 def test_frame_stack_wrapper(kind: str) -> None:
     env = gym.wrappers.FrameStackObservation(RepeatEnv(kind), 2, padding_type="zero")
     first, _ = env.reset(seed=0)
@@ -251,6 +236,7 @@ def test_frame_stack_wrapper(kind: str) -> None:
     assert same(frames, [value(kind, 0), value(kind, 3)])
 
 
+@each_kind
 def test_delay_wrapper(kind: str) -> None:
     env = gym.wrappers.DelayObservation(RepeatEnv(kind), 1)
     nothing, _ = env.reset(seed=0)
@@ -260,6 +246,7 @@ def test_delay_wrapper(kind: str) -> None:
     assert same(delayed, value(kind, 0))
 
 
+@each_kind
 def test_other_wrappers_leave_texts_alone(kind: str) -> None:
     env = gym.wrappers.RecordEpisodeStatistics(
         gym.wrappers.TimeLimit(gym.wrappers.Autoreset(RepeatEnv(kind)), 9)
@@ -271,6 +258,7 @@ def test_other_wrappers_leave_texts_alone(kind: str) -> None:
     assert info["episode"]["l"] == 3
 
 
+@each_kind
 def test_vector_wrappers(kind: str) -> None:
     envs = gym.wrappers.vector.RecordEpisodeStatistics(SyncVectorEnv([make(kind)] * 2))
     envs = gym.wrappers.vector.DictInfoToList(gym.wrappers.vector.FlattenObservation(envs))

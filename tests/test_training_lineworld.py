@@ -71,8 +71,10 @@ def test_ctrl_c_leaves_valid_metrics(tmp_path: Path):
     [
         (["--backend", "moon"], "backend='moon' is unknown"),
         (["--backend", "docker"], "needs the remote layer"),
-        (["--num-envs", "-3"], "--num-envs -3 is too small"),
-        (["--horizon", "0"], "--horizon 0 is too small"),
+        (["--num-envs", "-3"], "--num-envs -3 is out of range; give an int > 0"),
+        (["--horizon", "0"], "--horizon 0 is out of range; give an int > 0"),
+        (["--seed", "-1"], "--seed -1 is out of range; give an int >= 0 and <= "),
+        (["--slip", "nan"], "--slip nan is out of range; give a finite number >= 0 and <= 1"),
         (["--length", "1"], "length=1 is not a line"),
         (["--episodes", "many"], "invalid int value: 'many'"),
     ],

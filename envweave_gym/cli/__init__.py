@@ -118,7 +118,8 @@ def _parser() -> _Parser:
     play = command("play", "play", "Play an episode in the terminal.", one_id)
     play.add_argument("--seed", metavar="N", type=int, help="the seed of the episode")
     command("info", "info", "Show spaces, agents and arguments of an environment.", one_id, as_json)
-    command("doctor", "doctor", "Show what works on this machine and what to install.", as_json)
+    doctor = command("doctor", "doctor", "Show what works on this machine and what to install.", as_json)
+    doctor.epilog = "Exit code 1 if something installed is broken, 0 if at most optional things are missing."
     return parser
 
 

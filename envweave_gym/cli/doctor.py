@@ -1,6 +1,9 @@
 """``envweave doctor``: what works on this machine, and the next step for what does not.
 
-It reads the metadata of installed packages and imports none of them.
+It reads the metadata of installed packages and imports none of them but the plug-ins.
+
+Exit code 1 says that something is to be repaired: a part of the base does not work, a plug-in raised, or what
+an extra needs is there in a version that does not fit. What is merely not installed is no failure.
 """
 
 from __future__ import annotations
@@ -41,11 +44,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     next_step: str = ""
 
+    def fails(self) -> bool:
+        """Whether it is something to repair: what is installed is broken, or the base is not there."""
+        return self.status == "broken" or (self.part == "base" and self.status != "ok")
+
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; 0 if the base works, whatever else is missing."""
+    """Print the report; 1 if something is broken, 0 if at most optional things are missing."""
     checks = list(_checks())
-    works = all(check.status == "ok" for check in checks if check.part == "base")
+    works = not any(check.fails() for check in checks)
     if args.json:
         print_json({"ok": works, "checks": checks})
     else:

@@ -27,7 +27,8 @@ from envweave_gym.envs.codefix_programs import (
     passing,
     wrong_operators,
 )
-from envweave_gym.faults import InvalidAction, shown
+from envweave_gym.faults import shown
+from envweave_gym.protocols import read_name
 from envweave_gym.seeding import HashedRandomness, mix_many
 from envweave_gym.spaces import Unicode
 from envweave_gym.stream import Emitter, Event, message
@@ -52,12 +53,7 @@ def question(source: str) -> str:
 
 def read_operator(text: str) -> int:
     """The index of the operator that ``text`` names, by itself or by its index."""
-    said = text.strip().strip("`'\"").strip()
-    if said not in _NAMED:
-        raise InvalidAction(
-            f"{shown(text)} names no operator; answer with one of {' '.join(OPERATORS)}, or with its index"
-        )
-    return _NAMED[said]
+    return read_name(text, _NAMED, "operator")
 
 
 _NAMED = {name: index for index, operator in enumerate(OPERATORS) for name in (operator, str(index))}
@@ -151,7 +147,7 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
         return tokens if self.observation == "tokens" else {"tokens": tokens, "source": source}
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of an operator such as ``<=`` (quotes and backticks allowed), or of its index."""
+        """The action of an operator, or of its index: ``<=``, ``6``, ``I choose <=.``"""
         return read_operator(text)
 
     def render(self) -> Any:

@@ -15,6 +15,27 @@ from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
+from envweave_gym.envs.codefix_wordings import (
+    ELEMENTS,
+    FOLDS,
+    INDEXES,
+    LENGTHS,
+    LIMITS,
+    LISTS,
+    MULTIPLES,
+    NUMBERS,
+    ORDERS,
+    PAIRS,
+    PICKS,
+    PLACES,
+    STRING_LISTS,
+    STRINGS,
+    TESTS,
+    TWO_LISTS,
+    VALUES,
+    Wordings,
+    split,
+)
 from envweave_gym.seeding import mix
 
 ARITHMETIC = ("+", "-", "*", "//", "%")
@@ -23,90 +44,6 @@ OPERATORS = (*ARITHMETIC, *COMPARISON)
 """What an action chooses from."""
 
 Case = tuple[Any, ...]
-Wordings = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-"""Operator -> words for function names, phrases for docstrings."""
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split("|"))
-
-
-def _wordings(table: str) -> Wordings:
-    rows = [line.split(":") for line in table.strip().splitlines()]
-    return {head.split()[0]: (tuple(head.split()[1:]), _split(phrases)) for head, phrases in rows}
-
-
-# Rows of operator, words: phrases. {l} and {r} become the operands of the template.
-
-VALUES = _wordings("""
-    +  sum plus total: the sum of {l} and {r} | {l} plus {r} | {r} added to {l} | the total of {l} and {r}
-    -  difference minus reduction: the difference of {l} and {r} | {l} minus {r} | {l} reduced by {r}
-    *  product times multiple: the product of {l} and {r} | {l} times {r} | {l} multiplied by {r}
-    // quotient share whole_part: the whole quotient of {l} and {r} | how often {r} fits into {l} | \
-       {l} shared among {r} without the rest | {l} divided by {r} and rounded down
-    %  remainder modulo leftover: the remainder of {l} divided by {r} | {l} modulo {r} | \
-       what is left over when {l} is divided by {r} | the rest when {l} is split into groups of {r}
-""")
-TESTS = _wordings("""
-    <  below under smaller: below {r} | less than {r} | smaller than {r} | under {r}
-    <= at_most not_above up_to: at most {r} | no more than {r} | not above {r} | {r} or less
-    >  above over greater: above {r} | more than {r} | greater than {r} | over {r}
-    >= at_least not_below not_under: at least {r} | no less than {r} | not below {r} | {r} or more
-    == equal same matching: equal to {r} | the same as {r} | exactly {r} | identical to {r}
-    != different other unequal: different from {r} | other than {r} | not equal to {r} | anything but {r}
-""")
-LENGTHS = _wordings("""
-    <  short shorter: shorter than {k} letters | fewer than {k} letters long | of length below {k}
-    <= at_most not_longer: at most {k} letters long | no longer than {k} letters | of length {k} or less
-    >  long longer: longer than {k} letters | more than {k} letters long | of length above {k}
-    >= at_least not_shorter: at least {k} letters long | no shorter than {k} letters | of length {k} or more
-    == exact of_length: exactly {k} letters long | of length equal to {k} | neither under nor over length {k}
-    != wrong_length not_exact: not {k} letters long | of length other than {k} | shorter or longer than {k}
-""")
-ORDERS = _wordings("""
-    <  rising increasing: always rise | strictly increase | grow at every step
-    <= never_falling sorted: never fall | rise or stay the same | ascend with repeats allowed
-    >  falling decreasing: always fall | strictly decrease | shrink at every step
-    >= never_rising reversed: never rise | fall or stay the same | descend with repeats allowed
-    == constant all_equal: are all equal | stay the same | never change
-    != changing unrepeated: change at every step | never repeat the one before | differ from the next
-""")
-PLACES = _wordings("""
-    <  before first: before index {k} | at indexes below {k} | in front of index {k}
-    <= up_to through: up to index {k} inclusive | at index {k} and before it | at indexes not above {k}
-    >  after behind: after index {k} | at indexes above {k} | behind index {k}
-    >= starting onward: from index {k} on | at index {k} and after it | at indexes not below {k}
-    == at only: at index {k} alone | with exactly index {k} | at no index but {k}
-    != without excluding: at every index except {k} | unless its index is {k} | everywhere but at index {k}
-""")
-FOLDS = _wordings("""
-    +  add grow: add every {x} to {k} | increase {k} by each {x} in turn
-    -  subtract spend: subtract every {x} from {k} | decrease {k} by each {x} in turn
-    *  multiply scale: multiply {k} by every {x} | scale {k} by each {x} in turn
-    // divide split: divide {k} by every {x} rounding down | split {k} by each {x} without the rest
-    %  reduce remainder: take the remainder of {k} by every {x} | reduce {k} modulo each {x} in turn
-""")
-PICKS = _wordings("""
-    > larger bigger maximum: larger | greater | bigger | greatest
-    < smaller lesser minimum: smaller | lesser | lower | least
-""")
-LIMITS = _wordings("""
-    > cap ceiling limit: no more than {k} | capped at {k} | at most {k} | limited to {k} from above
-    < floor raise_to lift: no less than {k} | raised to {k} | at least {k} | limited to {k} from below
-""")
-MULTIPLES = _wordings("""
-    == divisible multiple: a multiple of {k} | divisible by {k} | in the {k} times table
-    != indivisible no_multiple: no multiple of {k} | not divisible by {k} | missing from the {k} times table
-""")
-
-PAIRS = _split("a b | x y | p q | left right | first second | one two | m n | u v")
-NUMBERS = _split("n | x | value | amount | size | level | score | age")
-ELEMENTS = _split("n | x | value | number | entry | element | item | v")
-LISTS = _split("items | values | numbers | data | entries | scores")
-TWO_LISTS = _split("xs ys | rows columns | items others | prices counts | here there | firsts seconds")
-STRINGS = _split("text | word | line | title | label | message | name | s")
-STRING_LISTS = _split("words | names | lines | labels | titles | texts")
-INDEXES = _split("i | j | place | position | index")
 
 
 class Template(NamedTuple):
@@ -191,10 +128,10 @@ def _whether(what: str) -> tuple[str, ...]:
     return f"Return whether {what} {{p}}.", f"Tell if {what} {{p}}.", f"Check that {what} {{p}}."
 
 
-_FIND = _split("{w}_of | get_{w} | find_{w} | compute")
-_GIVE = _split("Return {p}. | Compute {p}. | Give back {p}. | Find {p}.")
-_IS = _split("is_{w} | {w} | check")
-_KEEP = _split("Keep every {x} of {items} that is {p}. | Return each {x} in {items} that is {p}.")
+_FIND = split("{w}_of | get_{w} | find_{w} | compute")
+_GIVE = split("Return {p}. | Compute {p}. | Give back {p}. | Find {p}.")
+_IS = split("is_{w} | {w} | check")
+_KEEP = split("Keep every {x} of {items} that is {p}. | Return each {x} in {items} that is {p}.")
 _LIST_SLOTS = {"items": LISTS, "x": ELEMENTS}
 
 TEMPLATES = {
@@ -206,73 +143,73 @@ TEMPLATES = {
     "test": Template("{x}", "return {x} {op} {k}", TESTS, _IS, _whether("{x} is"), {"x": NUMBERS}, "number"),
     "map": Template(
         "{items}", "return [{x} {op} {k} for {x} in {items}]",
-        VALUES, _split("{w}_each | map_{w} | transform"), _each("{x} in {items}"), _LIST_SLOTS, "list",
+        VALUES, split("{w}_each | map_{w} | transform"), _each("{x} in {items}"), _LIST_SLOTS, "list",
     ),
     "pairs": Template(
         "{items}, {others}", "return [{x} {op} {y} for {x}, {y} in zip({items}, {others})]",
-        VALUES, _split("{w}_pairs | zip_{w} | combine"), _each("{x} and {y} of {items} and {others}"),
+        VALUES, split("{w}_pairs | zip_{w} | combine"), _each("{x} and {y} of {items} and {others}"),
         {"items others": TWO_LISTS, "x y": PAIRS[:4]}, "two lists",
     ),
     "sum": Template(
         "{items}", "return sum({x} {op} {y} for {y}, {x} in enumerate({items}, 1))",
-        VALUES, _split("{w}_places | sum_{w} | weigh"),
-        _split("Sum {p} over every {x} of {items} at place {y}. | Add up {p} for each {x} at place {y}."),
+        VALUES, split("{w}_places | sum_{w} | weigh"),
+        split("Sum {p} over every {x} of {items} at place {y}. | Add up {p} for each {x} at place {y}."),
         {**_LIST_SLOTS, "y": INDEXES}, "steps",
     ),
     "neighbours": Template(
         "{items}", "return [{x} {op} {y} for {y}, {x} in zip({items}, {items}[1:])]",
-        VALUES, _split("{w}_steps | neighbour_{w} | walk"), _each("two neighbours {y} then {x} in {items}"),
+        VALUES, split("{w}_steps | neighbour_{w} | walk"), _each("two neighbours {y} then {x} in {items}"),
         {"items": LISTS, "x y": PAIRS}, "steps",
     ),
     "count": Template(
         "{items}", "return sum(1 for {x} in {items} if {x} {op} {k})",
-        TESTS, _split("count_{w} | how_many_{w} | number_{w} | count"),
-        _split("Count every {x} of {items} that is {p}. | Return how often {x} in {items} is {p}."),
+        TESTS, split("count_{w} | how_many_{w} | number_{w} | count"),
+        split("Count every {x} of {items} that is {p}. | Return how often {x} in {items} is {p}."),
         _LIST_SLOTS, "list",
     ),
     "keep": Template(
         "{items}", "return [{x} for {x} in {items} if {x} {op} {k}]",
-        TESTS, _split("keep_{w} | pick_{w} | select_{w} | select"), _KEEP, _LIST_SLOTS, "list",
+        TESTS, split("keep_{w} | pick_{w} | select_{w} | select"), _KEEP, _LIST_SLOTS, "list",
     ),
     "every": Template(
         "{items}", "return all({x} {op} {k} for {x} in {items})",
-        TESTS, _split("all_{w} | every_{w} | check"), _whether("each {x} in {items} is"), _LIST_SLOTS, "list",
+        TESTS, split("all_{w} | every_{w} | check"), _whether("each {x} in {items} is"), _LIST_SLOTS, "list",
     ),
     "some": Template(
         "{items}", "return any({x} {op} {k} for {x} in {items})",
-        TESTS, _split("any_{w} | some_{w} | check"), _whether("some {x} in {items} is"), _LIST_SLOTS, "list",
+        TESTS, split("any_{w} | some_{w} | check"), _whether("some {x} in {items} is"), _LIST_SLOTS, "list",
     ),
     "fold": Template(
         "{items}", "result = {k}\nfor {x} in {items}:\n    result = result {op} {x}\nreturn result",
-        FOLDS, _split("{w}_all | {w} | fold"), _split("Go through {items} and {p}. | Take {items} and {p}."),
+        FOLDS, split("{w}_all | {w} | fold"), split("Go through {items} and {p}. | Take {items} and {p}."),
         _LIST_SLOTS, "shrinking", (120, 250, 360, 480, 600, 720, 840, 960),
     ),
     "order": Template(
         "{items}", "return all({x} {op} {y} for {x}, {y} in zip({items}, {items}[1:]))",
-        ORDERS, _split("is_{w} | {w}_order | check"), _whether("the numbers in {items}"),
+        ORDERS, split("is_{w} | {w}_order | check"), _whether("the numbers in {items}"),
         {"items": LISTS, "x y": PAIRS}, "steps",
     ),
     "place": Template(
         "{items}", "return [{x} for {y}, {x} in enumerate({items}) if {y} {op} {k}]",
-        PLACES, _split("{w}_index | take_{w} | choose"),
-        _split("Return every {x} of {items} {p}. | Keep each {x} of {items} {p}."),
+        PLACES, split("{w}_index | take_{w} | choose"),
+        split("Return every {x} of {items} {p}. | Keep each {x} of {items} {p}."),
         {**_LIST_SLOTS, "y": INDEXES}, "places",
     ),
     "pick": Template(
         "{x}, {y}", "return {x} if {x} {op} {y} else {y}",
-        PICKS, _split("{w} | {w}_of | pick_{w} | choose"),
-        _split("Return the {p} of {x} and {y}. | Of {x} and {y} give the {p}."), {"x y": PAIRS}, "pair",
+        PICKS, split("{w} | {w}_of | pick_{w} | choose"),
+        split("Return the {p} of {x} and {y}. | Of {x} and {y} give the {p}."), {"x y": PAIRS}, "pair",
     ),
     "limit": Template(
-        "{x}", "if {x} {op} {k}:\n    return {k}\nreturn {x}", LIMITS, _split("{w} | keep_{w} | clamp"),
-        _split("Return {x} but {p}. | Give {x} which must be {p}."), {"x": NUMBERS}, "number",
+        "{x}", "if {x} {op} {k}:\n    return {k}\nreturn {x}", LIMITS, split("{w} | keep_{w} | clamp"),
+        split("Return {x} but {p}. | Give {x} which must be {p}."), {"x": NUMBERS}, "number",
     ),
     "length": Template(
         "{x}", "return len({x}) {op} {k}", LENGTHS, _IS, _whether("{x} is"), {"x": STRINGS}, "string",
     ),
     "keep by length": Template(
         "{items}", "return [{x} for {x} in {items} if len({x}) {op} {k}]",
-        LENGTHS, _split("keep_{w} | {w}_ones | select_{w} | select"), _KEEP,
+        LENGTHS, split("keep_{w} | {w}_ones | select_{w} | select"), _KEEP,
         {"items": STRING_LISTS, "x": STRINGS[:6]}, "string list",
     ),
     "multiple": Template(

@@ -10,8 +10,12 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envweave_gym.faults import shown
+from envweave_gym.protocols import read_name
 from envweave_gym.seeding import GOLDEN, HashedRandomness, chance, constant, mix, mix_many
 from envweave_gym.vector import NativeVectorEnv
+
+DIRECTIONS = {"left": 0, "right": 1, "0": 0, "1": 1}
+"""What a reply may call the actions."""
 
 GOAL_REWARD, STEP_REWARD = 1.0, -0.01
 LONGEST = 1_000_000
@@ -72,6 +76,10 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
             strip[0, self._goal], strip[0, self._place] = (60, 160, 70), (40, 70, 180)
             return np.kron(strip, np.ones((24, 24, 1), np.uint8))
         return None
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of left or right, or of its index: ``left``, ``1``, ``I go right.``"""
+        return read_name(text, DIRECTIONS)
 
     def episode_state(self) -> dict[str, Any]:
         """Where walker and goal are."""
@@ -137,6 +145,10 @@ class LineWorldVectorEnv(NativeVectorEnv):
         """The places of walkers and goals."""
         self._seen[:, 0] = self._cells[self._places]
         return self._seen.copy()
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of one row that ``text`` means, as :class:`LineWorldEnv` reads it."""
+        return read_name(text, DIRECTIONS)
 
     def row_state(self, row: int) -> dict[str, Any]:
         """Where walker and goal are."""

@@ -15,6 +15,7 @@ from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.multiagent.max_cycles import check_max_cycles
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
+from envweave_gym.protocols import read_name
 from envweave_gym.seeding import Seeds, mix
 from envweave_gym.spaces import Unicode
 from envweave_gym.stream import Emitter, message, metrics
@@ -38,6 +39,9 @@ ACCEPTANCES = frozenset(
 
 ACCEPT = 0
 """The reviewer's discrete action that accepts; ``1 + i`` sends back and suggests operator ``i``."""
+_VERDICTS = {"accept": ACCEPT, "approve": ACCEPT, "0": ACCEPT} | {
+    name: i for i, operator in enumerate(OPERATORS, 1) for name in (operator, str(i))
+}
 FEATURES = ("observer", "turn", "reviews", "suggestion", "passed")
 """What follows the tokens in an observation: whose it is and whose turn it is (0 author, 1 reviewer), how
 many reviews there were, what the last one suggested (0 nothing, ``1 + i`` operator ``i``), and how many of
@@ -214,7 +218,8 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         """The action of an agent's reply.
 
         The author names an operator or its index. The reviewer says one of :data:`ACCEPTANCES` or, where
-        comments are discrete, an operator or the action's number; a text comment is taken as it is.
+        comments are discrete, an operator or the action's number, by itself or in a plain sentence; a text
+        comment is taken as it is.
         """
         if agent == AUTHOR:
             return read_operator(text)
@@ -225,10 +230,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
             if not space.contains(text):
                 raise InvalidAction(f"{shown(text)} is not in {space}")
             return text
-        if accepts(text):
-            return ACCEPT
-        numbers = [str(number) for number in range(space.n)]
-        return numbers.index(text.strip()) if text.strip() in numbers else 1 + read_operator(text)
+        return ACCEPT if accepts(text) else read_name(text, _VERDICTS, "verdict")
 
     def picture(self) -> str:
         """The program as it stands, and the last comment."""

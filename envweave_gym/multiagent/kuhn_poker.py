@@ -21,6 +21,7 @@ from envweave_gym.multiagent.kuhn_value import (
 from envweave_gym.multiagent.max_cycles import check_max_cycles
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
+from envweave_gym.protocols import read_name
 from envweave_gym.seeding import Seeds, mix
 from envweave_gym.stream import Emitter, reveal
 from envweave_gym.wrappers.games import AECStream
@@ -28,6 +29,10 @@ from envweave_gym.wrappers.games import AECStream
 _NAME = "envweave/KuhnPoker-v0"
 _LONGEST = 3
 PLAYERS = ("player_0", "player_1")
+FIRST_MOVES = {"pass": 0, "check": 0, "bet": 1, "0": 0, "1": 1}
+"""What a reply may call the actions as long as nobody has bet."""
+ANSWERS = {"pass": 0, "fold": 0, "bet": 1, "call": 1, "0": 0, "1": 1}
+"""What it may call them after a bet."""
 
 
 class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
@@ -112,6 +117,10 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
     def observe(self, agent: str) -> NDArray[np.float32]:
         """The agent's card and the moves so far."""
         return observation(self._deal[PLAYERS.index(agent)], self._history)
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of a move that is open now, or of its index: ``check``, ``1``, ``I bet.``"""
+        return read_name(text, ANSWERS if self._history.endswith(MOVES[1]) else FIRST_MOVES, "move")
 
     def picture(self) -> str:
         """The table as one sees it who holds no card."""

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
+from envweave_gym.envs.lineworld import DIRECTIONS
 from envweave_gym.faults import shown
 from envweave_gym.multiagent.max_cycles import check_max_cycles
 from envweave_gym.multiagent.text_rendering import TextRendering
+from envweave_gym.protocols import read_name
 from envweave_gym.seeding import Seeds, chance, mix
 from envweave_gym.wrappers.games import AECStream, ParallelStream
 from envweave_gym.wrappers.narrator import Infos, ParallelStep
@@ -103,6 +105,10 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
             dict.fromkeys(runners, late),
             {runner: {} for runner in runners},
         )
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of left or right, or of its index: ``left``, ``1``, ``I go right.``"""
+        return read_name(text, DIRECTIONS)
 
     def _run(self, i: int, move: int) -> int:
         if mix(mix(self._key, _RUNNERS + i), 1 + self._step) < self._slipping:

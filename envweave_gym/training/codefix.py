@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,12 +34,14 @@ HEADS = 4
 class Options(CommonOptions):
     """The options of this demo."""
 
+    demo: ClassVar[str] = "codefix"
+
     num_envs: int = option(32, "environments stepped at once")
     episodes: int = option(100_000, "most episodes to learn from")
     target: float = option(0.99, "stop when the moving average of success reaches this")
     steps: int = option(8, "vector steps between two updates")
     learning_rate: float = option(1e-3, "step size of Adam")
-    entropy: float = option(0.05, "weight of the entropy bonus, which keeps the policy curious")
+    entropy: float = option(0.05, "weight of the entropy bonus, which keeps the policy curious", least=0)
     width: int = option(64, "size of the token embeddings")
     evaluation: int = option(2000, "programs of the final evaluation, with seeds never trained on")
     threads: int = option(1, "CPU threads of torch; more than there are idle cores slow it down")
@@ -172,11 +173,11 @@ def train(options: Options) -> dict[str, Any]:
     torch = need("torch", "train", "training on CodeFix")
     tqdm = need("tqdm", "demo", "the progress bar").tqdm
     env = make_env(options, options.num_envs)
+    log = RunMetrics(options.folder, ("success", "loss"))
     learner = Learner(env, options)
     before = evaluate(learner, options)["success on held-out programs"]
-    folder = Path(options.out) / (options.run or "codefix")
     episodes, average = 0, 0.0
-    with RunMetrics(folder, ("success", "loss")) as log:
+    with log:
         observations, _ = env.reset(seed=options.seed)
         with tqdm(total=options.episodes, unit="episode", desc="CodeFix") as bar:
             while episodes < options.episodes and average < options.target:
@@ -188,13 +189,13 @@ def train(options: Options) -> dict[str, Any]:
                 log.write(episodes=episodes, success=success, loss=loss)
                 bar.update(min(played, options.episodes - bar.n))
                 bar.set_postfix(success=f"{average:.2f}")
-        torch.save(learner.policy.state_dict(), folder / "policy.pt")
+        torch.save(learner.policy.state_dict(), log.folder / "policy.pt")
         result: dict[str, Any] = {
             **evaluate(learner, options),
             "success before training": before,
             "episodes": episodes,
             "seconds": round(log.seconds, 1),
-            "files": f"{folder}/policy.pt, {folder}/metrics.jsonl, {folder}/metrics.png",
+            "files": f"{log.folder}/policy.pt, {log.folder}/metrics.jsonl, {log.folder}/metrics.png",
         }
     env.close()
     print(summary(f"{ID}, policy gradient, backend {options.backend}", result))

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +41,17 @@ Floats = NDArray[np.float64]
 class Options(CommonOptions):
     """The options of this demo."""
 
+    demo: ClassVar[str] = "kuhn"
+
     updates: int = option(300, "updates of the policy")
     hands: int = option(500, "hands played between two updates")
     learning_rate: float = option(0.3, "step size on the logits")
-    entropy: float = option(0.1, "weight of the entropy term at first; it fades as 1 / (1 + update / 50)")
-    exploration: float = option(0.1, "how often a player acts at random, so that every choice is tried")
+    entropy: float = option(
+        0.1, "weight of the entropy term at first; it fades as 1 / (1 + update / 50)", least=0
+    )
+    exploration: float = option(
+        0.1, "how often a player acts at random, so that every choice is tried", least=0, most=1
+    )
 
 
 def read_observation(observation: NDArray[np.float32]) -> str:
@@ -96,8 +102,7 @@ def train(options: Options) -> dict[str, Any]:
     logits = np.zeros(len(INDEX))
     total, weights = np.zeros(len(INDEX)), 0.0
     average = np.full(len(INDEX), 0.5)
-    folder = Path(options.out) / (options.run or "kuhn")
-    with RunMetrics(folder, ("nash_conv_half", "value")) as log:
+    with RunMetrics(options.folder, ("nash_conv_half", "value")) as log:
         for update in tqdm(range(options.updates), unit="update", desc="KuhnPoker"):
             policy = 1 / (1 + np.exp(-logits))
             advantage = worth_of_betting(env, policy, options, rng)
@@ -109,10 +114,10 @@ def train(options: Options) -> dict[str, Any]:
             average = total / weights
             named = as_mapping(average)
             log.write(nash_conv_half=nash_conv(named) / 2, value=game_value(named))
-        (folder / "policy.json").write_text(
+        (log.folder / "policy.json").write_text(
             json.dumps(as_mapping(average), indent=2) + "\n", encoding="utf-8"
         )
-        result = report(folder, average, options, log.seconds)
+        result = report(log.folder, average, options, log.seconds)
     env.close()
     print(summary(f"{ID}, self-play, backend {options.backend}", result))
     return result

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +30,16 @@ Floats = NDArray[np.floating[Any]]
 class Options(CommonOptions):
     """The options of this demo."""
 
+    demo: ClassVar[str] = "lineworld"
+
     num_envs: int = option(16, "environments stepped at once")
     episodes: int = option(400, "episodes to learn from")
     horizon: int = option(32, "vector steps between two updates")
     learning_rate: float = option(0.1, "step size of Adam")
-    discount: float = option(0.95, "how much a reward counts one step earlier")
+    discount: float = option(0.95, "how much a reward counts one step earlier", least=0, most=1)
     evaluation: int = option(500, "episodes of the final evaluation, on seeds never trained on")
     length: int = option(11, "cells of the line")
-    slip: float = option(0.1, "probability that a step goes the other way")
+    slip: float = option(0.1, "probability that a step goes the other way", least=0, most=1)
 
 
 class Policy:
@@ -145,10 +146,10 @@ def train(options: Options) -> dict[str, Any]:
     tqdm = need("tqdm", "demo", "the progress bar").tqdm
     rng = np.random.default_rng(options.seed)
     policy, env = Policy(rng), make_env(options, options.num_envs)
-    folder = Path(options.out) / (options.run or "lineworld")
+    log = RunMetrics(options.folder, ("success", "return", "length"))
     before = evaluate(policy, options)
     episodes = steps = 0
-    with RunMetrics(folder, ("success", "return", "length")) as log:
+    with log:
         with tqdm(total=options.episodes, unit="episode", desc="LineWorld") as bar:
             observations, _ = env.reset(seed=options.seed)
             while episodes < options.episodes:
@@ -167,7 +168,7 @@ def train(options: Options) -> dict[str, Any]:
             "episodes": episodes,
             "steps": steps,
             "seconds": round(log.seconds, 2),
-            "files": f"{folder}/metrics.jsonl, {folder}/metrics.png",
+            "files": f"{log.folder}/metrics.jsonl, {log.folder}/metrics.png",
         }
     env.close()
     print(summary(f"{ID}, policy gradient, backend {options.backend}", result))

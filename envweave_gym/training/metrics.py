@@ -8,17 +8,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from envweave_gym.faults import need
+from envweave_gym.faults import InvalidArgument, need
 
 
 class RunMetrics:
     """Writes each update as a line at once, and draws the curves on the way out, also after Ctrl-C."""
 
     def __init__(self, folder: str | Path, curves: tuple[str, ...]) -> None:
-        """``curves`` are the metrics to draw, each in a panel of its own."""
+        """``curves`` are the metrics to draw, each in a panel of its own.
+
+        A folder that cannot be written to is refused here, before anything is trained.
+        """
         need("matplotlib", "demo", "drawing metrics.png")
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._path = self.folder / "metrics.jsonl"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._path.open("a").close()
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise InvalidArgument(
+                f"no run can be written to {folder} ({problem}); give another --out"
+            ) from error
         self.rows: list[dict[str, Any]] = []
         self._curves = curves
         self._file: TextIO | None = None
@@ -30,7 +41,7 @@ class RunMetrics:
         return time.perf_counter() - self._started
 
     def __enter__(self) -> RunMetrics:
-        self._file = (self.folder / "metrics.jsonl").open("w", encoding="utf-8")
+        self._file = self._path.open("w", encoding="utf-8")
         self._started = time.perf_counter()
         return self
 

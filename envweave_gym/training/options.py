@@ -6,34 +6,71 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
-from envweave_gym.faults import EnvweaveError
+from envweave_gym.faults import EnvweaveError, InvalidArgument, shown
 
 Options = TypeVar("Options")
 
+_LARGEST_SEED = 2**63 - 1
 
-def option(default: Any, help: str) -> Any:  # noqa: A002 - argparse's own word
-    """A field of an options dataclass, with its line on the help page."""
-    return dataclasses.field(default=default, metadata={"help": help})
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002 - argparse's own word
+    *,
+    least: float | None = None,
+    most: float = sys.float_info.max,
+) -> Any:
+    """A field of an options dataclass, with its line on the help page.
+
+    A number is finite and from ``least`` to ``most``; without ``least`` it is above zero.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
 @dataclasses.dataclass
 class CommonOptions:
     """What every demo takes."""
 
-    seed: int = option(0, "decides the policy's first weights, the episodes and the actions drawn")
+    demo: ClassVar[str] = "demo"
+    """What its runs are called unless they are given a name."""
+
+    seed: int = option(
+        0,
+        "decides the policy's first weights, the episodes and the actions drawn",
+        least=0,
+        most=_LARGEST_SEED,
+    )
     backend: str = option("inproc", "where the environments run")
     run: str = option("", "name of the run; its files go to OUT/RUN (default: the demo's name)")
     out: str = option("runs", "folder of all runs")
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be: every whole number but the seed counts something."""
+        """Refuse numbers that cannot be, and a run that is no name."""
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "seed" else 1
-            if isinstance(field.default, int) and value < least:
-                flag = f"--{field.name.replace('_', '-')}"
-                raise ValueError(f"{flag} {value} is too small; give a number >= {least}")
+            if isinstance(field.default, int | float):
+                _check_number(field, getattr(self, field.name))
+        if self.run in (".", "..") or {"/", "\\"} & {*self.run}:
+            raise ValueError(
+                f"--run {shown(self.run)} is a path; give a name, and the folder of all runs as --out"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of the run go."""
+        return Path(self.out) / (self.run or self.demo)
+
+
+def _check_number(field: dataclasses.Field[Any], value: float) -> None:
+    least, most = field.metadata["least"], field.metadata["most"]
+    if (value > 0 if least is None else value >= least) and value <= most:
+        return
+    kind = "an int" if isinstance(field.default, int) else "a finite number"
+    bounds = "> 0" if least is None else f">= {least}"
+    bounds += "" if most == sys.float_info.max else f" and <= {most}"
+    raise ValueError(f"--{field.name.replace('_', '-')} {value} is out of range; give {kind} {bounds}")
 
 
 def parse_options(kind: type[Options], description: str, argv: Sequence[str] | None = None) -> Options:
@@ -53,7 +90,10 @@ def parse_options(kind: type[Options], description: str, argv: Sequence[str] | N
 
 
 def run_demo(train: Callable[[Any], Any], options: Any) -> int:
-    """Run a demo; Ctrl-C ends it early with what was measured so far, an error of ours is one line."""
+    """Run a demo; Ctrl-C ends it early with what was measured so far, an error of ours is one line.
+
+    Exit codes: 0 done, 1 something is missing or failed, 2 wrong usage, 130 after Ctrl-C.
+    """
     try:
         train(options)
     except KeyboardInterrupt:
@@ -61,5 +101,5 @@ def run_demo(train: Callable[[Any], Any], options: Any) -> int:
         return 130
     except EnvweaveError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InvalidArgument) else 1
     return 0

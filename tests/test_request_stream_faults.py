@@ -1,0 +1,213 @@
+"""What RequestStream makes of an environment that fails: honest faults, or the exception itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted_envs import Scripted
+from scripted_streams import NAME, Malformed, faulty, kinds, scripted, seed_of
+
+from envweave_gym import (
+    Event,
+    EventKind,
+    Fault,
+    FaultKind,
+    FaultStorm,
+    InvalidAction,
+    Request,
+    RequestKind,
+    RequestStream,
+    ResetNeeded,
+    Stream,
+    message,
+    stream_of,
+    trainable,
+)
+
+
+@pytest.mark.parametrize("reward", [None, np.zeros(2), "much", [], 1j])
+def test_a_reward_that_is_no_number_is_a_fault(reward: Any) -> None:
+    env = scripted([reward])
+    env.reset(seed=0)
+    with pytest.raises((TypeError, ValueError)):
+        env.step(0)
+    env = faulty([reward])
+    env.reset(seed=0)
+    _, given, _, truncated, info = env.step(0)
+    assert (given, truncated) == (0.0, True)
+    assert info["fault"].kind == FaultKind.CRASH
+
+
+@pytest.mark.parametrize("answer", [None, (0, 0.0, False, {}), (0, 0.0, False, False, None)])
+def test_an_answer_of_the_wrong_form_is_a_fault(answer: Any) -> None:
+    env = RequestStream(Malformed(answer), on_fault="truncate")
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(0)
+    assert (observation, reward, terminated, truncated) == (0, 0.0, False, True)
+    assert "fault" in info
+
+
+# Faults in a step
+
+
+def test_an_exception_is_raised_and_ends_the_episode() -> None:
+    env = scripted([RuntimeError("boom")])
+    env.reset(seed=0)
+    with pytest.raises(RuntimeError, match=r"^boom$"):
+        env.step(0)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset()
+    assert env.step(0)[0] == 1
+
+
+def test_an_exception_ends_the_episode_as_a_fault() -> None:
+    env = faulty([1.0, RuntimeError("boom")])
+    env.reset(seed=0)
+    last, *_ = env.step(2)
+    env.unwrapped.tell(message("user", "last words"))
+    observation, reward, terminated, truncated, info = env.step(1)
+    assert (observation, reward, terminated, truncated) == (last, 0.0, False, True)
+    assert info["fault"] == Fault(FaultKind.CRASH, "RuntimeError: boom", True)
+    assert info["stream"] == Stream(
+        (Request(6, RequestKind.RESET, None, 2),),
+        (
+            Event(3, EventKind.ACT, "agent", None, {"action": 1}),
+            Event(4, EventKind.MESSAGE, None, None, {"role": "user", "content": "last words"}),
+            Event(
+                5,
+                EventKind.FAULT,
+                data={"kind": "crash", "message": "RuntimeError: boom", "retryable": True},
+            ),
+            Event(6, EventKind.EPISODE_END, data={"terminated": False, "truncated": True}),
+        ),
+    )
+    assert info["seq"] == 6
+    assert trainable(info) is False
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    _, info = env.reset()
+    assert "fault" not in info
+
+
+def test_sys_exit_is_a_fault_and_keyboard_interrupt_is_not() -> None:
+    env = faulty([SystemExit(3), KeyboardInterrupt()], [None, None, SystemExit("bye")])
+    env.reset(seed=0)
+    *_, truncated, info = env.step(0)
+    assert truncated
+    assert info["fault"].message == "SystemExit: 3"
+    env.reset()
+    with pytest.raises(KeyboardInterrupt):
+        env.step(0)
+    with pytest.raises(ResetNeeded):
+        env.step(0)  # nobody knows how far the interrupted step came
+    _, info = env.reset()
+    assert info["fault"].message == "SystemExit: bye"
+
+
+def test_sys_exit_passes_where_faults_are_raised() -> None:
+    env = scripted([SystemExit(3)], [None, KeyboardInterrupt()])
+    env.reset(seed=0)
+    with pytest.raises(SystemExit):
+        env.step(0)
+    with pytest.raises(KeyboardInterrupt):
+        env.reset()
+
+
+def test_a_fault_the_environment_reports_itself_is_told() -> None:
+    fault = Fault(FaultKind.LOST, "the sandbox is gone", True)
+    env = faulty([{"fault": fault}], max_steps=1)
+    env.reset(seed=0)
+    *_, truncated, info = env.step(0)
+    assert truncated
+    assert info["fault"] == fault
+    assert kinds(info) == ["act", "fault", "episode_end"]
+    assert trainable(info) is False
+
+
+# Faults in a reset
+
+
+def test_a_failing_reset_is_tried_again_with_the_same_seed() -> None:
+    env = faulty(resets=[OSError("busy"), OSError("busy")], reset_deadline=5)
+    observation, info = env.reset(seed=9)
+    assert env.unwrapped.seeds == [9, 9, 9]
+    assert observation == 0
+    assert "fault" not in info
+    assert env.step(0)[3] is False
+
+
+def test_a_reset_that_trying_again_cannot_help_is_tried_once() -> None:
+    env = faulty(resets=[ImportError("no module 'physics'")] * 2, reset_deadline=5)
+    _, info = env.reset(seed=9)
+    assert env.unwrapped.seeds == [9]
+    assert info["fault"] == Fault(FaultKind.CRASH, "ImportError: no module 'physics'", False)
+
+
+def test_what_a_failing_reset_told_is_dropped() -> None:
+    class Talker(Scripted):
+        def reset(self, **kwargs: Any) -> Any:
+            self.tell(message("user", "hello"))
+            return super().reset(**kwargs)
+
+    env = RequestStream(Talker(resets=[OSError("busy")]), on_fault="truncate")
+    _, info = env.reset(seed=0)
+    assert kinds(info) == ["episode_start", "message"]
+
+
+def test_a_lost_reset_gives_a_placeholder_and_the_next_step_truncates() -> None:
+    env = faulty(resets=[TimeoutError("no answer")])
+    observation, info = env.reset(seed=9)
+    assert observation in env.observation_space
+    assert info["fault"] == Fault(FaultKind.TIMEOUT, "TimeoutError: no answer", True)
+    assert kinds(info) == ["episode_start", "fault"]
+    assert stream_of(info).agents() == ("agent",)
+    assert seed_of(info) == 9
+    with pytest.raises(InvalidAction):
+        env.step("nonsense")
+    again, reward, terminated, truncated, info = env.step(1)
+    assert (again, reward, terminated, truncated) == (observation, 0.0, False, True)
+    assert info["fault"].kind == FaultKind.TIMEOUT
+    assert kinds(info) == ["ignored", "fault", "episode_end"]
+    assert trainable(info) is False
+    with pytest.raises(ResetNeeded):
+        env.step(1)
+    _, info = env.reset()
+    assert "fault" not in info
+    assert env.unwrapped.taken == 0
+
+
+def test_a_failing_reset_is_raised() -> None:
+    env = scripted(resets=[OSError("busy")])
+    with pytest.raises(OSError, match="busy"):
+        env.reset(seed=0)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env.reset(seed=0)
+    assert env.step(0)[0] == 1
+
+
+# Storms
+
+
+def test_ten_faults_in_a_row_are_a_storm() -> None:
+    env = faulty([RuntimeError("boom")] * 5, [None] * 5 + [OSError("busy")] * 6)
+    for _ in range(5):
+        env.reset(seed=0)
+        assert env.step(0)[3]
+    for _ in range(4):
+        assert "fault" in env.reset()[1]
+        assert env.step(0)[3]
+    with pytest.raises(FaultStorm, match=rf"^{NAME}: 10 faults in a row, the last: OSError: busy$"):
+        env.reset()
+
+
+def test_a_good_episode_ends_a_storm() -> None:
+    env = faulty(([RuntimeError("boom")] * 9 + ["end"]) * 3)
+    for _ in range(30):
+        env.reset(seed=0)
+        env.step(0)
+    env.reset()
+    assert env.step(0)[0] == 1

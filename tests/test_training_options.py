@@ -1,0 +1,68 @@
+"""The options of the demos: what cannot be is refused before anything is trained."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envweave_gym.training import codefix, kuhn, lineworld
+from envweave_gym.training.options import CommonOptions, parse_options
+
+KINDS = [lineworld.Options, kuhn.Options, codefix.Options]
+BAD = [math.nan, math.inf, -math.inf, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, field.name) for kind in KINDS for field in dataclasses.fields(kind) if field.type == "float"],
+)
+def test_every_number_of_every_demo_is_finite_and_in_range(
+    kind: type[CommonOptions], name: str, capsys: pytest.CaptureFixture[str]
+):
+    flag = f"--{name.replace('_', '-')}"
+    for value in BAD + [0.0] * (name in ("learning_rate", "target")):
+        with pytest.raises(SystemExit) as stopped:
+            parse_options(kind, "", [f"{flag}={value}"])
+        assert stopped.value.code == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f"error: {flag} {value} is out of range; give a finite number >" in line
+    assert getattr(parse_options(kind, "", [f"{flag}=0.5"]), name) == 0.5
+
+
+def test_a_number_beyond_all_floats_is_refused():
+    with pytest.raises(ValueError, match=r"--episodes 10+ is out of range"):
+        lineworld.Options(episodes=10**400)
+
+
+@pytest.mark.parametrize("run", ["../x", "a/b", "/tmp/x", "..", ".", "x/", "a\\b"])
+def test_a_run_is_a_name_not_a_path(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stopped:
+        lineworld.main(["--out", str(tmp_path / "runs"), "--run", run])
+    assert stopped.value.code == 2
+    assert f"--run {run!r} is a path; give a name" in capsys.readouterr().err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("demo", [lineworld, kuhn, codefix])
+def test_a_run_that_cannot_be_written_is_refused_before_training(
+    demo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    if demo is codefix:
+        pytest.importorskip("torch", reason="torch is not installed: pip install 'envweave-gym[train]'")
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "taken" / demo.Options.demo / "metrics.jsonl").mkdir(parents=True)
+    for out, problem in (
+        (tmp_path / "file", "Not a directory"),
+        (tmp_path / "file" / "deeper", "Not a directory"),
+        (tmp_path / "taken", "Is a directory"),
+        (Path("/proc/none"), "No such file or directory"),
+        (tmp_path / ("x" * 300), "File name too long"),
+    ):
+        assert demo.main(["--out", str(out)]) == 2
+        done = capsys.readouterr()
+        assert done.out == ""
+        assert done.err == (
+            f"error: no run can be written to {out / demo.Options.demo} ({problem}); give another --out\n"
+        )

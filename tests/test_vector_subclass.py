@@ -1,0 +1,94 @@
+"""A native vector environment of one's own: what a subclass says, and what becomes of options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from native_vectors import FIX, LINE, native, sync
+
+from envweave_gym import Event, EventKind, InvalidAction, InvalidArgument, NativeVectorEnv, message, stream_of
+
+
+class Offset(NativeVectorEnv):
+    """Choices count from -10, everything pays its choice, ``steps`` are observed, and openings are told."""
+
+    def __init__(self, num_envs: int, **kwargs: Any) -> None:
+        spaces = Box(-100, 100, (), np.int64), Discrete(21, start=-10)
+        super().__init__(*spaces, num_envs=num_envs, **kwargs)
+        self.seen = np.zeros(num_envs, np.int64)
+
+    def begin(self, rows: Any, seeds: Any, options: dict[str, Any]) -> None:
+        if options.keys() - {"seen"}:
+            raise InvalidArgument(f"{sorted(options)} are unknown; there is 'seen'")
+        self.seen[rows] = options.get("seen", 0)
+
+    def advance(self, actions: Any) -> Any:
+        self.seen += 1
+        return (actions - 10).astype(float), actions == 20
+
+    def observe(self) -> Any:
+        return self.seen.copy()
+
+    opening_events = 2
+
+    def opening(self, seed: int) -> tuple[Event, ...]:
+        return message("system", "add"), message("user", str(seed))
+
+
+def test_choices_that_do_not_start_at_zero_are_told_as_chosen() -> None:
+    env = Offset(3, autoreset_mode="SameStep")
+    _, infos = env.reset(seed=5)
+    assert [event.kind for event in infos["stream"][1].events] == ["episode_start", "message", "message"]
+    assert infos["stream"][1].events[2].data["content"] == "6"
+    assert infos["seq"].tolist() == [2, 2, 2]
+    for given in (np.array([-10, 0, 10], np.int8), [-10, 0, 10]):
+        _, rewards, terminated, _, infos = env.step(given)
+        assert rewards.tolist() == [-10, 0, 10]
+        assert terminated.tolist() == [False, False, True]
+    acted = [stream.of_kind(EventKind.ACT)[0].data["action"] for stream in stream_of(infos)]
+    assert acted == [-10, 0, 10]
+    for bad in ([-11, 0, 0], [0, 0, 11]):
+        with pytest.raises(
+            InvalidAction, match=r"^Offset: action -?11 of row \d is not in Discrete\(21, start=-10\)"
+        ):
+            env.step(bad)
+
+
+def test_options_reach_the_rows_that_are_reset_and_no_later_episode() -> None:
+    env = Offset(3)
+    assert env.reset(seed=0, options={"seen": 7})[0].tolist() == [7, 7, 7]
+    env.step([0, 10, 0])
+    observations, *_, infos = env.step([0, 0, 0])
+    assert observations.tolist() == [9, 0, 9]
+    assert infos["stream"][1].events[0].kind == EventKind.EPISODE_START
+    mask = np.array([True, False, False])
+    assert env.reset(options={"reset_mask": mask, "seen": 3})[0].tolist() == [3, 0, 9]
+
+
+def test_a_refused_option_leaves_the_episodes_as_they_are() -> None:
+    env = Offset(2)
+    env.reset(seed=0)
+    env.step([0, 0])
+    before = env.state()
+    with pytest.raises(InvalidArgument, match=r"'index'.* are unknown"):
+        env.reset(options={"index": 3})
+    assert env.state() == before
+    assert env.step([0, 0])[0].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("env_id", [LINE, FIX])
+def test_unknown_options_are_refused_as_the_single_environments_refuse_them(env_id: str) -> None:
+    for env in (native(env_id), sync(env_id), gym.make(env_id)):
+        with pytest.raises(InvalidArgument, match=f"{env_id}: reset takes no option 'index'"):
+            env.reset(seed=3, options={"index": 3})
+        env.reset(seed=3, options={})
+
+
+def test_a_plain_subclass_has_no_state_of_its_own() -> None:
+    env = Offset(1)
+    env.reset(seed=0)
+    assert env.state() == ({"episode": 0, "step_count": 0},)
