@@ -47,7 +47,7 @@ def drawn(env_id: str) -> list[Any]:
 def main() -> None:
     rows = []
     for env_id, card in envweave_gym.cards().items():
-        if card.gym is None:
+        if card.gym is None or card.proxy:
             continue
         steps = 4_000 if "CodeFix" in env_id else STEPS
         actions = drawn(env_id)

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
-from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, nearest, shown
-
-_BACKENDS = ("inproc", "subprocess", "docker", "kubernetes", "ray", "http://host:port")
-
-
-def check_backend(name: str, backend: Any) -> None:
-    """Say in one sentence when ``backend`` cannot be had."""
-    if backend is None or backend == _BACKENDS[0]:
-        return
-    known = isinstance(backend, list) or (
-        isinstance(backend, str) and (backend in _BACKENDS or re.match(r"https?://", backend))
-    )
-    if known:
-        raise NotAvailable(
-            f"{name}: backend={shown(backend)} needs the remote layer, which this version does not have yet; "
-            "use backend='inproc'"
-        )
-    there_are = ", ".join(map(repr, _BACKENDS))
-    raise InvalidArgument(f"{name}: backend={shown(backend)} is unknown; there are {there_are}")
+from envweave_gym.faults import EnvweaveError, InvalidArgument, nearest, shown
 
 
 def check_num_envs(name: str, num_envs: Any) -> None:

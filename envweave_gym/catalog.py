@@ -75,6 +75,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether a seed does not decide the episode."""
     wire_kwargs: tuple[str, ...] = ()
     """The kwargs and reset options a remote client may send."""
+    proxy: bool = False
+    """Whether it is made elsewhere, of kwargs that say where, and can do nothing without them."""
 
     def __post_init__(self) -> None:
         if (self.gym is None) == (self.aec is None and self.parallel is None):
@@ -121,6 +123,12 @@ CARDS = [
         gym="envweave_gym.envs.codefix:CodeFixEnv",
         vector="envweave_gym.envs.codefix:CodeFixVectorEnv",
         wire_kwargs=("observation",),
+    ),
+    EnvCard(
+        id="envweave/Remote-v0",
+        doc="Any environment of a server: url='http://host:port', env_id='…'.",
+        gym="envweave_gym.remote.env:RemoteEnv",
+        proxy=True,
     ),
     EnvCard(
         id="envweave/KuhnPoker-v0",

@@ -11,11 +11,13 @@ import pettingzoo
 from gymnasium.vector import AutoresetMode
 from pettingzoo import AECEnv, ParallelEnv
 
-from envweave_gym.arguments import autoreset_mode_of, call, check_backend, step_limit
-from envweave_gym.catalog import Api, cards
+from envweave_gym.arguments import autoreset_mode_of, call, step_limit
+from envweave_gym.catalog import Api
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.launch import as_aec, as_gym, as_parallel
+from envweave_gym.remote import kind_of, remote_game, remote_gym, remote_vector
 from envweave_gym.vector_of_singles import vector_of_singles
+from envweave_gym.wrappers.autoreset import Autoreset
 
 _STACK = ("max_steps", "autoreset", "on_fault", "reset_deadline")
 _WAYS = ("sync", "async", "vector_entry_point")
@@ -41,8 +43,6 @@ def wrapped(
     name: str, factory: Callable[..., Any], api: Api | None, num_envs: int | None, kwargs: dict[str, Any]
 ) -> Any:
     """Whatever ``factory`` builds, or a vector of that."""
-    if name not in cards():
-        check_backend(name, kwargs.pop("backend", None))
     if num_envs is None:
         return _one(name, factory, api, False, kwargs)
     how, options = vector_arguments(name, kwargs)
@@ -74,6 +74,26 @@ def _one(
     if api == "gym":
         raise InvalidArgument(no_api(name, api, "parallel", "aec"))
     return as_aec(env, name) if api == "aec" else as_parallel(env, name)
+
+
+def elsewhere(
+    env_id: str, urls: list[str], api: Api | None, num_envs: int | None, kwargs: dict[str, Any]
+) -> Any:
+    """What servers have under this name, or the only thing that one has."""
+    name = env_id or urls[0]
+    known = api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _STACK})
+    if known != "gym":
+        refused = {key: kwargs[key] for key in ("max_steps", "autoreset") if key in kwargs}
+        _refuse_for_games(name, num_envs, refused)
+        return remote_game(env_id, urls, known, kwargs)
+    if num_envs is None:
+        autoreset = kwargs.pop("autoreset", False)
+        env = remote_gym(env_id, urls, kwargs)
+        return Autoreset(env) if autoreset else env
+    how, options = vector_arguments(name, kwargs)
+    if how in ("sync", "async"):
+        return vector_of_singles(name, partial(remote_gym, env_id, urls, kwargs), num_envs, how, options)
+    return remote_vector(env_id, urls, num_envs, options["autoreset_mode"], kwargs)
 
 
 def no_api(name: str, api: Api | None, *kinds: str) -> str:

@@ -27,14 +27,13 @@ import pettingzoo
 from envweave_gym.arguments import check_autoreset, check_num_envs, one_limit
 from envweave_gym.catalog import REGISTRIES, Api, cards
 from envweave_gym.faults import InvalidArgument, NotAvailable, UnknownEnvironment, shown
-from envweave_gym.foreign import no_api, vector_arguments, wrapped, wrapped_game, wrapped_gym
+from envweave_gym.foreign import elsewhere, no_api, vector_arguments, wrapped, wrapped_game, wrapped_gym
 from envweave_gym.launch import single
+from envweave_gym.providers import urls_of
 from envweave_gym.vector_of_singles import vector_of_singles
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>.*)", re.DOTALL)
 _LATER = {
-    "http": "the remote layer",
-    "https": "the remote layer",
     "docker": "the container layer",
     "openenv": "the OpenEnv resolver",
     "openenv+https": "the OpenEnv resolver",
@@ -94,28 +93,36 @@ def make(
         check_num_envs(name, num_envs)
     check_autoreset(name, autoreset)
     limit = one_limit(name, kwargs.pop("max_steps", None), kwargs.pop("max_episode_steps", None))
-    given = {"max_steps": limit, "backend": backend, **({"autoreset": True} if autoreset else {})}
+    given = {"max_steps": limit, **({"autoreset": True} if autoreset else {})}
     kwargs |= {key: value for key, value in given.items() if value is not None}
-    return _builder(name, api)(num_envs, kwargs)
+    return _builder(name, api, backend)(num_envs, kwargs)
 
 
 _Builder = Callable[[int | None, dict[str, Any]], Any]
 """Makes the environment, or a vector of so many, with these arguments."""
 
 
-def _builder(name: str, api: Api | None) -> _Builder:
+def _builder(name: str, api: Api | None, backend: Any) -> _Builder:
     match = _SCHEME.fullmatch(name)
     if match is None:
-        return _registered(_imported(name), api)
-    scheme = match["scheme"].lower()
+        return _registered(name, api, backend)
+    scheme, urls = match["scheme"].lower(), urls_of(name, backend)
+    if scheme in ("http", "https"):
+        url, _, env_id = name.partition("#")
+        return partial(elsewhere, env_id, urls or [url], api)
     if scheme == "local":
         if name not in _factories:
             raise UnknownEnvironment(_unknown(name))
+        if urls:
+            raise InvalidArgument(
+                f"{name} is known to this process alone and has no backend={shown(backend)}; "
+                "serve its factory with envweave_gym_server.create_app, or give it an ID"
+            )
         return partial(wrapped, name, _factories[name], api)
     if scheme in _LATER:
         needs = _LATER[scheme]
         raise NotAvailable(f"make({shown(name)}) needs {needs}, which this version does not have yet")
-    known = ", ".join(f"{one}://" for one in ("local", *_LATER))
+    known = ", ".join(f"{one}://" for one in ("local", "http", "https", *_LATER))
     raise UnknownEnvironment(f"make({shown(name)}): there is no scheme {scheme}://; there are {known}")
 
 
@@ -147,14 +154,17 @@ def resolve(name: str) -> str | None:
         return None
 
 
-def _registered(name: str, api: Api | None) -> _Builder:
+def _registered(name: str, api: Api | None, backend: Any) -> _Builder:
     """The builder of a registered ID, for the API asked for or the one it has."""
-    env_id = _found(name)
-    if env_id is None:
-        raise UnknownEnvironment(_unknown(name))
+    known_as = _imported(name)
+    env_id, urls = _found(known_as), urls_of(name, backend)
     kinds = [kind for kind, registry in REGISTRIES.items() if env_id in registry]
+    if urls and (env_id not in cards() or "gym" not in kinds):
+        return partial(elsewhere, env_id or name, urls, api)
+    if env_id is None:
+        raise UnknownEnvironment(_unknown(known_as))
     if "gym" in kinds and api in (None, "gym"):
-        return partial(_our_gym if env_id in cards() else wrapped_gym, env_id)
+        return partial(_our_gym, env_id, backend) if env_id in cards() else partial(wrapped_gym, env_id)
     games = [kind for kind in kinds if kind != "gym"]
     if games and api != "gym":
         return partial(wrapped_game, env_id, api if api in games else games[0], api)
@@ -198,8 +208,10 @@ def _bare(name: str) -> str:
     return re.sub(r"-v\d+$", "", name.rpartition("/")[2].lower())
 
 
-def _our_gym(env_id: str, num_envs: int | None, kwargs: dict[str, Any]) -> Any:
+def _our_gym(env_id: str, backend: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Any:
     """An ID of the table: its launch entry point does everything."""
+    if backend is not None:
+        kwargs["backend"] = backend
     if num_envs is None:
         return gym.make(env_id, **kwargs)
     how, options = vector_arguments(env_id, kwargs)

@@ -28,7 +28,6 @@ from envweave_gym.arguments import (
     autoreset_mode_of,
     call,
     check_autoreset,
-    check_backend,
     check_faults,
     check_num_envs,
     check_render_mode,
@@ -37,6 +36,8 @@ from envweave_gym.arguments import (
 )
 from envweave_gym.catalog import EnvCard, card_of, package_of
 from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
+from envweave_gym.providers import urls_of
+from envweave_gym.remote import remote_game, remote_gym, remote_vector
 from envweave_gym.vector import NoNativeForm
 from envweave_gym.vector_of_singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
@@ -80,14 +81,19 @@ def launch_gym(
     max_steps: int | None = None,
     autoreset: bool = False,
     backend: Any = None,
-    on_fault: OnFault = "raise",
+    on_fault: OnFault | None = None,
     reset_deadline: float = RESET_DEADLINE,
     **kwargs: Any,
 ) -> gym.Env[Any, Any]:
-    """A single Gymnasium environment with its whole stack."""
-    check_backend(card.id, backend)
+    """A single Gymnasium environment with its whole stack, here or on a server."""
     check_autoreset(card.id, autoreset)
-    check_faults(card.id, on_fault, reset_deadline)
+    check_faults(card.id, on_fault or "raise", reset_deadline)
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        kwargs |= _given(max_steps=max_steps, on_fault=on_fault, reset_deadline=reset_deadline)
+        env = remote_gym(env_id, urls, kwargs)
+        return LaunchedAutoreset(env) if autoreset else env
+    on_fault = on_fault or "raise"
     limit = step_limit(card.id, card.max_steps if max_steps is None else max_steps)
     also = ("max_steps", "autoreset", "backend", *_FAULT_ARGUMENTS)
     core = PassiveEnvChecker(_construct(card, card.gym, gym.Env, kwargs, also=also))
@@ -106,7 +112,7 @@ def launch_vector(
     max_steps: int | None = None,
     max_episode_steps: int | None = None,
     backend: Any = None,
-    on_fault: OnFault = "raise",
+    on_fault: OnFault | None = None,
     reset_deadline: float = RESET_DEADLINE,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
@@ -116,13 +122,17 @@ def launch_vector(
     are array code of its own, with no environment in them that could fail alone: there ``on_fault`` and
     ``reset_deadline`` are checked, and change nothing.
     """
-    check_backend(card.id, backend)
     check_num_envs(card.id, num_envs)
-    check_faults(card.id, on_fault, reset_deadline)
+    check_faults(card.id, on_fault or "raise", reset_deadline)
     if "autoreset" in kwargs:
         raise InvalidArgument(f"{card.id}: a vector resets by autoreset_mode=; leave autoreset= out")
     mode = autoreset_mode_of(card.id, autoreset_mode)
     given = one_limit(card.id, max_steps, max_episode_steps)
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        kwargs |= _given(max_steps=given, on_fault=on_fault, reset_deadline=reset_deadline)
+        return remote_vector(env_id, urls, num_envs, mode, kwargs)
+    on_fault = on_fault or "raise"
     if _native_renders(card, kwargs.get("render_mode")):
         limit = step_limit(card.id, card.max_steps if given is None else given)
         fixed = {"num_envs": num_envs, "autoreset_mode": mode, "max_steps": limit}
@@ -149,7 +159,9 @@ def _native_renders(card: EnvCard, render_mode: Any) -> bool:
 
 def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEnv[str, Any, Any]:
     """A game whose agents act one at a time."""
-    check_backend(card.id, backend)
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        return remote_game(env_id, urls, "aec", kwargs)
     if card.aec is not None:
         return as_aec(_construct(card, card.aec, AECEnv, kwargs, also=("backend",)), card.id)
     return as_aec(_construct(card, card.parallel, ParallelEnv, kwargs, also=("backend",)), card.id)
@@ -157,10 +169,26 @@ def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEn
 
 def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> ParallelEnv[str, Any, Any]:
     """A game whose agents act together; where it is played in turns, its stream says who is asked."""
-    check_backend(card.id, backend)
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        return remote_game(env_id, urls, "parallel", kwargs)
     if card.parallel is not None:
         return as_parallel(_construct(card, card.parallel, ParallelEnv, kwargs, also=("backend",)), card.id)
     return as_parallel(_construct(card, card.aec, AECEnv, kwargs, also=("backend",)), card.id)
+
+
+def _elsewhere(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
+    """What to ask for at which servers; none where the environment is to be made here."""
+    if not card.proxy:
+        return card.id, urls_of(card.id, backend)
+    urls = urls_of(card.id, kwargs.pop("url", None))
+    if not urls:
+        raise InvalidArgument(f"{card.id} stands for an environment on a server; give url='http://host:port'")
+    return kwargs.pop("env_id", ""), urls
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 _LAUNCHERS: dict[str, Callable[..., Any]] = {

@@ -36,7 +36,7 @@ class Offer:
 
     def make(self, create: Create) -> Any:
         """Make what a client asks for, or say what it may ask for."""
-        if create.api not in self.apis:
+        if create.api and create.api not in self.apis:
             raise InvalidArgument(
                 f"{self.name} is served as {', '.join(self.apis)}, not as {shown(create.api)}"
             )
@@ -50,7 +50,7 @@ class Offer:
                     f"{self.name} takes no argument {shown(given)} from a client{hint}; "
                     f"it takes {', '.join(allowed)}"
                 )
-        api: Any = _APIS[create.api]
+        api: Any = _APIS.get(create.api)
         return envweave_gym.make(self.target, api=api, **create.kwargs)
 
 
@@ -64,8 +64,10 @@ def offers_of(what: Iterable[Any]) -> Offers:
 
 
 def find(offers: Offers, name: Any) -> Offer:
-    """The offer of this name; versions may be left out."""
+    """The offer of this name; versions may be left out, and the name too where there is one offer only."""
     offer = offers.get(name) if isinstance(name, str) else None
+    if offer is None and name == "" and len(offers) == 1:
+        offer = next(iter(offers.values()))
     if offer is None and isinstance(name, str):
         offer = offers.get(resolve(name) or "") if ":" not in name else None
     if offer is None:

@@ -10,8 +10,17 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 
-from envweave_gym.faults import REFUSALS, FaultStorm, InvalidArgument, ResetNeeded, fault_of, shown
+from envweave_gym.faults import (
+    REFUSALS,
+    FaultStorm,
+    InvalidArgument,
+    NotAvailable,
+    ResetNeeded,
+    fault_of,
+    shown,
+)
 from envweave_gym.protocols import layers, parse_action, state_of
+from envweave_gym.stream import Stream
 from envweave_gym.vector import NativeVectorEnv
 from envweave_gym.wire.messages import (
     Answer,
@@ -30,6 +39,9 @@ from envweave_gym.wire.values import pack
 
 HARMLESS = (*(kind for kind in REFUSALS if kind is not FaultStorm), ResetNeeded)
 """What an environment may raise without anything having happened: the call is not done."""
+
+_RESULTS = ("rewards", "terminations", "truncations")
+"""What a turn-based game has where another environment has a reward and its two ends."""
 
 
 class Served:
@@ -79,7 +91,8 @@ class Served:
     def _reset(self, message: Reset) -> Reply:
         result = self.env.reset(seed=message.seed, options=message.options)
         if self._turn_by_turn:
-            return Began(message.call, self._seen(), self._table())
+            seen, table = self._look()
+            return Began(message.call, seen, table)
         observation, info = result
         return Began(message.call, pack(observation), self._with_agents(info))
 
@@ -87,8 +100,9 @@ class Served:
         env, call = self.env, message.call
         if self._turn_by_turn:
             env.step(message.action)
-            rewards, terminated, truncated = pack(env.rewards), pack(env.terminations), pack(env.truncations)
-            return Stepped(call, self._seen(), rewards, terminated, truncated, self._table())
+            seen, table = self._look()
+            rewards, terminated, truncated = (table.pop(name) for name in _RESULTS)
+            return Stepped(call, seen, rewards, terminated, truncated, table)
         observation, reward, terminated, truncated, info = env.step(message.action)
         if type(reward) is not float:
             reward = pack(reward)
@@ -99,22 +113,20 @@ class Served:
     def _with_agents(self, info: Any) -> Any:
         return pack({"infos": info, "agents": list(self.env.agents)} if self._game else info)
 
-    def _seen(self) -> Any:
-        """What the agent whose turn it is sees."""
-        env = self.env
-        return pack(env.observe(env.agent_selection)) if env.agents else None
+    def _look(self) -> tuple[Any, dict[str, Any]]:
+        """What the agent whose turn it is sees, and how a turn-based game stands.
 
-    def _table(self) -> Any:
-        """How a turn-based game stands."""
+        The call is done by now: what is raised here is no refusal of it, whatever it is called.
+        """
         env = self.env
-        return pack(
-            {
-                "infos": env.infos,
-                "agents": list(env.agents),
-                "selection": env.agent_selection if env.agents else None,
-                "earned": dict(env._cumulative_rewards),
-            }
-        )
+        try:
+            agents = list(env.agents)
+            table = {name: getattr(env, name) for name in ("infos", *_RESULTS)}
+            table |= {"agents": agents, "earned": env._cumulative_rewards}
+            table["selection"] = env.agent_selection if agents else None
+            return pack(env.observe(env.agent_selection)) if agents else None, pack(table)
+        except HARMLESS as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def _answer(self, message: Ask) -> Reply:
         answer = _ANSWERS.get(message.question)
@@ -139,6 +151,7 @@ _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "render": lambda env, _: env.render(),
     "parse_action": _parsed,
     "observe": lambda env, agent: env.observe(agent),
+    "ledger": lambda env, _: [env.ledger.turn, Stream((), tuple(env.ledger.events))],
     "opening": _opening,
 }
 
@@ -153,13 +166,15 @@ def describe(env: Any) -> dict[str, Any]:
     if isinstance(env, VectorEnv):
         single = (env.single_observation_space, env.single_action_space)
         native = isinstance(env.unwrapped, NativeVectorEnv)
-        return described | _spaces(*single) | {"native": native}
+        return described | _spaces(*single) | {"native": native, "api": "vector"}
     if isinstance(env, gym.Env):
-        return described | _spaces(env.observation_space, env.action_space)
-    agents = {
-        agent: _spaces(env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents
-    }
-    return described | {"agents": agents}
+        return described | _spaces(env.observation_space, env.action_space) | {"api": "gym"}
+    possible = getattr(env, "possible_agents", None)
+    if possible is None:
+        raise NotAvailable(f"{shown(env)} cannot be served: give it possible_agents, which clients ask for")
+    agents = {agent: _spaces(env.observation_space(agent), env.action_space(agent)) for agent in possible}
+    described["has_state"] = type(env.unwrapped).state not in (AECEnv.state, ParallelEnv.state)
+    return described | {"agents": agents, "api": "aec" if isinstance(env, AECEnv) else "parallel"}
 
 
 def _spaces(observation: Any, action: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from envweave_gym.faults import MissingExtra
 from envweave_gym.testing import NotApplicable, Subject, check_async_equals_single, checks_of, subject_of
 from envweave_gym.testing.runs import Check, name_of
 
-SUBJECTS = [subject_of(env_id) for env_id in cards()]
+SUBJECTS = [subject_of(env_id) for env_id, card in cards().items() if not card.proxy]
 OTHER_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("envweave/LineWorld-v0", {"length": 2}),
     ("envweave/CodeFix-v0", {"observation": "text"}),

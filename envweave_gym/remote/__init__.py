@@ -1,1 +1,50 @@
 """Environments on a server, which behave as those in this process do."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal
+
+
+def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
+    """One environment of one of the servers; what it says of itself is asked at once, so errors come here."""
+    from envweave_gym.remote.env import RemoteEnv
+
+    return _known(RemoteEnv(env_id, _one_of(urls), **kwargs))
+
+
+def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs: dict[str, Any]) -> Any:
+    """A vector whose rows are spread over the servers."""
+    from envweave_gym.remote.vector import RemoteVectorEnv
+
+    return _known(RemoteVectorEnv(env_id, urls, num_envs=num_envs, autoreset_mode=mode, **kwargs))
+
+
+def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], kwargs: dict[str, Any]) -> Any:
+    """A game of one of the servers."""
+    from envweave_gym.remote.games import RemoteAEC, RemoteParallel
+
+    kind = RemoteAEC if api == "aec" else RemoteParallel
+    return _known(kind(env_id, _one_of(urls), **kwargs))
+
+
+def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
+    """The API of what a server has under this name."""
+    from envweave_gym.remote.address import Address, describe
+    from envweave_gym.remote.env import CALL_DEADLINE
+    from envweave_gym.wire.messages import Create
+
+    own = {key: value for key, value in kwargs.items() if key not in ("token", "call_deadline")}
+    address = Address.of(env_id or urls[0], urls[0], kwargs.get("token"))
+    described = describe(address, Create(env_id, "", own), kwargs.get("call_deadline", CALL_DEADLINE))
+    return described["api"]
+
+
+def _one_of(urls: list[str]) -> str:
+    """Any of them, so that many environments spread over all."""
+    return urls[0] if len(urls) == 1 else random.SystemRandom().choice(urls)
+
+
+def _known(env: Any) -> Any:
+    _ = env.description
+    return env

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ TOKEN = "ENVWEAVE_TOKEN"
 
 FRAMES = {"Content-Type": "application/msgpack"}
 _tokens: dict[str, str] = {}
+_keepers: dict[str, Callable[[], None]] = {}
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,12 @@ class Address:
         except (KeyError, OSError) as error:
             raise InvalidArgument(f"{self.url}: there is no token in {self.token}: {error!r}") from None
 
+    def ensure(self) -> None:
+        """Start the server where this process keeps it."""
+        keeper = _keepers.get(self.url)
+        if keeper is not None:
+            keeper()
+
     @property
     def websocket(self) -> str:
         """The URL of its WebSockets."""
@@ -65,11 +73,20 @@ def remember_token(url: str, token: str) -> None:
     _tokens[url] = token
 
 
+def keep_up(url: str, ensure: Callable[[], None] | None) -> None:
+    """Call ``ensure`` before every connection to this server: it starts the server unless it runs."""
+    if ensure is None:
+        _keepers.pop(url, None)
+    else:
+        _keepers[url] = ensure
+
+
 @lru_cache(maxsize=256)
 def _described(address: Address, create: str, deadline: float) -> dict[str, Any]:
     import requests
 
     message = Create(**json.loads(create))
+    address.ensure()
     try:
         response = requests.post(
             f"{address.url}/v1/describe",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import gymnasium as gym
 from gymnasium.spaces import Space
 
 from envweave_gym.arguments import check_faults, check_options
@@ -23,7 +22,7 @@ from envweave_gym.losses import FaultCount, lost_info, lost_reset_info
 from envweave_gym.protocols import read_action
 from envweave_gym.remote.address import Address, describe
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.seeding import Seeds
+from envweave_gym.seeding import HashedRandomness, Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import EventKind, Stream, jsonable
 from envweave_gym.wire.messages import Create
@@ -39,7 +38,7 @@ LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
 _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
 
-class RemoteEnv(gym.Env[Any, Any]):
+class RemoteEnv(HashedRandomness[Any, Any]):
     """Plays an environment of a server: the same spaces, episodes, streams and errors as in this process.
 
     - Nothing is asked of the server before the spaces are, and no session is opened before the first reset.
@@ -120,6 +119,7 @@ class RemoteEnv(gym.Env[Any, Any]):
         if options is not None:
             check_options(self.name, options, self.metadata)
         chosen = self._seeds.next(seed)
+        self.episode_key(chosen)
         self._live, self._broken, self._began = False, None, True
         try:
             reply = self._begin(chosen, options)
@@ -159,6 +159,10 @@ class RemoteEnv(gym.Env[Any, Any]):
             return self._step_nowhere(action)
         try:
             reply = self._open_session().step(self._packed(action))
+        except InvalidAction:
+            if not self.action_space.contains(action):
+                raise self._refusal(action) from None
+            raise
         except LOSSES as error:
             self._leave()
             if not self._truncates:

@@ -39,20 +39,18 @@ class RemoteSession:
     """One session: made by the first reset, gone after :meth:`close`, a loss, or a fork."""
 
     def __init__(self, address: Address, create: Create, deadline: float) -> None:
+        self._transport: Transport | None = None
         self.address, self.id = address, uuid.uuid4().hex
         self._create = encode(create)
         self._deadline = deadline
         self._committed = -1
         self._asked = -1
-        self._transport: Transport | None = None
         self._pid = os.getpid()
 
     def reset(self, seed: Any, options: Any, *, patience: float = 0.0) -> Any:
         """Start an episode; a new session is created first."""
         deadline = time.monotonic() + self._deadline + patience
-        if self._committed < 0:
-            self._exchange(self._create, 0, deadline)
-            self._committed = 0
+        self._make_sure(deadline)
         return self._do(lambda number: Reset(number, seed, pack(options)), deadline)
 
     def step(self, action: Any) -> Any:
@@ -61,10 +59,18 @@ class RemoteSession:
 
     def ask(self, question: str, argument: Any = None) -> Any:
         """The answer to a question."""
+        deadline = time.monotonic() + self._deadline
+        self._make_sure(deadline)
         self._asked -= 1
         message = Ask(self._asked, question, pack(argument))
-        reply = self._exchange(encode(message), self._asked, time.monotonic() + self._deadline)
+        reply = self._exchange(encode(message), self._asked, deadline)
         return reply.value if isinstance(reply, Answer) else None
+
+    def _make_sure(self, deadline: float) -> None:
+        """Create the session unless it is there."""
+        if self._committed < 0:
+            self._exchange(self._create, 0, deadline)
+            self._committed = 0
 
     def _do(self, message: Callable[[int], Reset | Step], deadline: float) -> Reply:
         number = self._committed + 1
@@ -111,6 +117,7 @@ class RemoteSession:
                 return reply
 
     def _connected(self, deadline: float) -> Transport:
+        self.address.ensure()
         try:
             return WebSocketTransport(self.address, self.id, deadline)
         except WebSocketBlocked:
@@ -137,6 +144,9 @@ class RemoteSession:
         if os.getpid() == self._pid:
             self._hang_up()
         self._committed = -1
+
+    def __del__(self) -> None:
+        self._hang_up()
 
 
 def _answers(reply: Reply, number: int) -> bool:

@@ -30,7 +30,7 @@ class Create(_Message, tag="create"):
 
     env_id: str
     api: str = "gym"
-    """``gym``, ``vector``, ``aec`` or ``parallel``."""
+    """``gym``, ``vector``, ``aec`` or ``parallel``; empty for the one it has, to be described as."""
     kwargs: dict[str, Any] = {}
     version: int = VERSION
 

@@ -1,0 +1,132 @@
+"""``backend="subprocess"``: one private server for a process, which ends with it whichever way that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+from remote_worlds import until
+
+import envweave_gym as ew
+from envweave_gym.providers.subprocess import PrivateServer, private_server
+from envweave_gym.remote.env import RemoteEnv
+
+COUNTER = "envweave/Counter-v0"
+
+OWNER = """
+import sys, time
+import envweave_gym as ew
+from envweave_gym.providers.subprocess import private_server
+env = ew.make("envweave/Counter-v0", backend="subprocess")
+env.reset(seed=1)
+server = private_server()
+print(server.pid, server.url, flush=True)
+{then}
+"""
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A server's process and those it has started."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def owner(then: str) -> subprocess.Popen[str]:
+    code = OWNER.format(then=textwrap.dedent(then))
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def test_all_environments_of_a_process_share_it():
+    envs = [ew.make(COUNTER, backend="subprocess") for _ in range(3)]
+    for env in envs:
+        env.reset(seed=1)
+    assert len({env.unwrapped._address.url for env in envs}) == 1
+    assert private_server().pid is not None
+
+
+def test_nobody_gets_in_without_its_token():
+    url = private_server().url
+    private_server().ensure()
+    assert requests.post(f"{url}/v1/describe", b"", timeout=10).status_code == 401
+    assert (
+        requests.get(f"{url}/v1/envs", headers={"Authorization": "Bearer x"}, timeout=10).status_code == 401
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "then"),
+    [
+        ("returns", ""),
+        ("raises", "raise SystemExit(3)"),
+        ("is killed", "time.sleep(60)"),
+        (
+            "is killed with a child of its own",
+            "import os\nif os.fork() == 0:\n    time.sleep(3)\ntime.sleep(60)",
+        ),
+    ],
+)
+def test_it_ends_when_its_owner(how: str, then: str):
+    process = owner(then)
+    assert process.stdout is not None
+    pid, url = process.stdout.readline().split()
+    servers = family(int(pid))
+    assert len(servers) >= 2
+    if "killed" in how:
+        process.send_signal(signal.SIGKILL)
+    process.wait(20)
+    process.stdout.close()
+    until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in servers))
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{url}/health", timeout=5)
+
+
+def test_one_that_died_is_started_again_behind_the_same_address():
+    server = PrivateServer()
+    env = RemoteEnv(COUNTER, server.url)
+    env.reset(seed=1)
+    first = server.pid
+    assert first is not None
+    os.killpg(first, signal.SIGKILL)
+    until(lambda: server.pid is None)
+    _, reward, _, truncated, info = env.step({"delta": 1})
+    assert (reward, truncated, info["fault"].kind) == (0.0, True, ew.FaultKind.LOST)
+    env.reset(seed=1)
+    assert env.step({"delta": 1})[0]["count"] == RemoteEnv(COUNTER, server.url).reset(seed=1)[0]["count"] + 1
+    assert server.pid not in (None, first)
+    env.close()
+    server.stop()
+
+
+def test_stopping_leaves_no_process_and_no_port():
+    server = PrivateServer()
+    RemoteEnv(COUNTER, server.url).reset(seed=1)
+    assert server.pid is not None
+    servers = family(server.pid)
+    server.stop()
+    assert server.pid is None
+    until(lambda: not any(one.is_running() for one in servers))
+
+
+def test_without_the_servers_packages_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("envweave_gym.providers.subprocess.find_spec", lambda name: None)
+    with pytest.raises(ew.MissingExtra, match=r"pip install 'envweave-gym\[server\]'"):
+        PrivateServer()
+
+
+def test_an_environment_of_the_owners_own_modules_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_world.py").write_text(
+        "import gymnasium\nfrom envweave_gym.envs.counter import CounterEnv\n"
+        "gymnasium.register('own/World-v0', entry_point='own_world:CounterEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    server = PrivateServer()
+    env = RemoteEnv("own_world:own/World-v0", server.url, target=3)
+    assert env.reset(seed=1)[0].keys() == {"count"}
+    server.stop()

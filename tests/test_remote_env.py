@@ -1,0 +1,292 @@
+"""An environment of a server plays as one of this process does."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env, data_equivalence
+from gymnasium.utils.env_match import check_environments_match
+from gymnasium.vector import AsyncVectorEnv
+from remote_worlds import TROUBLE, transport, url
+
+import envweave_gym as ew
+from envweave_gym.catalog import CARDS
+from envweave_gym.faults import FAULTS_IN_A_ROW
+from envweave_gym.remote.env import RemoteEnv
+
+__all__ = ["transport", "url"]
+LINE, COUNTER, ECHO, CODEFIX = (f"envweave/{name}-v0" for name in ("LineWorld", "Counter", "Echo", "CodeFix"))
+GYM_IDS = [card.id for card in CARDS if not (card.is_game or card.proxy)]
+any_gym_id = pytest.mark.parametrize("env_id", GYM_IDS)
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+
+
+def play(env: Any, actions: list[Any], seed: int = 5) -> list[Any]:
+    """Everything an environment says, with resets where episodes end."""
+    told = [env.reset(seed=seed)]
+    for action in actions:
+        told.append(env.step(action))
+        if told[-1][2] or told[-1][3]:
+            told.append(env.reset())
+    return told
+
+
+def sampled(env: Any, count: int) -> list[Any]:
+    env.action_space.seed(1)
+    return [env.action_space.sample() for _ in range(count)]
+
+
+# Equality
+
+
+@any_gym_id
+def test_it_says_what_the_same_environment_says_here(env_id: str, transport: str, url: str):
+    here, there = gym.make(env_id), gym.make(env_id, backend=url)
+    assert there.observation_space == here.observation_space
+    assert there.action_space == here.action_space
+    assert there.metadata == here.metadata
+    actions = sampled(here, 60)
+    assert data_equivalence(play(here, actions), play(there, actions))
+    assert ew.state_of(there) == ew.state_of(here)
+    there.close()
+
+
+@any_gym_id
+def test_gymnasiums_own_tests_find_no_difference(env_id: str, url: str):
+    here, there = gym.make(env_id), gym.make(env_id, backend=url)
+    check_environments_match(here, there, num_steps=50, skip_render=True)
+    check_env(gym.make(env_id, backend=url).unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", "CliffWalking-v1"])
+def test_foreign_environments_play_there_too(env_id: str, url: str):
+    here, there = ew.make(env_id), ew.make(env_id, backend=url)
+    actions = sampled(here, 40)
+    assert data_equivalence(play(here, actions), play(there, actions))
+
+
+def test_every_name_means_the_same_environment(url: str):
+    made = [
+        gym.make(LINE, backend=url, length=5),
+        ew.make(LINE, backend=[url], length=5),
+        ew.make(f"{url}#{LINE}", length=5),
+        ew.make(LINE, backend="subprocess", length=5),
+        gym.make("envweave/Remote-v0", url=url, env_id=LINE, length=5),
+    ]
+    assert {type(env.unwrapped) for env in made} == {RemoteEnv}
+    assert len({tuple(env.reset(seed=2)[0].tolist()) for env in made}) == 1
+
+
+def test_a_spec_makes_it_again(url: str):
+    env = gym.make(LINE, backend=url, length=5)
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert data_equivalence(env.reset(seed=1), again.reset(seed=1))
+
+
+def test_autoreset_and_the_step_limit_work(url: str):
+    here, there = (ew.make(LINE, backend=where, autoreset=True, max_steps=3) for where in (None, url))
+    for env in (here, there):
+        env.reset(seed=1)
+    for _ in range(9):
+        assert data_equivalence(here.step(1), there.step(1))
+
+
+def test_render_and_parse_action_are_asked_there(url: str):
+    here, there = (gym.make(LINE, backend=where, render_mode="ansi") for where in (None, url))
+    for env in (here, there):
+        env.reset(seed=1)
+    assert there.render() == here.render()
+    assert there.render_mode == "ansi"
+    for env_id, text in ((LINE, "right"), (CODEFIX, "<="), (COUNTER, '{"delta": 3}'), (ECHO, "hello")):
+        here, there = gym.make(env_id), gym.make(env_id, backend=url)
+        assert ew.parse_action(there, text) == ew.parse_action(here, text)
+        with pytest.raises(ValueError, match=r"surrogate|not in|names no|is no"):
+            ew.parse_action(there, "\ud800")
+
+
+def test_async_vectors_of_remote_environments_play_as_local_ones(url: str):
+    here = ew.make(LINE, num_envs=4, vectorization_mode="sync")
+    there = AsyncVectorEnv([lambda: gym.make(LINE, backend=url)] * 4)
+    for env in (here, there):
+        env.reset(seed=3)
+    for _ in range(30):
+        mine, theirs = here.step(np.ones(4, int)), there.step(np.ones(4, int))
+        assert data_equivalence(mine[:4], theirs[:4])
+        assert list(mine[4]["stream"]) == list(theirs[4]["stream"])
+    there.close()
+
+
+# Misuse
+
+
+@any_gym_id
+def test_misuse_is_refused_in_the_same_words(env_id: str, url: str):
+    here, there = gym.make(env_id), gym.make(env_id, backend=url)
+    good = sampled(here, 1)[0]
+
+    def calls(env: Any) -> list[str]:
+        told = []
+        for call in (
+            lambda: env.step(good),
+            lambda: env.reset(seed=-1),
+            lambda: env.reset(options=3),
+            lambda: env.reset(options={"index": 1}),
+            lambda: env.reset(seed=1) and env.step(-99),
+            lambda: env.step({"nothing": {1, 2}}),
+            lambda: env.step(None),
+        ):
+            with pytest.raises(ew.EnvweaveError) as caught:
+                call()
+            told.append(f"{type(caught.value).__name__}: {caught.value}")
+        return told
+
+    assert calls(there) == calls(here)
+    there.step(good)
+    assert ew.state_of(there)["step_count"] == 1 or env_id == CODEFIX
+
+
+def test_wrong_arguments_are_refused_when_it_is_made(url: str):
+    for kwargs, words in (
+        ({"lenght": 3}, "did you mean 'length'"),
+        ({"length": 1}, "length=1 is not a line"),
+        ({"max_steps": 0}, "max_steps=0 is not a step limit"),
+        ({"token": "secret"}, "token= is a reference"),
+        ({"token": "env:NOT_THERE"}, "there is no token in env:NOT_THERE"),
+    ):
+        with pytest.raises(ew.InvalidArgument, match=words):
+            ew.make(LINE, backend=url, **kwargs)
+
+
+def test_a_name_nobody_serves_is_unknown_there(url: str):
+    with pytest.raises(ew.UnknownEnvironment, match="Nope"):
+        ew.make(f"{url}#envweave/Nope-v0")
+
+
+def test_where_nobody_listens_that_is_said_at_once():
+    with pytest.raises(ConnectionError, match=r"http://127.0.0.1:9 does not answer"):
+        ew.make("http://127.0.0.1:9#x")
+
+
+# Copies and processes
+
+
+def test_pickles_and_copies_hold_the_address_not_the_session(url: str):
+    env = RemoteEnv(LINE, url, length=7)
+    env.reset(seed=1)
+    env.step(1)
+    for copied in (pickle.loads(pickle.dumps(env)), copy.deepcopy(env)):
+        with pytest.raises(ew.ResetNeeded):
+            copied.step(1)
+        assert data_equivalence(copied.reset(seed=1)[0], RemoteEnv(LINE, url, length=7).reset(seed=1)[0])
+    assert ew.state_of(env)["step_count"] == 1
+
+
+def test_a_forked_process_does_not_use_the_session_of_its_parent(url: str):
+    env = RemoteEnv(LINE, url)
+    env.reset(seed=1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _, _, _, truncated, info = env.step(1)
+        env.reset(seed=1)
+        told = [truncated, info["fault"].kind, ew.state_of(env)["step_count"]]
+        os.write(writer, repr(told).encode())
+        os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 1000).decode() == "[True, <FaultKind.LOST: 'lost'>, 0]"
+    os.waitpid(child, 0)
+    os.close(reader)
+    env.step(1)
+    assert ew.state_of(env)["step_count"] == 1
+
+
+# Faults
+
+
+def test_an_environment_that_raises_ends_its_own_episode(transport: str, url: str):
+    env, other = RemoteEnv(TROUBLE, url), RemoteEnv(TROUBLE, url)
+    for one in (env, other):
+        one.reset(seed=1)
+    observation, reward, terminated, truncated, info = env.step(1)
+    assert (observation, reward, terminated, truncated) == (0, 0.0, False, True)
+    assert info["fault"] == ew.Fault(ew.FaultKind.CRASH, "OSError: the disk is full", True)
+    assert ew.trainable(info) is False
+    assert other.step(0)[:4] == (1, 1.0, False, False)
+    env.reset()
+    assert env.step(0)[:4] == (1, 1.0, False, False)
+
+
+def test_an_environment_that_raises_is_told_of_where_faults_raise(url: str):
+    env = RemoteEnv(TROUBLE, url, on_fault="raise")
+    env.reset(seed=1)
+    with pytest.raises(ew.EnvironmentCrashed, match="OSError: the disk is full"):
+        env.step(1)
+    with pytest.raises(ew.ResetNeeded):
+        env.step(0)
+    env.reset()
+    env.step(0)
+
+
+def test_a_reset_that_fails_is_tried_again_there(url: str):
+    env = RemoteEnv(TROUBLE, url, fails=2)
+    assert "fault" not in env.reset(seed=1)[1]
+    env = RemoteEnv(TROUBLE, url, fails=99, reset_deadline=0.05)
+    observation, info = env.reset(seed=1)
+    assert observation in env.observation_space
+    assert info["fault"].message == "OSError: not yet"
+    _, reward, _, truncated, info = env.step(0)
+    assert (reward, truncated, info["fault"].message) == (0.0, True, "OSError: not yet")
+
+
+def test_no_answer_before_the_deadline_is_a_fault_and_the_next_episode_another_session(
+    transport: str, url: str
+):
+    env = RemoteEnv(TROUBLE, url, nap=1.5, call_deadline=0.4)
+    env.reset(seed=1)
+    assert env.step(0)[0] == 1
+    observation, reward, _, truncated, info = env.step(2)
+    assert (observation, reward, truncated) == (1, 0.0, True)
+    assert info["fault"].kind is ew.FaultKind.TIMEOUT
+    assert [event.kind for event in info["stream"].events] == ["act", "fault", "episode_end"]
+    assert env.reset()[0] == 0
+    assert env.step(0)[0] == 1
+
+
+def test_a_slow_answer_is_asked_for_again_and_done_once(transport: str, url: str):
+    env = RemoteEnv(TROUBLE, url, nap=0.6, call_deadline=2.0)
+    env.reset(seed=1)
+    assert env.step(2)[0] == 1
+    assert env.step(0)[0] == 2
+
+
+def test_a_session_that_is_gone_is_a_fault_or_an_exception(url: str):
+    for on_fault in ("truncate", "raise"):
+        env = RemoteEnv(COUNTER, url, on_fault=on_fault)
+        env.reset(seed=1)
+        env._open_session().close()
+        env._open_session()._committed = 1
+        if on_fault == "raise":
+            with pytest.raises(ew.SessionLost, match="there is no session"):
+                env.step({"delta": 1})
+        else:
+            _, reward, _, truncated, info = env.step({"delta": 1})
+            assert (reward, truncated, info["fault"].kind) == (0.0, True, ew.FaultKind.LOST)
+            assert not ew.trainable(info)
+        env.reset()
+        env.step({"delta": 1})
+
+
+def test_too_many_faults_in_a_row_are_a_storm(url: str):
+    env = RemoteEnv(TROUBLE, url)
+    for _ in range(FAULTS_IN_A_ROW - 1):
+        env.reset()
+        assert "fault" in env.step(1)[4]
+    env.reset()
+    with pytest.raises(ew.FaultStorm, match=f"{FAULTS_IN_A_ROW} faults in a row"):
+        env.step(1)
