@@ -9,7 +9,7 @@ PINS := pyproject.toml setup.cfg constraints.txt
 TRAINERS := sb3 tianshou torchrl agilerl
 JOBS ?= 2
 
-.PHONY: demo test lint type bench docs trainers floor clean
+.PHONY: demo test lint type bench docs trainers floor peer clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m envweave_gym.training.lineworld
@@ -39,12 +39,20 @@ trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$$name.py || exit 1; \
 	done
 
+# What the remote benchmark is measured against.
+peer: .venv-peer/.ready
+
+.venv-peer/.ready: | $(VENV)/.base
+	$(PYTHON) -m venv .venv-peer
+	$(BIN)/uv pip install --quiet --python .venv-peer/bin/python openenv==0.10.0
+	touch $@
+
 # The lowest Gymnasium that pyproject.toml allows.
 floor: .venv-floor/.ready
 	.venv-floor/bin/python -m pytest tests/test_spaces*.py tests/test_ids.py tests/test_stream*.py tests/test_request_stream*.py tests/test_vector*.py tests/test_conformance.py
 
 clean:
-	rm -rf $(VENV) .venv-trainers .venv-floor build dist site runs *.egg-info
+	rm -rf $(VENV) .venv-trainers .venv-floor .venv-peer build dist site runs *.egg-info
 
 $(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)

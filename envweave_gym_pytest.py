@@ -27,6 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "without paths nothing else is run",
     )
     group.addoption(
+        "--envweave-backend",
+        metavar="WHERE",
+        help="where it runs: inproc (the default), subprocess, or the URL of a server",
+    )
+    group.addoption(
         "--envweave-slow",
         action="store_true",
         help="run AsyncVectorEnv under spawn and forkserver as well, which takes seconds each",

@@ -1,11 +1,11 @@
-"""Run benchmarks by name, or all: ``python -m benchmarks steps vectors imports training``."""
+"""Run benchmarks by name, or all: ``python -m benchmarks steps vectors imports training remote``."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-NAMES = ("steps", "vectors", "imports", "training")
+NAMES = ("steps", "vectors", "imports", "training", "remote")
 
 
 def main(names: list[str]) -> int:

@@ -17,7 +17,9 @@ from envweave_gym.remote.transport import WebSocketBlocked
 @pytest.fixture(scope="session")
 def url() -> str:
     """The private server, which makes whatever this process can make."""
-    return private_server().url
+    server = private_server()
+    server.ensure()
+    return server.url
 
 
 @pytest.fixture(params=["websocket", "http"])

@@ -56,6 +56,11 @@ class PrivateServer:
     def _start(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
+            if (self._process.returncode or 0) > 0:
+                code, self._process = self._process.returncode, None
+                raise NotAvailable(
+                    f"the server of backend='subprocess' ended with exit code {code}; its error is on stderr"
+                )
         command = [sys.executable, "-m", "envweave_gym_server.private", str(self._listener.fileno())]
         self._process = subprocess.Popen(
             command,

@@ -87,7 +87,7 @@ class RemoteSession:
         if os.getpid() != self._pid:
             self._transport = None
             raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
-        pause, patience = 0.01, (deadline - time.monotonic()) / _ATTEMPTS
+        pause, patience = 0.0, (deadline - time.monotonic()) / _ATTEMPTS
         while True:
             try:
                 reply = self._once(frame, number, min(deadline, time.monotonic() + patience))
@@ -97,7 +97,7 @@ class RemoteSession:
                 if time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            pause = min(1.5 * pause + 0.002, 1.0)
         if isinstance(reply, Refused):
             self._refused(reply)
         return reply

@@ -6,7 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 
-from envweave_gym.testing.subject import Form, Subject, refuse, translated
+from envweave_gym.testing.subject import Form, NotApplicable, Subject, refuse, translated
 from envweave_gym.testing.traces import Player, Trace, first_difference, first_episode, global_rngs, plain
 
 SEED, MOVES = 7, 24
@@ -124,6 +124,8 @@ def check_deepcopy_continues_the_episode(subject: Subject) -> None:
 
 def _check_copies(subject: Subject, way: str, duplicate: Callable[[Player], Player]) -> None:
     subject.needs_determinism()
+    if subject.remote:
+        raise NotApplicable(f"{subject.name} runs elsewhere: a copy of it is its address, not its episode")
     for form in subject.forms():
         with form.open() as player:
             whole = player.play(SEED, MOVES)

@@ -71,6 +71,8 @@ class Subject:
     apis: tuple[Api, ...] = ("gym",)
     nondeterministic: bool = False
     start_methods: tuple[str, ...] = ("fork",)
+    remote: bool = False
+    """Whether it runs in another process, so that a copy of it here is no copy of its episode."""
 
     @property
     def is_game(self) -> bool:
@@ -123,10 +125,10 @@ class Subject:
 
 def subject_of(name: str, /, *, start_methods: tuple[str, ...] = ("fork",), **kwargs: Any) -> Subject:
     """The subject with this name, which may be any that :func:`envweave_gym.make` takes."""
-    build = partial(make, name, **kwargs)
+    build, remote = partial(make, name, **kwargs), kwargs.get("backend") not in (None, "inproc")
     card = cards().get(resolve(name) or name)
     if card is not None:
-        return Subject(name, build, card.kinds, card.nondeterministic, start_methods)
+        return Subject(name, build, card.kinds, card.nondeterministic, start_methods, remote)
     found: dict[Api, Any] = {api: env for api in APIS if (env := _made(build, api)) is not None}
     if not found:
         build()
@@ -134,7 +136,7 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] = ("fork",), **kw
     spec = getattr(found.get("gym"), "spec", None)
     for env in found.values():
         env.close()
-    return Subject(name, build, tuple(found), bool(spec and spec.nondeterministic), start_methods)
+    return Subject(name, build, tuple(found), bool(spec and spec.nondeterministic), start_methods, remote)
 
 
 def _made(build: Callable[..., Any], api: Api) -> Any:

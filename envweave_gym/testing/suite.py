@@ -34,12 +34,17 @@ class Checks(pytest.Collector):
         """One item for each; a name that cannot be made is an error in one sentence."""
         methods = SLOW_START_METHODS if self.config.getoption("envweave_slow") else ("fork",)
         try:
-            subject = subject_of(self.name, start_methods=methods)
+            subject = subject_of(self.name, start_methods=methods, **_where(self.config))
             subject.probe()
         except (EnvweaveError, ConformanceError, gymnasium.error.Error) as error:
             raise self.CollectError(str(error)) from error
         for check in checks_of(subject):
             yield CheckItem.from_parent(self, name=name_of(check), check=check, subject=subject)
+
+
+def _where(config: pytest.Config) -> dict[str, Any]:
+    backend = config.getoption("envweave_backend")
+    return {"backend": backend} if backend else {}
 
 
 class CheckItem(pytest.Item):

@@ -19,15 +19,19 @@ from numpy.typing import NDArray
 
 from envweave_gym.faults import Fault
 from envweave_gym.lazy_streams import LazyStreams
+from envweave_gym.spaces import encodable
 from envweave_gym.stream import Stream, jsonable
 
-ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE = range(1, 11)
+ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT = range(1, 12)
 """The kinds of msgpack extensions."""
 
 _KINDS = "biufcSUmM"
 """The kinds of dtypes that travel: numbers, bytes, text and times, but no Python objects."""
 
-_SAME = (str, float, bool, type(None), bytes)
+_SAME = (float, bool, type(None), bytes)
+_ANY_TEXT = ("utf-16-le", "surrogatepass")
+"""How a text travels that UTF-8 cannot hold."""
+
 _encoder = msgspec.msgpack.Encoder()
 _LOW, _HIGH = -(1 << 63), 1 << 64
 
@@ -35,6 +39,8 @@ _LOW, _HIGH = -(1 << 63), 1 << 64
 def pack(value: Any) -> Any:
     """``value`` as what msgspec writes without loss."""
     kind = type(value)
+    if kind is str:
+        return value if value.isascii() or encodable(value) else Ext(TEXT, value.encode(*_ANY_TEXT))
     if kind in _SAME:
         return value
     if kind is int:
@@ -81,7 +87,13 @@ def _scalar(value: np.generic) -> Any:
 
 
 def _members(value: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {key if type(key) is str else pack(key): pack(item) for key, item in value.items()}
+    return {_key(key): pack(item) for key, item in value.items()}
+
+
+def _key(key: Any) -> Any:
+    if type(key) is str:
+        return key if key.isascii() or encodable(key) else jsonable(key)
+    return pack(key)
 
 
 def _stream(value: Stream) -> Any:
@@ -171,6 +183,7 @@ _UNPACKED: dict[int, Callable[[memoryview], Any]] = {
     OBJECTS: _read_objects,
     STREAM: msgspec.msgpack.Decoder(Stream).decode,
     FAULT: msgspec.msgpack.Decoder(Fault).decode,
+    TEXT: lambda data: bytes(data).decode(*_ANY_TEXT),
     BIG_INT: lambda data: int(bytes(data[:5000]), 16),
     GRAPH: lambda data: GraphInstance(*_decoder.decode(data)),
 }

@@ -1,0 +1,86 @@
+"""Networks that cut, servers that die: every step is done once, every loss is a fault, nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium as gym
+from proxies import proxy
+from remote_worlds import url
+
+import envweave_gym as ew
+from envweave_gym.providers.subprocess import PrivateServer
+from envweave_gym.remote.address import remember_token
+from envweave_gym.remote.env import RemoteEnv
+
+__all__ = ["url"]
+COUNTER = "envweave/Counter-v0"
+FOREVER: dict[str, Any] = {"target": 1_000_000, "max_steps": -1}
+
+
+def counted(env: Any, steps: int) -> None:
+    """Every step is done exactly once."""
+    count = int(env.reset(seed=1)[0]["count"])
+    for step in range(1, steps + 1):
+        observation, _, terminated, truncated, info = env.step({"delta": 1})
+        assert (int(observation["count"]), terminated, truncated) == (count + step, False, False), info
+    assert ew.state_of(env)["step_count"] == steps
+
+
+def test_a_step_is_done_once_however_often_the_connection_breaks(url: str):
+    with proxy(url, seed=3) as between:
+        remember_token(between.url, ew_token(url))
+        env = RemoteEnv(COUNTER, between.url, **FOREVER)
+        _ = env.description
+        between.chances = {"cut": 0.1, "truncate": 0.1}
+        counted(env, 2000)
+        between.chances = {}
+        lost = between.done["cut"] + between.done["truncate"]
+        assert lost > 1000
+        env.close()
+    print(f"2000 steps, each done once, with {lost} of {between.done.total()} chunks lost")
+
+
+def test_a_frame_that_comes_twice_is_done_once(url: str):
+    with proxy(url, seed=4) as between:
+        remember_token(between.url, ew_token(url))
+        env = RemoteEnv(COUNTER, between.url, **FOREVER)
+        env.reset(seed=1)
+        between.chances = {"repeat": 0.2, "delay": 0.02}
+        before = int(env.step({"delta": 1})[0]["count"])
+        for step in range(1, 500):
+            assert int(env.step({"delta": 1})[0]["count"]) == before + step
+        between.chances = {}
+        assert between.done["repeat"] > 50
+        env.close()
+
+
+def test_a_server_that_stands_still_is_a_timeout_and_the_next_episode_goes_on():
+    server = PrivateServer()
+    env = gym.make(COUNTER, backend=server.url, call_deadline=1.0, reset_deadline=0.1, **FOREVER)
+    env.reset(seed=1)
+    last = env.step({"delta": 1})[0]
+    assert server.pid is not None
+    os.killpg(server.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    observation, reward, _, truncated, info = env.step({"delta": 1})
+    assert time.monotonic() - started < 3
+    assert (observation, reward, truncated, info["fault"].kind) == (last, 0.0, True, ew.FaultKind.TIMEOUT)
+    info = env.reset(seed=1)[1]
+    assert info["fault"].kind is ew.FaultKind.TIMEOUT
+    assert env.step({"delta": 1})[3] is True
+    os.killpg(server.pid, signal.SIGCONT)
+    assert "fault" not in env.reset(seed=1)[1]
+    assert int(env.step({"delta": 1})[0]["count"]) == int(last["count"])
+    env.close()
+    server.stop()
+
+
+def ew_token(url: str) -> str:
+    """The token of the private server, for the proxy before it."""
+    from envweave_gym.remote.address import _tokens
+
+    return _tokens[url]
