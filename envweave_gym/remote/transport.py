@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 import websocket
@@ -14,6 +16,8 @@ from envweave_gym.remote.errors import raise_refused
 from envweave_gym.wire.messages import Refused
 
 _OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
+_CHUNK = 1 << 16
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SAYS_WHY = (401, 403, 404, 503)
 
 
@@ -37,6 +41,34 @@ class WebSocketBlocked(Exception):
     """Something between here and the server does not let WebSockets through."""
 
 
+class BufferedSocket(socket.socket):
+    """A socket that reads ahead: websocket-client asks for a byte at a time in the handshake."""
+
+    _ahead, _next = b"", 0
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        """At most ``bufsize`` bytes, from what was read before where there is some."""
+        if self._next >= len(self._ahead):
+            self._ahead, self._next = super().recv(max(bufsize, _CHUNK), flags), 0
+        start, end = self._next, self._next + bufsize
+        self._next = min(end, len(self._ahead))
+        return self._ahead if start == 0 and end >= len(self._ahead) else self._ahead[start:end]
+
+
+def _connected(url: str, timeout: float) -> BufferedSocket | None:
+    """A socket to ``url``; none where it takes TLS or a proxy, which websocket-client knows about."""
+    parts = urlsplit(url)
+    proxy = os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY")
+    if parts.scheme != "ws" or (proxy and parts.hostname not in _LOOPBACK):
+        return None
+    plain = socket.create_connection((parts.hostname or "", parts.port or 80), timeout)
+    buffered = BufferedSocket(plain.family, plain.type, plain.proto, fileno=plain.detach())
+    for option in _OPTIONS:
+        buffered.setsockopt(*option)
+    buffered.settimeout(timeout)
+    return buffered
+
+
 class WebSocketTransport:
     """One WebSocket."""
 
@@ -47,9 +79,11 @@ class WebSocketTransport:
         )
         self._socket.settimeout(_left(deadline, self._url))
         headers = [f"{name}: {value}" for name, value in address.headers().items()]
+        url = f"{address.websocket}/v1/sessions/{session_id}/stream"
         try:
             self._socket.connect(
-                f"{address.websocket}/v1/sessions/{session_id}/stream",
+                url,
+                socket=_connected(url, _left(deadline, self._url)),
                 header=headers,
                 suppress_origin=True,
                 redirect_limit=0,
