@@ -36,7 +36,7 @@ docs: $(VENV)/.dev
 
 trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 	for name in $(TRAINERS); do \
-		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$$name.py || exit 1; \
+		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$$name*.py || exit 1; \
 	done
 
 # What the remote benchmark is measured against.
@@ -80,7 +80,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(PYTHON) -m venv .venv-trainers/$*
 	.venv-trainers/$*/bin/pip install --quiet --disable-pip-version-check $(shell grep '^torch==' constraints.txt)
 	$(BIN)/uv pip install --quiet --python .venv-trainers/$*/bin/python \
-		--requirement tests/trainers/$*.txt --editable .
+		--requirement tests/trainers/$*.txt --editable '.[server]'
 	touch $@
 
 .venv-floor/.ready: $(PINS) | $(VENV)/.base

@@ -19,9 +19,9 @@ class LazyStreams:
 
     ndim, dtype = 1, np.dtype(object)
 
-    def __init__(self, build: Callable[[int], Any], untrainable: NDArray[np.bool_]) -> None:
-        """``build(i)`` gives the stream of row ``i``; ``untrainable`` marks rows that are no transition."""
-        self._build, self.untrainable = build, untrainable
+    def __init__(self, source: Callable[[int], Any], untrainable: NDArray[np.bool_]) -> None:
+        """``source(i)`` gives the stream of row ``i``; ``untrainable`` marks rows that are no transition."""
+        self.source, self.untrainable = source, untrainable
         self._built: NDArray[np.object_] | None = None
 
     @property
@@ -29,12 +29,17 @@ class LazyStreams:
         """``np.ndarray``, as Gymnasium's wrappers ask for one; a true subclass would show its empty cells."""
         return np.ndarray
 
+    @property
+    def built(self) -> bool:
+        """Whether all streams have been built, and may have been replaced since."""
+        return self._built is not None
+
     def eager(self) -> NDArray[np.object_]:
         """The plain object array with every stream built."""
         if self._built is None:
             self._built = np.empty(len(self), dtype=object)
             for row in range(len(self)):
-                self._built[row] = self._build(row)
+                self._built[row] = self.source(row)
         return self._built
 
     @property
@@ -47,7 +52,7 @@ class LazyStreams:
 
     def __getitem__(self, index: Any) -> Any:
         if self._built is None and isinstance(index, int | np.integer):
-            return self._build(range(len(self))[index])
+            return self.source(range(len(self))[index])
         return self.eager()[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:

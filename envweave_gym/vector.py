@@ -7,7 +7,7 @@ somebody looks at one. The rows behave as the single environments do under ``Syn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,14 @@ class NoNativeForm(InvalidArgument):
 
 
 _ONE = np.array(1)  # an array costs less beside an array than a Python int
+
+
+def rows_apart(batch: NDArray[Any], rows: Bools) -> NDArray[np.object_]:
+    """Some rows of a batch each by itself, in an array that has ``None`` for the others."""
+    array = np.full(len(rows), None, dtype=object)
+    for row in rows.nonzero()[0].tolist():
+        array[row] = batch[row]
+    return array
 
 
 class NativeVectorEnv(VectorEnv[Any, Any, Any]):
@@ -106,9 +114,16 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     opening_events = 0
     """How many events :meth:`opening` tells."""
 
+    apart: Callable[[NDArray[Any], Bools], Any] = staticmethod(rows_apart)
+    """What makes the last observations of rows out of those of all; a server sends them together."""
+
     def row_state(self, row: int) -> dict[str, Any]:
         """What the single environment shows of itself in ``episode_state``, as JSON."""
         return {}
+
+    def resume(self, draws: NDArray[np.uint64], over: Bools) -> None:
+        """Go on drawing seeds, and waiting for resets of rows, as another vector would that was lost."""
+        self._draws._states, self._over = draws, over
 
     # What users call
 
@@ -124,7 +139,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._begin(mask.nonzero()[0], given, rest)
         self._over = self._over & ~mask
         self._started = True
-        streams = LazyStreams(_Resets(self, mask, jsonable(rest)).stream, mask)
+        told = NativeStreams(self.opening, mask, self._seeds, options=jsonable(rest))
+        streams = LazyStreams(told, mask)
         infos = {"stream": streams, "_stream": mask.copy(), "seq": self._seq * mask, "_seq": mask.copy()}
         return self.observe(), infos
 
@@ -132,7 +148,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """Act in every row."""
         resetting = self._over
         rows = self._rows_to_reset()
-        chosen = self._checked_actions(actions)
+        chosen = checked_choices(self._name, actions, self.num_envs, self._choices, self.action_space)
         rewards, terminated = self.advance(chosen)
         self._steps = self._steps + _ONE
         truncated = self._steps >= self._max_steps
@@ -143,17 +159,16 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._seq += over.view(np.int8) + (rewards != 0.0)
         if rows.size:
             self._begin(rows)
-        streams = LazyStreams(
-            _Steps(self, chosen, rewards, terminated, truncated, resetting).stream, resetting
-        )
+        ends = (rewards.copy(), terminated.copy(), truncated.copy())
+        steps = Steps(chosen, int(self._choices.start), *ends, self._seq, self._steps)
         infos = {
-            "stream": streams,
+            "stream": LazyStreams(NativeStreams(self.opening, resetting, self._seeds, steps), resetting),
             "_stream": self._everyone,
             "seq": self._seq.copy(),
             "_seq": self._everyone,
         }
         if self.autoreset_mode is AutoresetMode.SAME_STEP and over.any():
-            self._reset_in_same_step(infos)
+            self._reset_in_same_step(infos, steps)
         return self.observe(), rewards, terminated, truncated, infos
 
     def state(self) -> tuple[dict[str, Any], ...]:
@@ -175,21 +190,18 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             check_order(self._name, self._started, rows)
         return rows
 
-    def _reset_in_same_step(self, infos: dict[str, Any]) -> None:
+    def _reset_in_same_step(self, infos: dict[str, Any], steps: Steps) -> None:
         """Reset the rows that just ended, with their last observations and streams kept as final."""
-        over, ended, last = self._over, infos["stream"], self.observe()
-        rows = over.nonzero()[0]
-        final_obs = np.full(self.num_envs, None, dtype=object)
-        for row in rows.tolist():
-            final_obs[row] = last[row]
+        over, last = self._over, self.observe()
+        final_obs = self.apart(last, over)
         final_seq = self._seq * over
         self._steps, self._seq, self._over = self._steps.copy(), self._seq.copy(), self._nobody
-        self._begin(rows)
-        opened = _Resets(self, over, {}).stream
-        infos["stream"] = LazyStreams(lambda row: opened(row) or ended[row], over)
+        self._begin(over.nonzero()[0])
+        infos["stream"] = LazyStreams(NativeStreams(self.opening, over, self._seeds, steps), over)
         infos["seq"] = self._seq.copy()
         infos["final_obs"], infos["_final_obs"] = final_obs, over.copy()
-        final = LazyStreams(lambda row: ended[row] if over[row] else None, self._nobody)
+        ended = NativeStreams(self.opening, self._nobody, self._seeds, steps, rows=over)
+        final = LazyStreams(ended, self._nobody)
         infos["final_info"] = {"stream": final, "_stream": over.copy(), "seq": final_seq, "_seq": over.copy()}
         infos["_final_info"] = over.copy()
 
@@ -205,70 +217,55 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._episodes[rows] += 1
         self._seq[rows] = self.opening_events
 
-    def _checked_actions(self, actions: Any) -> NDArray[np.int64]:
-        """The actions counted from 0, in an array of their own."""
-        try:
-            given = np.asarray(actions)
-        except ValueError:  # rows of different lengths
-            given = np.empty(0)
-        if given.shape != (self.num_envs,) or given.dtype.kind not in "iu":
-            raise InvalidAction(f"{self._name}: actions {shown(actions)} are not in {self.action_space}")
-        space = self._choices
-        offset = given.astype(np.int64)
-        if space.start:
-            offset -= space.start
-        if offset.view(np.uint64).max() >= space.n:  # below 0 is far above any n
-            row = int((offset.view(np.uint64) >= np.uint64(space.n)).nonzero()[0][0])
-            raise InvalidAction(f"{self._name}: action {given[row]} of row {row} is not in {space}")
-        return offset
-
     @property
     def _name(self) -> str:
         return self.spec.id if self.spec is not None else type(self).__name__
 
 
-class _Resets:
-    """The streams of a reset, built row by row on demand."""
+def checked_choices(
+    name: str, actions: Any, num_envs: int, space: Discrete, all_actions: Space[Any]
+) -> NDArray[np.int64]:
+    """The actions of all rows counted from 0, in an array of their own; a wrong one is refused."""
+    try:
+        given = np.asarray(actions)
+    except ValueError:  # rows of different lengths
+        given = np.empty(0)
+    if given.shape != (num_envs,) or given.dtype.kind not in "iu":
+        raise InvalidAction(f"{name}: actions {shown(actions)} are not in {all_actions}")
+    offset = given.astype(np.int64)
+    if space.start:
+        offset -= space.start
+    if offset.view(np.uint64).max() >= space.n:  # below 0 is far above any n
+        row = int((offset.view(np.uint64) >= np.uint64(space.n)).nonzero()[0][0])
+        raise InvalidAction(f"{name}: action {given[row]} of row {row} is not in {space}")
+    return offset
 
-    def __init__(self, env: NativeVectorEnv, mask: Bools, options: dict[str, Any]) -> None:
-        self._opening, self._seeds = env.opening, env._seeds
-        self._mask, self._options = mask, options
 
-    def stream(self, row: int) -> Stream | None:
-        if not self._mask[row]:
-            return None
-        seed = int(self._seeds[row])
-        start: dict[str, Any] = {"seed": seed, "options": self._options} if self._options else {"seed": seed}
-        events = (Event(0, EventKind.EPISODE_START, None, None, start), *number(self._opening(seed), 1))
-        return Stream((Request(len(events) - 1, RequestKind.ACT, AGENT, 0),), events)
-
-
-class _Steps:
-    """The streams of a step, built row by row on demand from what the arrays held then."""
+class Steps:
+    """What the arrays of a native vector held at a step."""
 
     def __init__(
         self,
-        env: NativeVectorEnv,
-        actions: NDArray[np.int64],
+        actions: NDArray[Any],
+        start: int,
         rewards: NDArray[np.float64],
         terminated: Bools,
         truncated: Bools,
-        resetting: Bools,
+        seq: NDArray[np.int64],
+        turns: NDArray[np.int64],
     ) -> None:
-        self._actions, self._start = actions, env._choices.start
-        self._rewards, self._terminated, self._truncated = rewards.copy(), terminated.copy(), truncated.copy()
-        self._seq, self._turns = env._seq, env._steps
-        self._reset = _Resets(env, resetting, {}).stream
+        """``actions`` count from 0, where ``start`` is added to tell of them."""
+        self.actions, self.start = actions, start
+        self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
+        self.seq, self.turns = seq, turns
 
     def stream(self, row: int) -> Stream:
-        opened = self._reset(row)
-        if opened is not None:
-            return opened
-        seq, turn = int(self._seq[row]), int(self._turns[row])
-        ends = {"terminated": bool(self._terminated[row]), "truncated": bool(self._truncated[row])}
-        over, reward = any(ends.values()), float(self._rewards[row])
+        """The stream of a row that acted."""
+        seq, turn = int(self.seq[row]), int(self.turns[row])
+        ends = {"terminated": bool(self.terminated[row]), "truncated": bool(self.truncated[row])}
+        over, reward = any(ends.values()), float(self.rewards[row])
         first = seq - over - (reward != 0)
-        action = int(self._actions[row]) + int(self._start)
+        action = int(self.actions[row]) + self.start
         events = (Event(first, EventKind.ACT, AGENT, None, {"action": action}),)
         if reward:
             events += (Event(first + 1, EventKind.REWARD, AGENT, None, {"reward": jsonable(reward)}),)
@@ -276,3 +273,37 @@ class _Steps:
             end = Event(seq, EventKind.EPISODE_END, None, None, ends)
             return Stream((Request(seq, RequestKind.RESET, None, turn),), (*events, end))
         return Stream((Request(seq, RequestKind.ACT, AGENT, turn),), events)
+
+
+class NativeStreams:
+    """The streams of a reset or a step, built row by row on demand from what the arrays held then."""
+
+    def __init__(
+        self,
+        opening: Callable[[int], Sequence[Event]],
+        reset: Bools,
+        seeds: NDArray[np.uint64],
+        steps: Steps | None = None,
+        *,
+        options: dict[str, Any] | None = None,
+        rows: Bools | None = None,
+    ) -> None:
+        """The rows of ``reset`` were reset with their ``seeds``, the others acted in ``steps``.
+
+        ``rows`` are those that have a stream at all, where not all have.
+        """
+        self.opening, self.reset, self.seeds = opening, reset, seeds
+        self.steps, self.options, self.rows = steps, options or {}, rows
+
+    def __call__(self, row: int) -> Stream | None:
+        """The stream of a row."""
+        if self.rows is not None and not self.rows[row]:
+            return None
+        if self.reset[row]:
+            return self._opened(int(self.seeds[row]))
+        return None if self.steps is None else self.steps.stream(row)
+
+    def _opened(self, seed: int) -> Stream:
+        start: dict[str, Any] = {"seed": seed, "options": self.options} if self.options else {"seed": seed}
+        events = (Event(0, EventKind.EPISODE_START, None, None, start), *number(self.opening(seed), 1))
+        return Stream((Request(len(events) - 1, RequestKind.ACT, AGENT, 0),), events)

@@ -36,6 +36,7 @@ from envweave_gym.wire.messages import (
 )
 from envweave_gym.wire.spaces import space_to_data
 from envweave_gym.wire.values import pack
+from envweave_gym_server.rows import as_rows, reset_rows
 
 HARMLESS = (*(kind for kind in REFUSALS if kind is not FaultStorm), ResetNeeded)
 """What an environment may raise without anything having happened: the call is not done."""
@@ -48,7 +49,7 @@ class Served:
     """One environment, vector or game in this process, which does one call after the other."""
 
     def __init__(self, env: Any) -> None:
-        self.env = env
+        self.env = env = as_rows(env)
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         self._thread = ThreadPoolExecutor(1) if metadata.get("thread_affine") else None
         self._turn_by_turn = isinstance(env, AECEnv)
@@ -78,8 +79,8 @@ class Served:
         except HARMLESS as error:
             return Refused(number, type(error).__name__, str(error), number - 1), False
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may raise anything
-            if isinstance(message, Ask) and isinstance(error, ValueError):
-                return Refused(number, "ValueError", str(error)), False
+            if isinstance(message, Ask):
+                return _unanswered(message, error), False
             kind = "FaultStorm" if isinstance(error, FaultStorm) else "EnvironmentCrashed"
             return Refused(number, kind, fault_of(error).message, number), True
 
@@ -89,7 +90,10 @@ class Served:
         return self._thread.submit(work, *arguments).result()
 
     def _reset(self, message: Reset) -> Reply:
-        result = self.env.reset(seed=message.seed, options=message.options)
+        if isinstance(message.seed, dict) and isinstance(self.env, VectorEnv):
+            result = reset_rows(self.env, message.seed, message.options)
+        else:
+            result = self.env.reset(seed=message.seed, options=message.options)
         if self._turn_by_turn:
             seen, table = self._look()
             return Began(message.call, seen, table)
@@ -136,13 +140,24 @@ class Served:
         return Answer(message.number, pack(answer(self.env, message.argument)))
 
 
+def _unanswered(message: Ask, error: BaseException) -> Refused:
+    """The reply to a question that raised: its episode goes on. Junk that was to be an action is junk."""
+    if message.question == "parse_action" and isinstance(error, ValueError):
+        return Refused(message.number, "ValueError", str(error))
+    return Refused(message.number, "NotAvailable", f"{message.question}: {fault_of(error).message}")
+
+
 def _parsed(env: Any, argument: Any) -> Any:
     text, agent = argument
     return parse_action(env, text, agent)
 
 
-def _opening(env: Any, argument: Any) -> Any:
-    return [[event.kind, event.agent, event.to, event.data] for event in env.unwrapped.opening(argument)]
+def _opening(env: Any, seed: Any) -> Any:
+    return [[event.kind, event.agent, event.to, event.data] for event in env.unwrapped.opening(seed)]
+
+
+def _openings(env: Any, seeds: Any) -> Any:
+    return [_opening(env, seed) for seed in seeds]
 
 
 _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -153,6 +168,7 @@ _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "observe": lambda env, agent: env.observe(agent),
     "ledger": lambda env, _: [env.ledger.turn, Stream((), tuple(env.ledger.events))],
     "opening": _opening,
+    "openings": _openings,
 }
 
 
@@ -165,7 +181,9 @@ def describe(env: Any) -> dict[str, Any]:
     }
     if isinstance(env, VectorEnv):
         single = (env.single_observation_space, env.single_action_space)
-        native = isinstance(env.unwrapped, NativeVectorEnv)
+        core = env.unwrapped
+        native = isinstance(core, NativeVectorEnv)
+        described["openings"] = core.opening_events if native else 0
         return described | _spaces(*single) | {"native": native, "api": "vector"}
     if isinstance(env, gym.Env):
         return described | _spaces(env.observation_space, env.action_space) | {"api": "gym"}

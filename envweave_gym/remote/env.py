@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.arguments import check_faults, check_options
-from envweave_gym.faults import (
-    RESET_DEADLINE,
-    AtCapacity,
-    Fault,
-    InvalidAction,
-    ResetNeeded,
-    SessionLost,
-    fault_of,
-    shown,
-)
-from envweave_gym.losses import FaultCount, lost_info, lost_reset_info
+from envweave_gym.arguments import check_options
+from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm, InvalidAction, ResetNeeded, shown
+from envweave_gym.losses import lost_info, lost_reset_info
 from envweave_gym.protocols import read_action
-from envweave_gym.remote.address import Address, describe
+from envweave_gym.remote.served import CALL_DEADLINE, FAULTS, ServedEnvironment, Spaces
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.seeding import HashedRandomness, Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import EventKind, Stream, jsonable
-from envweave_gym.wire.messages import Create
-from envweave_gym.wire.spaces import space_from_data
 from envweave_gym.wire.values import pack
-
-CALL_DEADLINE = 60.0
-"""So many seconds an answer is waited for, unless ``call_deadline`` says otherwise."""
-
-LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
-"""What a call raises that did not reach its environment, or whose answer did not come back."""
 
 _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
@@ -61,15 +45,21 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         **kwargs: Any,
     ) -> None:
         """``kwargs`` go to the environment; ``token`` is a reference, ``env:NAME`` or ``file:PATH``."""
-        self.name = env_id or url
-        check_faults(self.name, on_fault, reset_deadline)
-        self._arguments = {"on_fault": on_fault, "reset_deadline": reset_deadline, **kwargs}
-        self._truncates, self._reset_deadline = on_fault == "truncate", reset_deadline
-        self._address, self._call_deadline = Address.of(self.name, url, token), call_deadline
-        self._create = Create(env_id, "gym", self._arguments)
-        self._described: dict[str, Any] | None = None
-        self._session: RemoteSession | None = None
-        self._seeds, self._faults = Seeds(self.name), FaultCount(self.name)
+        given = {"on_fault": on_fault, "reset_deadline": reset_deadline, **kwargs}
+        self._made = partial(RemoteEnv, env_id, url, token=token, call_deadline=call_deadline, **given)
+        self._served = ServedEnvironment(
+            env_id,
+            url,
+            api="gym",
+            token=token,
+            on_fault=on_fault,
+            reset_deadline=reset_deadline,
+            call_deadline=call_deadline,
+            kwargs=given,
+        )
+        self.name, self._address = self._served.name, self._served.address
+        self._render_mode = kwargs.get("render_mode")
+        self._spaces, self._seeds = Spaces(), Seeds(self.name)
         self._live, self._began = False, False
         self._broken: Fault | None = None
         self._last: Any = None
@@ -80,25 +70,17 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     @property
     def description(self) -> dict[str, Any]:
         """What the server says of the environment."""
-        if self._described is None:
-            self._described = describe(self._address, self._create, self._call_deadline)
-        return self._described
+        return self._served.description
 
     @property
     def observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The space of observations."""
-        return self._space("observation_space")
+        return self._spaces.of(self.description, "observation_space")
 
     @property
     def action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The space of actions."""
-        return self._space("action_space")
-
-    def _space(self, which: str) -> Space[Any]:
-        known = self.__dict__.get(f"_{which}")
-        if known is None:
-            known = self.__dict__[f"_{which}"] = space_from_data(self.description[which])
-        return known
+        return self._spaces.of(self.description, "action_space")
 
     @property
     def metadata(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -108,7 +90,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     @property
     def render_mode(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The render mode it was made with."""
-        return self._arguments.get("render_mode")
+        return self._render_mode
 
     # What users call
 
@@ -121,33 +103,15 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         chosen = self._seeds.next(seed)
         self.episode_key(chosen)
         self._live, self._broken, self._began = False, None, True
-        try:
-            reply = self._begin(chosen, options)
-        except LOSSES as error:
-            if not self._truncates:
-                raise
-            return self._lost_reset(chosen, options, fault_of(error))
-        observation, info = reply.observation, reply.info
-        self._live, self._broken = True, info.get("fault")
-        self._last, self._stream = observation, info["stream"]
-        return observation, info
-
-    def _begin(self, seed: int, options: Any) -> Any:
-        """Reset in the session there is, or in another where that is lost, until the deadline."""
-        deadline, pause = time.monotonic() + self._reset_deadline, 0.02
-        while True:
-            session = self._open_session()
-            try:
-                return session.reset(seed, options, patience=self._reset_deadline)
-            except LOSSES:
-                self._leave()
-                if time.monotonic() + pause > deadline:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+        outcome = self._served.reset(chosen, options)
+        if isinstance(outcome, Fault):
+            return self._lost_reset(chosen, options, outcome)
+        self._last, info = outcome.observation, outcome.info
+        self._live, self._broken, self._stream = True, info.get("fault"), info["stream"]
+        return self._last, info
 
     def _lost_reset(self, seed: int, options: Any, fault: Fault) -> tuple[Any, dict[str, Any]]:
-        self._broken = self._faults.add(fault)
+        self._broken = fault
         start = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
         info = lost_reset_info(fault, start)
         self._stream, self._last = info["stream"], placeholder(self.observation_space)
@@ -158,22 +122,21 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         if not self._live:
             return self._step_nowhere(action)
         try:
-            reply = self._open_session().step(self._packed(action))
+            outcome = self._served.step(self._packed(action))
         except InvalidAction:
             if not self.action_space.contains(action):
                 raise self._refusal(action) from None
             raise
-        except LOSSES as error:
-            self._leave()
-            if not self._truncates:
-                self._live = False
-                raise
-            return self._lose(fault_of(error), EventKind.ACT, action)
-        self._last, info = reply.observation, reply.info
+        except (*FAULTS, FaultStorm):
+            self._live = False
+            raise
+        if isinstance(outcome, Fault):
+            return self._lose(outcome, EventKind.ACT, action)
+        self._last, info = outcome.observation, outcome.info
         self._stream = info["stream"]
-        if reply.terminated or reply.truncated:
+        if outcome.terminated or outcome.truncated:
             self._over(info)
-        return reply.observation, reply.reward, reply.terminated, reply.truncated, info
+        return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, info
 
     def _packed(self, action: Any) -> Any:
         """The action as it travels; what cannot is no action."""
@@ -185,9 +148,9 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     def _over(self, info: dict[str, Any]) -> None:
         self._live = False
         if "fault" in info:
-            self._faults.add(info["fault"])
+            self._served.faults.add(info["fault"])
         else:
-            self._faults.clear()
+            self._served.faults.clear()
 
     def _step_nowhere(self, action: Any) -> _Step:
         """A step without an episode: the one after a lost reset truncates, any other is refused."""
@@ -203,8 +166,6 @@ class RemoteEnv(HashedRandomness[Any, Any]):
 
     def _lose(self, fault: Fault, kind: EventKind, action: Any) -> _Step:
         """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
-        if self._broken is None:
-            self._faults.add(fault)
         self._live, self._broken = False, None
         request = self._stream.requests[0]
         info = lost_info(fault, kind, jsonable(action), seq=request.seq, turn=request.turn + 1)
@@ -213,11 +174,11 @@ class RemoteEnv(HashedRandomness[Any, Any]):
 
     def render(self) -> Any:
         """What the environment draws."""
-        return self._asked("render")
+        return self._served.ask("render")
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
-        return self._asked("state")
+        return self._served.ask("state")
 
     state = stream_state
 
@@ -225,38 +186,26 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         """The action that ``text`` means."""
         if not self.description["parses"]:
             return read_action(self.action_space, text)
-        return self._asked("parse_action", [text, agent])
-
-    def _asked(self, question: str, argument: Any = None) -> Any:
-        return self._open_session().ask(question, argument)
+        return self._served.ask("parse_action", [text, agent])
 
     def close(self) -> None:
         """Close the session."""
-        if self._session is not None:
-            self._session.close()
-        self._session, self._live = None, False
+        self._served.close()
+        self._live = False
 
     # Inside
 
     def _open_session(self) -> RemoteSession:
-        if self._session is None:
-            self._session = RemoteSession(self._address, self._create, self._call_deadline)
-        return self._session
-
-    def _leave(self) -> None:
-        """Leave a session that is lost; the next reset opens another."""
-        if self._session is not None:
-            self._session.abandon()
-        self._session = None
+        return self._served.session()
 
     def __reduce__(self) -> Any:
-        return _again, (self._create.env_id, self._address, self._call_deadline, self._arguments, self.spec)
+        return _again, (self._made, self.spec)
 
     def __str__(self) -> str:
         return f"<RemoteEnv<{self.name} at {self._address.url}>>"
 
 
-def _again(env_id: str, address: Address, call_deadline: float, arguments: dict[str, Any], spec: Any) -> Any:
-    env = RemoteEnv(env_id, address.url, token=address.token, call_deadline=call_deadline, **arguments)
+def _again(make: Callable[[], RemoteEnv], spec: Any) -> RemoteEnv:
+    env = make()
     env.spec = spec
     return env

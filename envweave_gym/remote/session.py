@@ -32,6 +32,9 @@ _DONE = ("EnvironmentCrashed", "FaultStorm")
 
 _CLOSE_DEADLINE = 5.0
 _ATTEMPTS = 4
+_HANDSHAKE = 0.5
+"""So many seconds the first handshake may take, and each further one twice as many: a server that has just
+died may leave its connections to the next one unanswered."""
 _log = logging.getLogger(__name__)
 
 
@@ -87,12 +90,15 @@ class RemoteSession:
         if os.getpid() != self._pid:
             self._transport = None
             raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
-        pause, patience = 0.0, (deadline - time.monotonic()) / _ATTEMPTS
+        pause, handshake, patience = 0.0, _HANDSHAKE, (deadline - time.monotonic()) / _ATTEMPTS
         while True:
             try:
+                if self._transport is None:
+                    self._transport = self._connected(min(deadline, time.monotonic() + handshake))
                 reply = self._once(frame, number, min(deadline, time.monotonic() + patience))
                 break
             except (ConnectionError, TimeoutError):
+                handshake *= 2
                 self._hang_up()
                 if time.monotonic() + pause > deadline:
                     raise
@@ -103,16 +109,17 @@ class RemoteSession:
         return reply
 
     def _refused(self, reply: Refused) -> None:
-        if reply.kind in _DONE:
+        if reply.kind in _DONE and reply.number >= 0:
             self._committed = reply.number
         raise_refused(reply, self.address.url)
 
     def _once(self, frame: bytes, number: int, deadline: float) -> Reply:
-        if self._transport is None:
-            self._transport = self._connected(deadline)
-        self._transport.send(frame, deadline)
+        transport = self._transport
+        if transport is None:
+            raise ConnectionError(f"{self.address.url} is not connected")
+        transport.send(frame, deadline)
         while True:
-            reply = read_reply(self._transport.receive(deadline))
+            reply = read_reply(transport.receive(deadline))
             if _answers(reply, number):
                 return reply
 

@@ -131,13 +131,14 @@ class HttpTransport:
     def __init__(self, address: Address, session_id: str) -> None:
         import requests
 
-        self._requests, self._session = requests, requests.Session()
+        self._address, self._requests, self._session = address, requests, requests.Session()
         self._url, self._post = address.url, f"{address.url}/v1/sessions/{session_id}/frames"
         self._headers = {**address.headers(), **FRAMES}
         self._reply = b""
 
     def send(self, frame: bytes, deadline: float) -> None:
         """Send a frame, and wait for its reply."""
+        self._address.ensure()
         try:
             response = self._session.post(
                 self._post, frame, headers=self._headers, timeout=_left(deadline, self._url)

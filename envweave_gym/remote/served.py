@@ -1,0 +1,159 @@
+"""An environment on a server, as its client holds it: its description, its session and its losses."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from envweave_gym.arguments import check_faults
+from envweave_gym.faults import (
+    AtCapacity,
+    EnvironmentCrashed,
+    Fault,
+    FaultKind,
+    InvalidArgument,
+    SessionLost,
+    fault_of,
+    shown,
+)
+from envweave_gym.losses import FaultCount
+from envweave_gym.remote.address import Address, describe
+from envweave_gym.remote.session import RemoteSession
+from envweave_gym.wire.messages import Create
+from envweave_gym.wire.spaces import space_from_data
+
+CALL_DEADLINE = 60.0
+"""So many seconds an answer is waited for, unless ``call_deadline`` says otherwise."""
+
+LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
+"""What a call raises that did not reach its environment, or whose answer did not come back."""
+
+FAULTS = (*LOSSES, EnvironmentCrashed)
+"""What ends an episode that was not played to its end."""
+
+
+class ServedEnvironment:
+    """What every remote environment holds: an address, a description, a session, and a count of its losses.
+
+    - Nothing is asked of the server before :attr:`description` is, and a session is opened by the first call.
+    - ``reset`` and ``step`` give the server's reply, or the :class:`Fault` that the episode was lost to. With
+      ``on_fault="raise"`` they raise what happened instead.
+    - A session that is lost, or whose environment has crashed, is left; the next reset opens another.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        url: str,
+        *,
+        api: str,
+        token: str | None,
+        on_fault: str,
+        reset_deadline: float,
+        call_deadline: float,
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.name = env_id or url
+        check_faults(self.name, on_fault, reset_deadline)
+        _check_deadline(self.name, call_deadline)
+        self.address = Address.of(self.name, url, token)
+        self.faults = FaultCount(self.name)
+        self.truncates = on_fault == "truncate"
+        self._reset_deadline, self._call_deadline = reset_deadline, call_deadline
+        self._create = Create(env_id, api, kwargs)
+        self._described: dict[str, Any] | None = None
+        self._session: RemoteSession | None = None
+        self._crashed = False
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the server says of the environment."""
+        if self._described is None:
+            self._described = describe(self.address, self._create, self._call_deadline)
+        return self._described
+
+    @property
+    def has_session(self) -> bool:
+        """Whether there is a session to ask: none before the first call, after a loss and after closing."""
+        return self._session is not None
+
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Any:
+        """Start an episode, in the session there is or else in another; tried until the deadline."""
+        deadline, pause = time.monotonic() + self._reset_deadline, 0.02
+        while True:
+            if self._crashed:
+                self.close()
+            try:
+                return self.session().reset(seed, options, patience=self._reset_deadline)
+            except FAULTS as error:
+                self._part(error)
+                hopeless = self._crashed and not self.truncates
+                if hopeless or time.monotonic() + pause > deadline:
+                    return self._give_up(error)
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    def _give_up(self, error: Exception) -> Fault:
+        fault = self._count(error)
+        self.close()
+        return fault
+
+    def step(self, action: Any) -> Any:
+        """Act, with an action that is packed already."""
+        try:
+            return self.session().step(action)
+        except FAULTS as error:
+            return self.lost(error)
+
+    def ask(self, question: str, argument: Any = None) -> Any:
+        """The answer to a question; what goes wrong is raised."""
+        return self.session().ask(question, argument)
+
+    def lost(self, error: Exception) -> Fault:
+        """Leave a session that is lost, and count the fault; or raise ``error``, where that is wanted."""
+        self._part(error)
+        return self._count(error)
+
+    def _part(self, error: Exception) -> None:
+        """Leave a session that is lost; one that has crashed may be asked about it until the next reset."""
+        self._crashed = isinstance(error, EnvironmentCrashed)
+        if self._session is not None and not self._crashed:
+            self._session.abandon()
+            self._session = None
+
+    def _count(self, error: Exception) -> Fault:
+        if not self.truncates:
+            raise error
+        crash = Fault(FaultKind.CRASH, str(error), retryable=True)
+        return self.faults.add(crash if self._crashed else fault_of(error))
+
+    def close(self) -> None:
+        """Close the session."""
+        if self._session is not None:
+            self._session.close()
+        self._session, self._crashed = None, False
+
+    def session(self) -> RemoteSession:
+        """The session there is, or else a new one, which its first call opens."""
+        if self._session is None:
+            self._session = RemoteSession(self.address, self._create, self._call_deadline)
+        return self._session
+
+
+class Spaces:
+    """The spaces in a description, built when they are asked for and the same ones ever after."""
+
+    def __init__(self) -> None:
+        self._built: dict[tuple[str | None, str], Any] = {}
+
+    def of(self, described: dict[str, Any], which: str, agent: str | None = None) -> Any:
+        """One space; ``described`` is what the server says of the environment or of the agent."""
+        known = self._built.get((agent, which))
+        if known is None:
+            known = self._built[agent, which] = space_from_data(described[which])
+        return known
+
+
+def _check_deadline(name: str, call_deadline: Any) -> None:
+    if type(call_deadline) not in (int, float) or not call_deadline > 0:
+        raise InvalidArgument(f"{name}: call_deadline={shown(call_deadline)} is not a number of seconds")

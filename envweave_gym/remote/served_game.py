@@ -1,0 +1,186 @@
+"""What the games of a server have in common, whether their agents act in turn or together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gymnasium.spaces import Space
+
+from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm, SessionLost
+from envweave_gym.losses import fault_event
+from envweave_gym.protocols import read_action
+from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
+from envweave_gym.spaces import placeholder
+from envweave_gym.stream import Ledger, Request
+from envweave_gym.wrappers.narrator import Infos, Narrator
+
+
+class RemoteGame:
+    """What both kinds share; they behave as the same game does in this process, seeds and errors included.
+
+    - Nothing is asked of the server before agents or spaces are; a session is opened by the first reset.
+    - Actions are checked here as they are there, so a wrong one costs no call.
+    - When the session is gone, no answer comes before ``call_deadline``, or the game crashes, it is lost:
+      ``on_fault="truncate"`` truncates every live agent with its last observation, reward 0 and
+      ``infos[agent]["fault"]``, and the next reset opens another session; ``"raise"`` raises. A reset is
+      tried until ``reset_deadline`` is over, then gives placeholders, and the next step truncates.
+    - Pickles and copies hold the address, not the session, which belongs to the process that opened it.
+    """
+
+    _api = ""
+
+    def __init__(
+        self,
+        env_id: str,
+        url: str,
+        *,
+        token: str | None = None,
+        on_fault: str = "truncate",
+        reset_deadline: float = RESET_DEADLINE,
+        call_deadline: float = CALL_DEADLINE,
+        **kwargs: Any,
+    ) -> None:
+        """``kwargs`` go to the game; ``token`` is a reference, ``env:NAME`` or ``file:PATH``."""
+        how: Any = {"on_fault": on_fault, "reset_deadline": reset_deadline, "call_deadline": call_deadline}
+        self._again = partial(type(self), env_id, url, token=token, **how, **kwargs)
+        self._served = ServedEnvironment(env_id, url, api=self._api, token=token, kwargs=kwargs, **how)
+        self._narrator = Narrator(self, self._served.name)
+        self._spaces = Spaces()
+        self.render_mode = kwargs.get("render_mode")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._agents: list[str] = []
+        self._seen: dict[str, Any] = {}
+        self._requests: tuple[Request, ...] = ()
+        self._seq, self._turn = -1, 0
+        self._broken: Fault | None = None
+
+    # What the server says of it
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the server says of the game."""
+        return self._served.description
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the game."""
+        return self.description["metadata"]
+
+    @property
+    def possible_agents(self) -> list[str]:
+        """All agents there may be."""
+        return list(self.description["agents"])
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` observes."""
+        return self._spaces.of(self.description["agents"][agent], "observation_space", agent)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` may do."""
+        return self._spaces.of(self.description["agents"][agent], "action_space", agent)
+
+    # What is asked of the session
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents that have not left; none before the first reset, and after a failure."""
+        return self._agents if self._narrator.live else []
+
+    def render(self) -> Any:
+        """What the game draws."""
+        self._narrator.check_begun("render")
+        return self._asked("render")
+
+    def state(self) -> Any:
+        """PettingZoo's global view, where the game has one."""
+        if self.description["has_state"]:
+            return self._asked("global_state")
+        name = self.metadata.get("name", self._served.name)
+        raise NotImplementedError(f"state() method has not been implemented in the environment {name}.")
+
+    def stream_state(self) -> dict[str, Any]:
+        """What :func:`envweave_gym.state_of` gives; of a lost episode only the counters are left."""
+        episode = {"episode": self._narrator.episode}
+        if self._gone():
+            return episode | {"step_count": self._turn}
+        return {**self._asked("state"), **episode}
+
+    @property
+    def ledger(self) -> Ledger:
+        """The numbered events of the episode: the operator's view, with everything hidden in it."""
+        ledger = Ledger()
+        ledger.turn, told = self._asked("ledger")
+        ledger.events.extend(told.events)
+        return ledger
+
+    def parse_action(self, text: str, agent: str | None = None) -> Any:
+        """The action that ``text`` means; where the game is lost, any action, for the step that says so."""
+        if not self.description["parses"]:
+            return read_action(self.action_space(str(agent)), text)
+        if self._broken is None:
+            try:
+                return self._asked("parse_action", [text, agent])
+            except LOSSES as error:
+                if not self.agents:
+                    raise
+                self._broken = self._tried(self._served.lost, error)
+        return placeholder(self.action_space(str(agent)))
+
+    def _asked(self, question: str, argument: Any = None) -> Any:
+        if self._gone():
+            raise SessionLost(f"{self._served.name}: the session of this episode is gone; call reset()")
+        return self._served.ask(question, argument)
+
+    def _gone(self) -> bool:
+        return self._narrator.episode >= 0 and not self._served.has_session
+
+    def close(self) -> None:
+        """Close the session."""
+        self._served.close()
+        self._agents = []
+
+    # Inside
+
+    def _start(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset: the reply of the server, or the fault that the reset was lost to."""
+        outcome = self._narrator.reset(self._served, seed, options)
+        self._begin()
+        return outcome
+
+    def _tried(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """What a call gives; where it raises and that is no refusal, the episode is over."""
+        try:
+            return self._narrator.play(call, argument)
+        except FaultStorm:
+            self._agents = []
+            raise
+
+    def _note(self, info: dict[str, Any]) -> None:
+        """Remember who has not left, and who must act."""
+        self._requests, self._seq = info["stream"].requests, info["seq"]
+        if self._requests:
+            self._turn = self._requests[0].turn
+
+    def _lost_reset(self, fault: Fault, asked: list[str]) -> Infos:
+        """Everybody is there, sees nothing, and is told of the fault; whatever they do, it is over then."""
+        narrator, self._agents, self._broken = self._narrator, self.possible_agents, fault
+        narrator.ledger.adopt([fault_event(fault)])
+        requests = narrator.requests(asked, over=False)
+        infos = {agent: narrator.info({"fault": fault}, agent, requests, -1) for agent in self._agents}
+        self._note(infos[asked[0]])
+        return infos
+
+    def _last_seen(self, agent: str) -> Any:
+        return self._seen[agent] if agent in self._seen else placeholder(self.observation_space(agent))
+
+    def __reduce__(self) -> Any:
+        return self._again, ()
+
+    def __str__(self) -> str:
+        return f"<{type(self).__name__}<{self._served.name} at {self._served.address.url}>>"
+
+    __repr__ = __str__

@@ -1,0 +1,321 @@
+"""Many environments on one or several servers, as a ``gymnasium.vector.VectorEnv``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete, Space
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from envweave_gym.arguments import autoreset_mode_of, check_num_envs
+from envweave_gym.arrays import adapt_converters
+from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
+from envweave_gym.protocols import read_action
+from envweave_gym.remote.address import describe
+from envweave_gym.remote.batches import joined, kept, merged, travels
+from envweave_gym.remote.row_calls import Outcome, RowCalls, in_order
+from envweave_gym.remote.row_ledger import RowLedger
+from envweave_gym.remote.rows import HARMLESS, RowGroup, RowSession
+from envweave_gym.remote.served import CALL_DEADLINE, LOSSES
+from envweave_gym.stream import UNNUMBERED, Event, EventKind
+from envweave_gym.vector import checked_choices
+from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
+from envweave_gym.vector_of_singles import _Checked
+from envweave_gym.wire.messages import Create
+from envweave_gym.wire.row_streams import PackedNativeStreams, native_streams
+from envweave_gym.wire.spaces import space_from_data
+
+_NO_ROWS = np.empty(0, np.intp)
+_log = logging.getLogger(__name__)
+_Results = tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]
+
+
+class RemoteVectorEnv(_Checked):
+    """Steps environments of servers, one frame a server: as a vector in this process, call for call.
+
+    - With several servers the rows are spread over them in order, and all are waited for at once.
+    - A bad call is refused before any row has moved, by the server or, where there are several, before them.
+    - When a server is lost all its rows end, with ``truncated``, reward 0, the last observation,
+      ``info["fault"]`` and a stream that says so; the rows of the others go on. They start anew, in another
+      session, when the autoreset mode or a reset by hand wants them to. ``on_fault="raise"`` raises instead.
+    - The seeds of all rows are drawn here, so that they do not depend on what was lost.
+    - Nothing is asked of a server before the spaces are, and no session is opened before the first reset.
+      Pickles and copies hold the addresses; a session belongs to the process that opened it.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        urls: str | Sequence[str],
+        *,
+        num_envs: int = 1,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        token: str | None = None,
+        on_fault: str = "truncate",
+        reset_deadline: float = RESET_DEADLINE,
+        call_deadline: float = CALL_DEADLINE,
+        **kwargs: Any,
+    ) -> None:
+        """``kwargs`` go to the environments; ``token`` is a reference, ``env:NAME`` or ``file:PATH``."""
+        self._urls = [urls] if isinstance(urls, str) else list(urls)
+        if not self._urls:
+            raise InvalidArgument(f"{env_id}: there is no server in {shown(urls)}; give a URL, or several")
+        self.name = env_id or self._urls[0]
+        check_num_envs(self.name, num_envs)
+        self.num_envs, self._mode = num_envs, autoreset_mode_of(self.name, autoreset_mode)
+        self._env_id, self._token, self._call_deadline = env_id, token, call_deadline
+        self._faults = {"on_fault": on_fault, "reset_deadline": reset_deadline}
+        self._kwargs, self.render_mode = kwargs, kwargs.get("render_mode")
+        self._groups = [self._group(url, rows) for url, rows in _spread(self._urls, num_envs)]
+        self._ledger = RowLedger(num_envs)
+
+    def _group(self, url: str, rows: slice) -> RowGroup:
+        kwargs = self._create(rows.stop - rows.start).kwargs
+        deadlines = {"call_deadline": self._call_deadline, **self._faults}
+        return RowGroup(rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines)
+
+    def _create(self, rows: int) -> Create:
+        kwargs = {"num_envs": rows, "autoreset_mode": self._mode.value, **self._faults, **self._kwargs}
+        return Create(self._env_id, "vector", kwargs)
+
+    # What the servers say of it
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What the first server that answers says of the environment."""
+        create = self._create(1)
+        for group in self._groups:
+            try:
+                return describe(group.address, create, self._call_deadline)
+            except LOSSES:
+                if group is self._groups[-1]:
+                    raise
+        raise AssertionError
+
+    @cached_property
+    def single_observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The space of the observations of one row."""
+        return space_from_data(self.description["observation_space"])
+
+    @cached_property
+    def single_action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The space of the actions of one row."""
+        return space_from_data(self.description["action_space"])
+
+    @cached_property
+    def observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The space of the observations of all rows."""
+        return batch_space(self.single_observation_space, self.num_envs)
+
+    @cached_property
+    def action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The space of the actions of all rows."""
+        return batch_space(self.single_action_space, self.num_envs)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The metadata of the environment."""
+        return {**self.description["metadata"], "autoreset_mode": self._mode}
+
+    @cached_property
+    def _choices(self) -> Discrete | None:
+        """The actions of a native vector, which are checked here."""
+        space = self.single_action_space
+        return space if self.description["native"] and isinstance(space, Discrete) else None
+
+    @cached_property
+    def _narrow(self) -> np.dtype[Any]:
+        """The smallest dtype that has all choices."""
+        space: Any = self._choices
+        return np.result_type(np.min_scalar_type(space.start), np.min_scalar_type(space.start + space.n - 1))
+
+    @cached_property
+    def _calls(self) -> RowCalls:
+        spaces = (self.single_observation_space, self.single_action_space, self.action_space)
+        return RowCalls(self._groups, self._ledger, *spaces, self._check_actions)
+
+    # What users call
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
+        adapt_converters()
+        given = seeds_of_rows(self.name, self.num_envs, seed)
+        mask, rest = mask_and_options(self.name, self.num_envs, options, self.metadata, begun=self._begun)
+        rows = np.ones(self.num_envs, np.bool_) if mask is None else mask
+        draws = self._ledger.draw(rows, given)
+        self.closed = False
+        with self._calling():
+            outcomes = self._calls.reset(rows, draws, given, rest if rest or options is None else {})
+            outcomes += [Outcome(one, kept(one.last)) for one in self._groups if not rows[one.rows].any()]
+            observations, infos = self._together(in_order(outcomes))
+        self._begun, self._cut_short = True, ""
+        self._ledger.began(rows, infos)
+        return observations, infos
+
+    def step(self, actions: Any) -> _Results:
+        """Act in every row."""
+        sent, waiting = self._step_argument(actions), self._ledger.over
+        with self._calling():
+            self._ledger.drew(waiting)
+            outcomes = self._calls.act(sent)
+            rewards, terminated, truncated = _results(outcomes)
+            over = terminated | truncated
+            if self._mode is AutoresetMode.SAME_STEP and over.any():
+                self._ledger.drew(over)
+                self._calls.reset_lost(outcomes)
+                waiting, over = over, np.zeros_like(over)
+            observations, infos = self._together(outcomes)
+        self._ledger.acted(waiting, over, infos)
+        return observations, rewards, terminated, truncated, infos
+
+    def render(self) -> tuple[Any, ...] | None:
+        """What the rows draw."""
+        if self.render_mode is None:
+            return super().render()
+        return self._of_each("render")
+
+    def stream_state(self) -> tuple[dict[str, Any], ...]:
+        """What :func:`envweave_gym.state_of` gives: the state of each row."""
+        return self._of_each("state")
+
+    state = stream_state
+
+    def parse_action(self, text: str, agent: str | None = None) -> Any:
+        """The action of one row that ``text`` means."""
+        if not self.description["parses"]:
+            return read_action(self.single_action_space, text)
+        return self._ask("parse_action", [text, agent])
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the sessions."""
+        for group in self._groups:
+            group.close()
+        self._begun = False
+
+    def __reduce__(self) -> Any:
+        return _again, (self._env_id, self._urls, self._arguments(), self.spec)
+
+    def _arguments(self) -> dict[str, Any]:
+        own = {"num_envs": self.num_envs, "autoreset_mode": self._mode.value, "token": self._token}
+        return {**own, "call_deadline": self._call_deadline, **self._faults, **self._kwargs}
+
+    # A call: sent to all servers, whose answers are put together
+
+    @contextmanager
+    def _calling(self) -> Generator[None]:
+        """What stops a call halfway leaves the rows nowhere, so that only a reset goes on.
+
+        A single server knows itself whether a row has moved before it refused.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if len(self._groups) > 1 or not isinstance(error, HARMLESS):
+                self._begun, self._cut_short = False, type(error).__name__
+            raise
+
+    def _step_argument(self, actions: Any) -> Any:
+        """The actions as they are sent; a wrong one is refused here, unless the only server will do that."""
+        if self._cut_short:
+            raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
+        disabled = self._begun and self._mode is AutoresetMode.DISABLED
+        check_order(self.name, self._begun, self._ledger.over.nonzero()[0] if disabled else _NO_ROWS)
+        space = self._choices
+        if space is not None:
+            chosen = checked_choices(self.name, actions, self.num_envs, space, self.action_space)
+            return (chosen + space.start).astype(self._narrow)
+        if isinstance(actions, Iterator):
+            actions = tuple(actions)
+        if len(self._groups) > 1 or not (self._groups[0].live and travels(actions)):
+            self._check_actions(actions)
+        return actions
+
+    def _check_actions(self, actions: Any) -> None:
+        if self._choices is None:
+            super()._check_actions(actions)
+
+    def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
+        """The observations and infos of all rows."""
+        for one in outcomes:
+            for streams in native_streams(one.infos):
+                streams.opening = _Openings(self._opened, streams)
+        observations = joined(self.single_observation_space, [one.observation for one in outcomes])
+        infos = merged([one.infos for one in outcomes], [one.group.size for one in outcomes])
+        for one in outcomes:
+            for row, info in chain(one.final.items(), one.lost.items()):
+                infos = self._add_info(infos, info, row)
+        return observations, infos
+
+    # Questions
+
+    def _opened(self, seeds: Sequence[int]) -> list[tuple[Event, ...]]:
+        """What the episodes of a native vector with these seeds open with."""
+        if not self.description["openings"]:
+            return [()] * len(seeds)
+        return [
+            tuple(Event(UNNUMBERED, EventKind(kind), agent, to, data) for kind, agent, to, data in events)
+            for events in self._ask("openings", list(seeds))
+        ]
+
+    def _ask(self, question: str, argument: Any) -> Any:
+        """What any of the environments answers; where none is there, one that is made for this."""
+        for group in self._groups:
+            if group.live:
+                try:
+                    return group.ask(question, argument)
+                except LOSSES as error:
+                    _log.debug("%s does not answer: %s", group.address.url, error)
+        session = RowSession(self._groups[0].address, self._create(1), self._call_deadline)
+        try:
+            return session.ask(question, argument)
+        finally:
+            session.close()
+
+    def _of_each(self, question: str) -> tuple[Any, ...]:
+        """What each environment answers."""
+        return tuple(chain.from_iterable(group.ask(question) for group in self._groups))
+
+
+def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:
+    """The rows of each server, in order; no server has two more than another."""
+    bounds = [rows * place // len(urls) for place in range(len(urls) + 1)]
+    parts = zip(urls, bounds, bounds[1:], strict=False)
+    return [(url, slice(first, stop)) for url, first, stop in parts if first < stop]
+
+
+def _results(outcomes: Sequence[Outcome]) -> list[Any]:
+    """Rewards and ends."""
+    columns = [(one.reward, one.terminated, one.truncated) for one in outcomes]
+    return (
+        list(columns[0]) if len(columns) == 1 else [np.concatenate(one) for one in zip(*columns, strict=True)]
+    )
+
+
+class _Openings:
+    """What episodes open with, once that is known: who looks at a second one will look at them all."""
+
+    def __init__(self, ask: Callable[[Sequence[int]], list[Any]], streams: PackedNativeStreams) -> None:
+        self._ask, self._streams = ask, streams
+        self._known: dict[int, tuple[Event, ...]] = {}
+
+    def __call__(self, seed: int) -> tuple[Event, ...]:
+        if seed not in self._known:
+            seeds = self._streams.seeds() if self._known else [seed]
+            self._known |= zip(seeds, self._ask(seeds), strict=True)
+        return self._known[seed]
+
+
+def _again(env_id: str, urls: list[str], arguments: dict[str, Any], spec: Any) -> RemoteVectorEnv:
+    env = RemoteVectorEnv(env_id, urls, **arguments)
+    env.spec = spec
+    return env

@@ -1,0 +1,197 @@
+"""The streams of vectors on the wire: as they are, to be read row by row when somebody looks at them.
+
+Of a native vector the arrays travel that its streams are built from; the events that its episodes open with
+stay where the environment is, and are asked for when somebody looks (:func:`bind_openings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.msgpack import Decoder, Encoder, Ext
+from numpy.typing import NDArray
+
+from envweave_gym.faults import NotAvailable
+from envweave_gym.lazy_streams import LazyStreams
+from envweave_gym.stream import _BOUNDARY, Event, Stream
+from envweave_gym.vector import NativeStreams, Steps
+from envweave_gym.vector_calls import Bools
+from envweave_gym.wire.values import NATIVE, STREAMS, loads, pack, packs, unpacks
+
+Opening = Callable[[int], Sequence[Event]]
+"""Gives the events that the episode with this seed opens with."""
+ROWS_APART = 100
+"""A kind of extension beyond those of :mod:`envweave_gym.wire.values`."""
+
+_encoder = Encoder()
+_split = Decoder(tuple[bytes, bytes])
+_rows = Decoder(list[msgspec.Raw])
+_one = Decoder(Stream | None)
+_plain = Decoder()
+
+
+# Streams that are there
+
+
+class GivenStreams:
+    """The streams of the rows, ``None`` where a row has none."""
+
+    def __init__(self, streams: list[Stream | None]) -> None:
+        self.streams = streams
+
+    def __call__(self, row: int) -> Stream | None:
+        """The stream of a row."""
+        return self.streams[row]
+
+
+class PackedStreams:
+    """The same as they came, each read when it is looked at."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._packed: list[msgspec.Raw] | None = None
+
+    def __call__(self, row: int) -> Stream | None:
+        """The stream of a row."""
+        if self._packed is None:
+            self._packed = _rows.decode(self._data)
+        return _one.decode(self._packed[row])
+
+
+def given_streams(streams: list[Stream | None]) -> LazyStreams:
+    """The streams of rows in the form that costs least to send."""
+    untrainable = np.zeros(len(streams), np.bool_)
+    for row, stream in enumerate(streams):
+        for event in () if stream is None else stream.events:
+            if event.kind in _BOUNDARY:
+                untrainable[row] = True
+    return LazyStreams(GivenStreams(streams), untrainable)
+
+
+# Streams of native vectors
+
+
+class PackedNativeStreams:
+    """The arrays of a :class:`NativeStreams` as they came, read when one of its streams is looked at."""
+
+    def __init__(self, data: bytes, reset: Bools) -> None:
+        self._data, self._reset = data, reset
+        self._streams: NativeStreams | None = None
+        self.opening: Opening = _unbound
+
+    def __call__(self, row: int) -> Stream | None:
+        """The stream of a row."""
+        return self._read()(row)
+
+    def seeds(self) -> list[int]:
+        """The seeds of the rows that were reset."""
+        return self._read().seeds[self._reset].tolist()
+
+    def _read(self) -> NativeStreams:
+        if self._streams is None:
+            self._streams = _native(self._data, self._reset, lambda seed: self.opening(seed))
+        return self._streams
+
+
+def native_streams(infos: Mapping[str, Any]) -> Iterator[PackedNativeStreams]:
+    """The streams of native vectors in infos that have come over the wire."""
+    for told in (infos, infos.get("final_info")):
+        streams = told.get("stream") if isinstance(told, Mapping) else None
+        if isinstance(streams, LazyStreams) and isinstance(streams.source, PackedNativeStreams):
+            yield streams.source
+
+
+def bind_openings(infos: Mapping[str, Any], opening: Opening) -> None:
+    """Let the streams in the infos of a native vector ask how their episodes opened."""
+    for source in native_streams(infos):
+        source.opening = opening
+
+
+def _unbound(seed: int) -> Sequence[Event]:
+    raise NotAvailable(f"what the episode with seed {seed} opens with, its environment knows alone")
+
+
+def _pack_native(source: NativeStreams) -> bytes:
+    """The seeds, the options, and the arrays of a step one after the other."""
+    steps, rows, reset = source.steps, source.rows, source.reset
+    seeds = source.seeds[reset].tobytes() if reset.any() else b""
+    told = [seeds, source.options, b"" if rows is None else rows.tobytes()]
+    if steps is not None:
+        actions = steps.actions.astype(np.min_scalar_type(int(steps.actions.max())))
+        columns = (steps.rewards, steps.seq, steps.turns, steps.terminated, steps.truncated, actions)
+        told += [steps.start, actions.dtype.str, b"".join([column.tobytes() for column in columns])]
+    return _encoder.encode(told)
+
+
+def _native(data: bytes, reset: Bools, opening: Opening) -> NativeStreams:
+    drawn, options, given, *step = _plain.decode(data)
+    seeds, rows = np.zeros(len(reset), np.uint64), np.frombuffer(given, np.bool_) if given else None
+    seeds[reset] = np.frombuffer(drawn, np.uint64)
+    return NativeStreams(opening, reset, seeds, _steps(len(reset), *step), options=options, rows=rows)
+
+
+def _steps(size: int, start: int = 0, dtype: str = "", columns: bytes = b"") -> Steps | None:
+    if not columns:
+        return None
+    names = ("rewards", "seq", "turns", "terminated", "truncated", "actions")
+    kinds = ("f8", "i8", "i8", "?", "?", dtype)
+    arrays: dict[str, NDArray[Any]] = {}
+    place = 0
+    for name, kind in zip(names, kinds, strict=True):
+        arrays[name] = np.frombuffer(columns, kind, size, place)
+        place += arrays[name].nbytes
+    return Steps(start=start, **arrays)
+
+
+# Both
+
+
+def _pack(value: LazyStreams) -> Any:
+    source = value.source
+    if value.built or not isinstance(source, NativeStreams | GivenStreams):
+        return pack(value.eager())
+    mask = np.asarray(value.untrainable, np.bool_).tobytes()
+    if isinstance(source, NativeStreams):
+        return Ext(NATIVE, _encoder.encode((mask, _pack_native(source))))
+    return Ext(STREAMS, _encoder.encode((mask, _encoder.encode(source.streams))))
+
+
+def _unpack(read: Callable[[bytes, Bools], Any]) -> Callable[[memoryview], LazyStreams]:
+    def unpack(data: memoryview) -> LazyStreams:
+        mask, packed = _split.decode(data)
+        untrainable = np.frombuffer(bytearray(mask), np.bool_)
+        return LazyStreams(read(packed, untrainable), untrainable)
+
+    return unpack
+
+
+# The last observations of rows that were reset in the same step
+
+
+class RowsApart:
+    """What :func:`envweave_gym.vector.rows_apart` makes, to be sent as one array."""
+
+    def __init__(self, batch: NDArray[Any], rows: Bools) -> None:
+        self.batch, self.rows = batch[rows], rows.copy()
+
+
+def _pack_apart(value: RowsApart) -> Any:
+    return Ext(ROWS_APART, _encoder.encode([pack(value.rows), pack(value.batch)]))
+
+
+def _unpack_apart(data: memoryview) -> NDArray[np.object_]:
+    rows, batch = loads(bytes(data))
+    array = np.full(len(rows), None, object)
+    for row, one in zip(rows.nonzero()[0].tolist(), batch, strict=True):
+        array[row] = one
+    return array
+
+
+packs(RowsApart, _pack_apart)
+unpacks(ROWS_APART, _unpack_apart)
+packs(LazyStreams, _pack)
+unpacks(NATIVE, _unpack(PackedNativeStreams))
+unpacks(STREAMS, _unpack(lambda packed, _: PackedStreams(packed)))
