@@ -173,11 +173,11 @@ def _registered(name: str, api: Api | None, backend: Any) -> _Builder:
 
 def _found(env_id: str) -> str | None:
     """The registered ID that ``env_id`` means: itself, or its newest version where it names none."""
-    known = {one for registry in REGISTRIES.values() for one in registry}
     for spelling in (env_id, re.sub(r"_v(\d+)$", r"-v\1", env_id)):
-        if spelling in known:
+        if any(spelling in registry for registry in REGISTRIES.values()):
             return spelling
-    versions = [one for one in known if re.fullmatch(re.escape(env_id) + r"-v\d+", one)]
+    pattern = re.compile(re.escape(env_id) + r"-v\d+")
+    versions = [one for registry in REGISTRIES.values() for one in registry if pattern.fullmatch(one)]
     return max(versions, key=lambda one: int(one.rpartition("-v")[2]), default=None)
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Flask
+from flask import Flask, Response, request
 
+from envweave_gym.faults import AtCapacity
 from envweave_gym_server.auth import protect
 from envweave_gym_server.errors import tell_errors
+from envweave_gym_server.faces.about import about
+from envweave_gym_server.faces.events import events
 from envweave_gym_server.faces.frames import frames
+from envweave_gym_server.faces.offers import offers
+from envweave_gym_server.faces.sessions import sessions
 from envweave_gym_server.offers import offers_of
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
@@ -28,5 +33,28 @@ def create_app(*what: Any, settings: Settings | None = None, **options: Any) -> 
     app.extensions["envweave"] = ServerState(offers_of(what), settings)
     protect(app, settings)
     tell_errors(app)
-    app.register_blueprint(frames)
+    _limit_connections(app, 2 * settings.max_sessions)
+    _count_errors(app)
+    for face in (about, offers, sessions, events, frames):
+        app.register_blueprint(face)
     return app
+
+
+def _limit_connections(app: Flask, most: int) -> None:
+    """Keep threads free for what is no WebSocket; a session has two while it changes from one to another."""
+    state: ServerState = app.extensions["envweave"]
+
+    @app.before_request
+    def check() -> None:
+        if request.headers.get("Upgrade", "").lower() == "websocket" and len(state.watch) >= most:
+            raise AtCapacity(f"{most} of {most} connections are open; close one or come again")
+
+
+def _count_errors(app: Flask) -> None:
+    metrics = app.extensions["envweave"].metrics
+
+    @app.after_request
+    def count(response: Response) -> Response:
+        if response.status_code >= 400:
+            metrics.answered(response.status_code)
+        return response

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from urllib.parse import urlsplit
+import re
+from ipaddress import ip_address
 
 from flask import Flask, request
 
@@ -12,6 +13,10 @@ from envweave_gym_server.settings import Settings
 
 OPEN = ("/health",)
 """What is told to everybody."""
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\],]+)(?::([0-9]{1,5}))?")
+_ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
+_PORTS = {"http": 80, "https": 443}
 
 
 class Unauthorized(EnvweaveError):
@@ -23,33 +28,70 @@ class Forbidden(EnvweaveError):
 
 
 def protect(app: Flask, settings: Settings) -> None:
-    """Check every request before it is looked at."""
+    """Check every request before it is looked at, WebSockets too."""
+    token = None if settings.token is None else settings.token.encode()
+    hosts = {_name(host) for host in settings.hosts}
 
     @app.before_request
     def check() -> None:
-        _check_host(settings)
+        _check_host(hosts)
         _check_origin()
-        if settings.token is not None and request.path not in OPEN:
-            _check_token(settings.token)
+        if token is not None and request.path not in OPEN:
+            _check_token(token)
 
 
-def _check_token(token: str) -> None:
+def _check_token(token: bytes) -> None:
+    given = _given_token()
+    if given is None:
+        raise Unauthorized("the token is missing; send it in the header 'Authorization: Bearer …'")
+    if not hmac.compare_digest(given, token):
+        raise Unauthorized("the token is wrong; the server was started with another")
+
+
+def _given_token() -> bytes | None:
+    """The token of a request; one in a URL counts where nothing is changed, for links and for browsers."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
-        what = "is wrong" if given else "is missing"
-        raise Unauthorized(f"the token {what}; send it in the header 'Authorization: Bearer …'")
+    if scheme.lower() == "bearer" and given.strip():
+        return given.strip().encode("latin-1", "replace")  # as WSGI has decoded it
+    if request.method in ("GET", "HEAD") and "token" in request.args:
+        return request.args["token"].encode()
+    return None
 
 
-def _check_host(settings: Settings) -> None:
-    if "*" in settings.hosts:
+def _check_host(hosts: set[str]) -> None:
+    """Answer to names of this server only: a web page may point a name of its own at this machine."""
+    if "*" in hosts:
         return
-    name = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
-    if name not in {host.strip("[]") for host in settings.hosts}:
-        raise Forbidden(f"the host {shown(name)} is not served; there are {', '.join(settings.hosts)}")
+    given = request.headers.get("Host", "")
+    match = _HOST.fullmatch(given)
+    if match is None or _name(match[1]) not in hosts:
+        raise Forbidden(f"the host {shown(given)} is not served; there are {', '.join(sorted(hosts))}")
 
 
 def _check_origin() -> None:
     """Let browsers in from pages of this server only; programs send no origin."""
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+    if origin is None:
+        return
+    match = _ORIGIN.fullmatch(origin)
+    scheme = match[1].lower() if match else ""
+    page, server = (
+        _place(text, scheme) for text in (match[2] if match else "", request.headers.get("Host", ""))
+    )
+    if page is None or page != server:
         raise Forbidden(f"requests of the web page {shown(origin)} are not answered")
+
+
+def _place(text: str, scheme: str) -> tuple[str, int] | None:
+    """The name and the port in ``host:port``."""
+    match = _HOST.fullmatch(text)
+    return None if match is None else (_name(match[1]), int(match[2] or _PORTS[scheme]))
+
+
+def _name(host: str) -> str:
+    """A host in the one spelling that is compared."""
+    bare = host.strip("[]").rstrip(".").lower()
+    try:
+        return str(ip_address(bare))
+    except ValueError:
+        return bare

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from envweave_gym.faults import (
     AtCapacity,
+    EnvironmentCrashed,
     EnvweaveError,
     InvalidAction,
     InvalidArgument,
@@ -19,6 +22,7 @@ from envweave_gym.faults import (
 )
 from envweave_gym.wire.messages import NUMBERLESS, Refused, encode
 from envweave_gym_server.auth import Forbidden, Unauthorized
+from envweave_gym_server.logs import trace_of
 from envweave_gym_server.sessions import NoSession
 
 FRAMES = "application/msgpack"
@@ -38,8 +42,9 @@ _STATUS: dict[type[BaseException], int] = {
     NoSession: 404,
     UnknownEnvironment: 404,
     ResetNeeded: 409,
+    EnvironmentCrashed: 422,
+    NotAvailable: 422,
     AtCapacity: 503,
-    NotAvailable: 501,
 }
 STATUS_OF_KIND = {
     **{kind.__name__: status for kind, status in _STATUS.items()},
@@ -51,16 +56,38 @@ STATUS_OF_KIND = {
 """The status for the ``kind`` of a :class:`Refused`; that an environment crashed is a result."""
 
 
+_USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT)
+_log = logging.getLogger(__name__)
+
+
+def is_exhaustion(error: BaseException) -> bool:
+    """Whether the machine has run out of something: files, disk, memory, threads."""
+    if isinstance(error, OSError):
+        return error.errno in _USED_UP
+    return isinstance(error, MemoryError) or "can't start new thread" in str(error)
+
+
 def status_of(error: BaseException) -> int:
     """The status of HTTP that tells of an exception."""
-    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+    known = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+    return 503 if known == 500 and is_exhaustion(error) else known
 
 
 def refusal_of(error: BaseException, number: int = NUMBERLESS) -> Refused:
     """An exception as the reply to the call with this number."""
-    if status_of(error) == 500:
+    status = status_of(error)
+    if status == 500:
         return Refused(number, "ServerError", "the server failed; its log says how")
-    return Refused(number, type(error).__name__, str(error))
+    if status == 503 and not isinstance(error, AtCapacity):
+        reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+        return Refused(
+            number, "AtCapacity", f"the machine is used up ({reason}); close sessions or come again"
+        )
+    return Refused(number, type(error).__name__, _one_line(error))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def tell_errors(app: Flask) -> None:
@@ -75,12 +102,19 @@ def tell_errors(app: Flask) -> None:
     def told(error: Exception) -> Response:
         status = status_of(error)
         if status == 500:
-            app.logger.exception("%s %s failed", request.method, request.path)
+            _log.error("request failed", extra={**_request(), **trace_of(error)})
         return reply_with(refusal_of(error), status)
+
+
+def _request() -> dict[str, Any]:
+    """What may be logged of a request: no headers, no query, no body."""
+    return {"method": request.method, "path": request.path[:200], "client": request.remote_addr}
 
 
 def reply_with(refused: Refused, status: int) -> Response:
     """A refusal as a response."""
+    if status >= 400:
+        _log.info("request refused", extra={**_request(), "status": status, "error": refused.kind})
     if request.mimetype == FRAMES:
         return Response(encode(refused), status, content_type=FRAMES)
     told: dict[str, Any] = {"error": refused.kind, "message": refused.message}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,8 @@ from envweave_gym.ids import resolve
 from envweave_gym.typed import TypedEnv
 from envweave_gym.wire.messages import Create
 
+_LOCAL = "local://"
+_TITLE = re.compile(r"[\w./-]+")
 _STACK = ("max_steps", "on_fault", "reset_deadline", "render_mode")
 _VECTOR = ("num_envs", "autoreset_mode")
 _APIS = {"gym": "gym", "vector": "gym", "aec": "aec", "parallel": "parallel"}
@@ -40,9 +44,7 @@ class Offer:
             raise InvalidArgument(
                 f"{self.name} is served as {', '.join(self.apis)}, not as {shown(create.api)}"
             )
-        game = create.api in ("aec", "parallel")
-        allowed = [*self.kwargs, *(("render_mode",) if game else _STACK)]
-        allowed += _VECTOR if create.api == "vector" else ()
+        allowed = self.taken(create.api)
         for given in create.kwargs:
             if given not in allowed:
                 hint = nearest(given, allowed) if isinstance(given, str) else ""
@@ -53,14 +55,27 @@ class Offer:
         api: Any = _APIS.get(create.api)
         return envweave_gym.make(self.target, api=api, **create.kwargs)
 
+    def taken(self, api: str) -> tuple[str, ...]:
+        """The arguments that a client may give for this API."""
+        stack = ("render_mode",) if api in ("aec", "parallel") else _STACK
+        return (*self.kwargs, *stack, *(_VECTOR if api == "vector" else ()))
+
 
 Offers = dict[str, Offer]
+_NAME_IT = "give one a name of its own: offer_of_factory(factory, name=…)"
+_SINGLE, _GAME = ("gym", "vector"), ("parallel", "aec")
 
 
 def offers_of(what: Iterable[Any]) -> Offers:
     """The offers that IDs, environment classes and factories mean; all of ours where nothing is named."""
-    offers = [_offer(one) for one in what] or [_offer(env_id) for env_id in cards()]
-    return {offer.name: offer for offer in offers}
+    ours = (env_id for env_id, card in cards().items() if not card.proxy)
+    offers: Offers = {}
+    for one in tuple(what) or ours:
+        offer = _offer(one)
+        if offer.name in offers and offer.target.startswith(_LOCAL):
+            raise InvalidArgument(f"two environments are called {offer.name}; {_NAME_IT}")
+        offers[offer.name] = offer
+    return offers
 
 
 def find(offers: Offers, name: Any) -> Offer:
@@ -81,20 +96,31 @@ def _offer(what: Any) -> Offer:
     if isinstance(what, Offer):
         return what
     if isinstance(what, str):
-        return _offer_of_id(what)
+        return _offer_of_name(what)
     if callable(what):
         return offer_of_factory(what)
     raise InvalidArgument(f"{shown(what)} cannot be served; give an ID, an environment class or a factory")
 
 
-def _offer_of_id(name: str) -> Offer:
+def _offer_of_name(name: str) -> Offer:
+    """The offer of a registered ID, or of the class or the factory in ``module:attribute``."""
     env_id = resolve(name)
     if env_id is None:
-        raise UnknownEnvironment(f"{shown(name)} cannot be served: no registered environment has that name")
+        return offer_of_factory(_attribute(name))
     card = cards().get(env_id)
     doc, kwargs = (card.doc, card.wire_kwargs) if card else (f"{env_id}, as it is registered.", ())
     single = env_id in REGISTRIES["gym"]
-    return Offer(env_id, env_id, doc, ("gym", "vector") if single else ("parallel", "aec"), kwargs)
+    return Offer(env_id, env_id, doc, _SINGLE if single else _GAME, kwargs)
+
+
+def _attribute(name: str) -> Callable[..., Any]:
+    try:
+        found = pkgutil.resolve_name(name) if ":" in name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: {error}") from None
+    if not callable(found):
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: no registered environment has that name")
+    return found
 
 
 def offer_of_factory(
@@ -105,12 +131,17 @@ def offer_of_factory(
     observation: Any = None,
     kwargs: tuple[str, ...] = (),
 ) -> Offer:
-    """Offer what an environment class or a factory makes.
+    """Offer what an environment class or a factory makes, under its own name or another.
 
-    It makes a Gymnasium or PettingZoo environment, or any object with typed ``reset`` and ``step``;
-    ``action`` and ``observation`` are the models of one without hints. ``kwargs`` are what a client may give.
+    It makes a Gymnasium or PettingZoo environment, or any object with ``reset`` and ``step``, whose types are
+    read off their hints (:class:`envweave_gym.TypedEnv`); ``action`` and ``observation`` are the dataclasses
+    of one without hints. A client may give the arguments in ``kwargs`` and no others. ::
+
+        create_app(offer_of_factory(Shop, action=Purchase, observation=Receipt, kwargs=("budget",)))
     """
     title = name or getattr(factory, "__name__", type(factory).__name__)
+    if not _TITLE.fullmatch(title):
+        raise InvalidArgument(f"{shown(title)} is no name for {shown(factory)}; {_NAME_IT}")
 
     def build(**given: Any) -> Any:
         env = factory(**given)
@@ -121,6 +152,14 @@ def offer_of_factory(
                 setattr(env, attribute, model)
         return TypedEnv(env)
 
-    envweave_gym.register(f"local://{title}", factory=build)
+    envweave_gym.register(f"{_LOCAL}{title}", factory=build)
     doc = (inspect.getdoc(factory) or title).splitlines()[0]
-    return Offer(title, f"local://{title}", doc, ("gym", "vector", "parallel", "aec"), kwargs)
+    return Offer(title, f"{_LOCAL}{title}", doc, _apis_of(factory), kwargs)
+
+
+def _apis_of(factory: Callable[..., Any]) -> tuple[str, ...]:
+    """What a class is, or what a function says that it returns; any of them where it says nothing."""
+    kind = factory if isinstance(factory, type) else getattr(factory, "__annotations__", {}).get("return")
+    if not isinstance(kind, type):
+        return (*_SINGLE, *_GAME)
+    return _GAME if issubclass(kind, AECEnv | ParallelEnv) else _SINGLE

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+import logging
+import resource
 import signal
 import socket
-import threading
+from collections.abc import Callable
 from typing import Any
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
 
+from envweave_gym_server.drain import Guard
+from envweave_gym_server.logs import JsonLines
 from envweave_gym_server.state import ServerState
+from envweave_gym_server.worker import Worker
 
-_DRAIN = 30
-"""So many seconds steps under way have to finish once the server is told to stop."""
+_SPARE_THREADS = 64
+"""So many threads answer what is no session: short requests, and clients that are turned away."""
+_GRACE = 5
+"""So many seconds longer than the worker its parent waits before it kills what is left."""
+_log = logging.getLogger(__name__)
 
 
 class Server(BaseApplication):
-    """Runs a Flask application on one socket until SIGTERM."""
+    """Runs a Flask application on one socket until SIGTERM.
 
-    def __init__(self, app: Flask, listener: socket.socket) -> None:
-        self._app, self._listener = app, listener
+    Then calls under way may finish for ``settings.drain`` seconds while others are refused with 503. A second
+    SIGTERM ends the server at once.
+    """
+
+    def __init__(
+        self, app: Flask, listener: socket.socket, announce: Callable[[], None] | None = None
+    ) -> None:
+        """``announce`` is called once clients are answered."""
+        self._app, self._announce = app, announce
+        self._descriptor = listener.detach()  # gunicorn closes it, after it has made a socket of its own
         super().__init__()
 
     def load_config(self) -> None:
         """Tell gunicorn how to run it."""
         settings = self._state.settings
-        threads = settings.max_sessions + 64
         options: dict[str, Any] = {
-            "bind": f"fd://{self._listener.fileno()}",
-            "worker_class": "gthread",
+            "bind": f"fd://{self._descriptor}",
+            "worker_class": Worker,
             "workers": 1,
-            "threads": threads,
-            "worker_connections": 2 * threads,
+            "threads": 2 * settings.max_sessions + settings.max_listeners + _SPARE_THREADS,
+            "worker_connections": 1 << 20,  # the worker counts them itself
             "backlog": 2048,
             "timeout": 0,
-            "graceful_timeout": _DRAIN,
+            "graceful_timeout": int(settings.drain) + _GRACE,
             "keepalive": 30,
+            "logger_class": _Logger,
             "loglevel": "warning",
             "control_socket_disable": True,
             "post_worker_init": self._let_it_drain,
@@ -49,15 +67,50 @@ class Server(BaseApplication):
         """The application."""
         return self._app
 
+    def run(self) -> None:
+        """Serve until SIGTERM."""
+        _allow_many_files()
+        _Arbiter(self).run()
+
     @property
     def _state(self) -> ServerState:
         return self._app.extensions["envweave"]
 
     def _let_it_drain(self, worker: Any) -> None:
-        """On SIGTERM end the WebSockets too, which gunicorn alone would keep for as long as they like."""
+        """In the worker, before it accepts: see that it ends well, and say that it has begun."""
+        Guard(self._state, stop=lambda: worker.handle_exit(signal.SIGTERM, None)).watch()
+        if worker.age > 1:
+            _log.warning("server restarted", extra={"why": "its process had ended; all sessions are lost"})
+        elif self._announce is not None:
+            self._announce()
 
-        def stop(number: int, frame: Any) -> None:
-            threading.Thread(target=self._state.stop, name="drain", daemon=True).start()
-            worker.handle_exit(number, frame)
 
-        signal.signal(signal.SIGTERM, stop)
+class _Arbiter(Arbiter):
+    """The parent of the worker: hands a second signal on, which gunicorn alone would not hear any more."""
+
+    _told = False
+
+    def signal(self, sig: int, frame: Any) -> None:
+        """Take down a signal; Ctrl-C ends the server as SIGTERM does."""
+        if sig in (signal.SIGTERM, signal.SIGINT):
+            if self._told:
+                self.kill_workers(signal.SIGTERM)
+                return
+            self._told, sig = True, signal.SIGTERM
+        super().signal(sig, frame)
+
+
+class _Logger(Logger):
+    """The log of gunicorn, one JSON object a line."""
+
+    def setup(self, cfg: Any) -> None:
+        """Have the handlers of gunicorn write JSON."""
+        super().setup(cfg)
+        for handler in self.error_log.handlers:
+            handler.setFormatter(JsonLines())
+
+
+def _allow_many_files() -> None:
+    """Each connection is an open file: take as many as this machine lets a process have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

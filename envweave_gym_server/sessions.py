@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from envweave_gym.faults import AtCapacity, EnvweaveError
+from envweave_gym.faults import AtCapacity, EnvweaveError, InvalidArgument, shown
 from envweave_gym.wire.messages import (
     Answer,
     Ask,
@@ -21,9 +23,20 @@ from envweave_gym.wire.messages import (
     encode,
     number_of,
 )
+from envweave_gym_server.events import EventLog
+from envweave_gym_server.metrics import Metrics
 
 REAP_EVERY = 1.0
 """So many seconds pass between two looks for sessions whose lease is over."""
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_NUMBERED = (Reset, Step)
+_REFUSED = encode(Refused(0, "", ""))[0]
+"""The first byte of every refusal and of no other reply: a message is an array, and this its length."""
+_log = logging.getLogger(__name__)
+
+
+_STOPPING = "the server is stopping; use another"
 
 
 class NoSession(EnvweaveError):
@@ -49,41 +62,99 @@ class Host(Protocol):
 class Session:
     """Does each call once: the next number is done, the last is answered again, any other is refused."""
 
-    def __init__(self, session_id: str, create: Create, frame: bytes, host: Host) -> None:
-        self.id, self.env_id, self.api = session_id, create.env_id, create.api
+    def __init__(
+        self,
+        session_id: str,
+        create: Create,
+        frame: bytes,
+        host: Host,
+        metrics: Metrics | None = None,
+        log_size: int = 0,
+    ) -> None:
+        self.id, self.made_of = session_id, create
+        self.env_id, self.api = create.env_id, create.api
         self.committed = 0
         self.attached = 0
         self.closed = False
         self.used = time.monotonic()
+        self.events = EventLog(log_size)
+        self.notes: dict[str, Any] = {}
+        """What the protocols that play it remember of it."""
         self._host = host
-        self._lock = threading.Lock()
+        self._metrics = metrics or Metrics()
+        self._tally = self._metrics.begin()
+        self._lock, self._attaching = threading.Lock(), threading.Lock()
         self._last_frame, self._last_reply = frame, encode(Created(0))
 
     def call(self, message: Call, frame: bytes) -> bytes:
         """The frame of the reply to a message, whose frame is ``frame``."""
         with self._lock:
-            try:
-                return self._call(message, frame)
-            finally:
-                self.used = time.monotonic()
+            return self._call(message, frame)
+
+    def call_next(self, build: Callable[[int], tuple[Reset | Step, bytes]]) -> bytes:
+        """The frame of the reply to the next call, whoever else calls at the same time.
+
+        ``build`` gives the message of that number, and its frame.
+        """
+        with self._lock:
+            return self._call(*build(self.committed + 1))
+
+    def peek(self, message: Ask, frame: bytes) -> bytes:
+        """The answer to a question of somebody who only looks on: that is no use of the session."""
+        with self._lock:
+            self._check_open()
+            return self._host.answer(message, frame)
+
+    @property
+    def last_reply(self) -> bytes:
+        """The frame of the reply to the last call that was done."""
+        return self._last_reply
 
     def _call(self, message: Call, frame: bytes) -> bytes:
+        self._check_open()
+        if isinstance(message, _NUMBERED) and message.call == self.committed + 1:
+            return self._do(message, frame)
+        try:
+            return self._other(message, frame)
+        finally:
+            self.used = time.monotonic()
+
+    def _check_open(self) -> None:
         if self.closed:
             raise NoSession(f"session {self.id} is closed; create another")
+
+    def _do(self, message: Reset | Step, frame: bytes) -> bytes:
+        """The next call: every step comes along here."""
+        started = time.monotonic()
+        reply, done = self._host.do(message, frame)
+        self.used = now = time.monotonic()
+        kind = type(message)
+        if not done:
+            self._tally.calls[kind, "refused"] += 1
+            return reply
+        self.committed, self._last_frame, self._last_reply = message.call, frame, reply
+        self._tally.took(kind, now - started)
+        self.events.add(message.call, reply)
+        if reply[0] == _REFUSED:
+            self._tally.calls[kind, "crashed"] += 1
+            _log.warning("environment crashed", extra={"session": self.id, "env": self.env_id})
+        return reply
+
+    def _other(self, message: Call, frame: bytes) -> bytes:
+        """What changes nothing: a question, the last call once more, or one that is not the next."""
         if isinstance(message, Ask):
-            return self._host.answer(message, frame)
+            started = time.monotonic()
+            reply = self._host.answer(message, frame)
+            self._tally.took(Ask, time.monotonic() - started)
+            return reply
         if isinstance(message, Close):
-            self._shut()
+            self._tally.calls[Close, "done"] += 1
+            self._shut("closed")
             return encode(Answer(message.number, None))
         number = number_of(message)
-        if number == self.committed and frame == self._last_frame:
-            return self._last_reply
-        if number != self.committed + 1 or not isinstance(message, Reset | Step):
-            return encode(self._conflict(number))
-        reply, done = self._host.do(message, frame)
-        if done:
-            self.committed, self._last_frame, self._last_reply = number, frame, reply
-        return reply
+        repeated = number == self.committed and frame == self._last_frame
+        self._tally.calls[type(message), "repeated" if repeated else "refused"] += 1
+        return self._last_reply if repeated else encode(self._conflict(number))
 
     def _conflict(self, number: int) -> Refused:
         known = self.committed
@@ -93,12 +164,13 @@ class Session:
 
     def attach(self) -> None:
         """Keep the session for as long as the connection that calls this is there."""
-        with self._lock:
+        with self._attaching:
             self.attached += 1
 
     def detach(self) -> None:
         """Let the lease run again, from now on."""
-        self.attached -= 1
+        with self._attaching:
+            self.attached -= 1
         self.used = time.monotonic()
 
     @property
@@ -110,22 +182,40 @@ class Session:
         """How many seconds nobody has used it, 0 while somebody does."""
         return 0.0 if self.attached or self.busy else now - self.used
 
-    def close(self) -> None:
+    def close(self, why: str = "closed") -> None:
         """Close the environment, once the call that is under way is over."""
         with self._lock:
-            self._shut()
+            self._shut(why)
 
-    def _shut(self) -> None:
-        if not self.closed:
-            self.closed = True
+    def _shut(self, why: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._metrics.end(self._tally, why)
+        about = {"session": self.id, "env": self.env_id, "why": why, "calls": self.committed}
+        _log.info("session ended", extra=about)
+        try:
             self._host.close()
+        except Exception as error:  # noqa: BLE001 - an environment may raise anything, also here
+            _log.warning("environment did not close", extra={**about, "error": type(error).__name__})
+        finally:
+            self.events.close()
 
 
 class Sessions:
     """The sessions of a server by id; a thread of its own closes those whose lease is over."""
 
-    def __init__(self, open_host: Callable[[Create], Host], *, most: int, idle_timeout: float) -> None:
+    def __init__(
+        self,
+        open_host: Callable[[Create], Host],
+        *,
+        most: int,
+        idle_timeout: float,
+        metrics: Metrics | None = None,
+        log_size: int = 0,
+    ) -> None:
         self._open_host, self._most, self._idle_timeout = open_host, most, idle_timeout
+        self._metrics, self._log_size = metrics or Metrics(), log_size
         self._sessions: dict[str, Session | None] = {}
         self._lock = threading.Lock()
         self._reaper: threading.Thread | None = None
@@ -136,10 +226,12 @@ class Sessions:
 
     def get(self, session_id: str) -> Session:
         """The session of this id."""
+        if self._stopped.is_set():
+            raise AtCapacity(_STOPPING)
         session = self._sessions.get(session_id)
         if session is None:
             raise NoSession(
-                f"there is no session {session_id}: it never was, was closed or was idle too long"
+                f"there is no session {shown(session_id)}: it never was, was closed or was idle too long"
             )
         return session
 
@@ -152,19 +244,28 @@ class Sessions:
         if known is not None:
             return known, known.call(create, frame)
         try:
-            session = Session(session_id, create, frame, self._open_host(create))
+            host = self._open_host(create)
         except BaseException:
-            with self._lock:
-                del self._sessions[session_id]
+            self._metrics.refused(Create)
+            self.forget(session_id)
             raise
-        self._sessions[session_id] = session
+        session = Session(session_id, create, frame, host, self._metrics, self._log_size)
+        with self._lock:
+            self._sessions[session_id] = session
+        _log.info("session created", extra={"session": session_id, "env": create.env_id, "api": create.api})
+        if self._stopped.is_set():
+            self._stop(session)
         return session, encode(Created(0))
 
     def _reserve(self, session_id: str) -> None:
+        if not _ID.fullmatch(session_id):
+            raise InvalidArgument(
+                f"{shown(session_id)} is no id of a session; take up to 128 letters, digits and . _ -"
+            )
         if session_id in self._sessions:
             raise AtCapacity(f"session {session_id!r} is being made; ask again")
         if self._stopped.is_set():
-            raise AtCapacity("the server is stopping; use another")
+            raise AtCapacity(_STOPPING)
         if len(self._sessions) >= self._most:
             count = f"{len(self._sessions)} of {self._most}"
             raise AtCapacity(f"{count} sessions are open; close one or come again")
@@ -192,15 +293,26 @@ class Sessions:
             now = time.monotonic()
             for session in list(self._sessions.values()):
                 if session is not None and session.idle_for(now) > self._idle_timeout:
-                    self._close_quietly(session)
+                    self.forget(session.id)
+                    threading.Thread(target=session.close, args=("idle",), daemon=True).start()
 
-    def _close_quietly(self, session: Session) -> None:
-        self.forget(session.id)
-        session.close()
+    @property
+    def stopped(self) -> bool:
+        """Whether no more calls are taken."""
+        return self._stopped.is_set()
+
+    @property
+    def under_way(self) -> int:
+        """How many sessions are being made or have a call under way."""
+        return sum(session is None or session.busy for session in list(self._sessions.values()))
 
     def stop(self) -> None:
-        """Take no more sessions, and close those there are once their calls are over."""
+        """Take no more sessions, and close those there are once their calls are over; the idle ones first."""
         self._stopped.set()
-        for session in list(self._sessions.values()):
-            if session is not None:
-                self._close_quietly(session)
+        there = [session for session in list(self._sessions.values()) if session is not None]
+        for session in sorted(there, key=lambda session: session.busy):
+            self._stop(session)
+
+    def _stop(self, session: Session) -> None:
+        session.close("stopped")
+        self.forget(session.id)

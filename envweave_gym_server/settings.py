@@ -29,3 +29,14 @@ class Settings:
     """So deep the kwargs of an environment may nest."""
     isolation: Isolation = "thread"
     """Whether sessions share the server's process, or each has a process of its own that may die alone."""
+    worker_memory: int | None = 4 << 30
+    """So many bytes of address space the process of a session may take; ``None`` sets no limit. What it
+    reserves and does not use counts too: environments that compute on a GPU need far more."""
+    call_timeout: float | None = None
+    """After so many seconds without an answer the process of a session is killed; ``None`` waits for ever."""
+    log_size: int = 16 << 10
+    """So many bytes of its last replies a session keeps for those who look on; the oldest are dropped."""
+    max_listeners: int = 64
+    """So many may look on at once."""
+    drain: float = 30.0
+    """So many seconds calls under way have to finish once the server is told to stop."""

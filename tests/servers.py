@@ -17,7 +17,7 @@ from typing import IO, Any
 import requests
 
 TESTS = Path(__file__).parent
-TOKEN = "the token of the tests"
+TOKEN = "token-of-the-tests"
 PATIENCE = 30.0
 """So many seconds a server has to end once it is told to."""
 
@@ -62,15 +62,20 @@ class RunningServer:
 
 @contextlib.contextmanager
 def running_server(
-    *what: str, token: str | None = TOKEN, env: dict[str, str] | None = None, **options: Any
+    *what: str,
+    token: str | None = TOKEN,
+    env: dict[str, str] | None = None,
+    under: tuple[str, ...] = (),
+    **options: Any,
 ) -> Iterator[RunningServer]:
     """``python -m envweave_gym_server`` on a free port, ended with the block.
 
     ``what`` are IDs, also ``module:ID`` with the modules of the tests. ``options`` are those of the command
-    line: ``max_sessions=5``, ``isolation="process"``. ``token=None`` lets everybody in.
+    line: ``max_sessions=5``, ``isolation="process"``. ``token=None`` lets everybody in, and ``under`` are the
+    words of a command that runs the command in the rest of its words.
     """
     with tempfile.TemporaryFile("w+") as errors:
-        process = _start(what, token, env or {}, options, errors)
+        process = _start(under, what, token, env or {}, options, errors)
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -85,7 +90,12 @@ def running_server(
 
 
 def _start(
-    what: tuple[str, ...], token: str | None, env: dict[str, str], options: dict[str, Any], errors: IO[str]
+    under: tuple[str, ...],
+    what: tuple[str, ...],
+    token: str | None,
+    env: dict[str, str],
+    options: dict[str, Any],
+    errors: IO[str],
 ) -> subprocess.Popen[str]:
     options = {"port": 0, "allow_anonymous": token is None, **options}
     words: list[str] = []
@@ -94,7 +104,7 @@ def _start(
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     environ |= {**({"ENVWEAVE_TOKEN": token} if token else {}), **env}
-    command = [sys.executable, "-m", "envweave_gym_server", *words, *what]
+    command = [*under, sys.executable, "-m", "envweave_gym_server", *words, *what]
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 

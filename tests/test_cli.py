@@ -57,7 +57,7 @@ def test_a_name_like_no_other_gets_no_silly_hint(name: str):
     ("words", "says"),
     [
         ([], "COMMAND"),
-        (["serve"], "'serve'"),
+        (["serv"], "'serv'"),
         (["list", "--no"], "--no"),
         (["play"], "ID"),
         (["play", "envweave/Counter-v0", "--kwarg", "target"], "'target' does not look like name=value"),

@@ -1,4 +1,4 @@
-"""The program ``envweave``: which environments there are, what one is like, what works here, play by hand.
+"""The program ``envweave``: list, play, info, doctor, serve.
 
 Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name; as shells count
 signals, 130 after Ctrl-C and 141 when the reader of the output went away. An error is one line on stderr, and
@@ -17,10 +17,11 @@ import select
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from envweave_gym import __version__
+from envweave_gym.cli.serve import add_options
 from envweave_gym.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -29,13 +30,18 @@ FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program with these arguments (``sys.argv`` by default) and give its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
+    return reported(lambda: _run(words), debug="--debug" in words)
+
+
+def reported(run: Callable[[], int], *, debug: bool) -> int:
+    """Run a program and give its exit code; whatever goes wrong is one line on stderr."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            code = _run(words)
+            code = run()
             sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -43,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes there
             return PIPE_CLOSED
-        return _report(error, debug="--debug" in words)
+        return _report(error, debug=debug)
     return code
 
 
@@ -82,15 +88,16 @@ def _output_is_closed() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """A parser that raises on wrong usage, so that it is reported like every other error."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise what is wrong."""
         raise InvalidArgument(f"{message}; see {self.prog} --help")
 
 
-def _parser() -> _Parser:
-    shared, as_json, one_id = (_Parser(add_help=False) for _ in range(3))
+def _parser() -> Parser:
+    shared, as_json, one_id = (Parser(add_help=False) for _ in range(3))
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     as_json.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     one_id.add_argument("id", metavar="ID", help="an ID of envweave list, or any name of envweave_gym.make")
@@ -104,11 +111,11 @@ def _parser() -> _Parser:
     )
 
     about = "Environments for Gymnasium and PettingZoo."
-    parser = _Parser(prog="envweave", description=about, parents=[shared])
+    parser = Parser(prog="envweave", description=about, parents=[shared])
     parser.add_argument("--version", action="version", version=f"envweave {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, module: str, text: str, *parents: _Parser) -> _Parser:
+    def command(name: str, module: str, text: str, *parents: Parser) -> Parser:
         added = commands.add_parser(name, help=text, description=text, parents=[shared, *parents])
         added.set_defaults(module=module)
         return added
@@ -120,6 +127,7 @@ def _parser() -> _Parser:
     command("info", "info", "Show spaces, agents and arguments of an environment.", one_id, as_json)
     doctor = command("doctor", "doctor", "Show what works on this machine and what to install.", as_json)
     doctor.epilog = "Exit code 1 if something installed is broken, 0 if at most optional things are missing."
+    add_options(command("serve", "serve", "Serve environments to other programs and machines."))
     return parser
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector.utils import iterate
-from numpy.typing import NDArray
 
 from envweave_gym.faults import Fault
 from envweave_gym.remote.batches import batch_of, kept, part_of, rows_of
-from envweave_gym.remote.row_ledger import RowLedger
+from envweave_gym.remote.row_ledger import Draws, RowLedger
 from envweave_gym.remote.rows import RowGroup, RowReset, at_once, raise_refusal, reset_at_once
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import EventKind
@@ -21,33 +19,41 @@ from envweave_gym.vector_calls import Bools
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack
 
-Given = Sequence[int | None] | None
 _Infos = dict[int, dict[str, Any]]
 """Infos by the number of their row."""
 
 
-@dataclass
 class Outcome:
-    """What a call gave for the rows of one group."""
+    """What a call gave for the rows of one group; without a ``reply`` nothing has ended in them."""
 
-    group: RowGroup
-    observation: Any
-    infos: dict[str, Any] = field(default_factory=dict[str, Any])
-    reward: Any = None
-    terminated: Any = None
-    truncated: Any = None
-    lost: _Infos = field(default_factory=_Infos)
+    lost: _Infos = {}
     """What is said of rows that were lost, beside ``infos``."""
-    final: _Infos = field(default_factory=_Infos)
+    final: _Infos = {}
     """What was said of rows that were lost and have been reset since, in the same step."""
 
-    def __post_init__(self) -> None:
-        if self.reward is None:
-            self.reward = np.zeros(self.group.size)
-        if self.terminated is None:
-            self.terminated = np.zeros(self.group.size, np.bool_)
-        if self.truncated is None:
-            self.truncated = np.zeros(self.group.size, np.bool_)
+    def __init__(self, group: RowGroup, observation: Any, infos: dict[str, Any], reply: Any = None) -> None:
+        self.group, self.observation, self.infos = group, observation, infos
+        if reply is not None:
+            self.reward, self.terminated, self.truncated = reply.reward, reply.terminated, reply.truncated
+        else:
+            self.reward = np.zeros(group.size)
+            self.terminated, self.truncated = np.zeros((2, group.size), np.bool_)
+
+
+def _lost_outcome(group: RowGroup, lost: _Infos) -> Outcome:
+    """The outcome of a group of which nothing is known but that rows were lost."""
+    outcome = Outcome(group, kept(group.last), {})
+    outcome.lost = lost
+    return outcome
+
+
+class Wanted(NamedTuple):
+    """A reset of some rows, with the seeds that are given or else drawn."""
+
+    rows: Bools
+    draws: Draws
+    given: Sequence[int | None] | None = None
+    options: Any = None
 
 
 class RowCalls:
@@ -93,12 +99,7 @@ class RowCalls:
         left = [group for group in self._groups if id(group) not in done]
         outcomes = [self._lost(group, EventKind.IGNORED, actions) for group in left if group.broken]
         anew = [group for group in left if not any(one.group is group for one in outcomes)]
-        if anew:
-            rows = np.zeros_like(self._ledger.over)
-            for group in anew:
-                rows[group.rows] = True
-            outcomes += self.reset(rows, self._ledger.draws(before=self._ledger.over))
-        return outcomes
+        return outcomes + (self._reset_groups(anew) if anew else [])
 
     def _lost(self, group: RowGroup, kind: EventKind, actions: Any) -> Outcome:
         """End the episodes of a broken group; a row whose step was to be a reset ends where it began."""
@@ -106,49 +107,59 @@ class RowCalls:
         self._check(actions)
         assert fault is not None
         acted, group.broken = list(iterate(self._all_actions, actions)), None
+        seeds = ledger.upcoming().seeds.tolist()
         lost = {
-            row: ledger.lost_at_start(row, fault)
+            row: ledger.lost_at_start(seeds[row], fault)
             if ledger.over[row]
             else ledger.lost(row, fault, kind, acted[row])
             for row in group.numbers
         }
-        return Outcome(group, kept(group.last), truncated=np.ones(group.size, np.bool_), lost=lost)
+        outcome = _lost_outcome(group, lost)
+        outcome.truncated[:] = True
+        return outcome
 
     # Resets
 
-    def reset(
-        self, rows: Bools, draws: NDArray[np.uint64], given: Given = None, options: Any = None
-    ) -> list[Outcome]:
-        """Reset ``rows``, with the seeds given or else drawn from ``draws``; the groups that have any."""
+    def reset(self, wanted: Wanted) -> list[Outcome]:
+        """Reset rows; the outcomes of the groups that have any."""
         outcomes: list[Outcome] = []
         resets: list[RowReset] = []
         for group in self._groups:
-            part = rows[group.rows]
+            part = wanted.rows[group.rows]
             if not part.any():
                 continue
             if not part.all() and not group.live:
-                self._reset_beforehand(group, draws)
+                self._reset_beforehand(group, wanted)
             if group.broken and not part.all():
-                outcomes.append(self._lost_reset(group, rows, options))
+                outcomes.append(self._lost_reset(group, wanted))
             else:
-                seeds = None if given is None else list(given[group.rows])
-                resets.append(self._reset_of(group, part, draws, seeds, options))
+                resets.append(self._reset_of(group, wanted))
+        results = reset_at_once(resets)
         outcomes += [
-            self._began(one, result, rows, options)
-            for one, result in zip(resets, reset_at_once(resets), strict=True)
+            self._began(one.group, result, wanted) for one, result in zip(resets, results, strict=True)
         ]
         return in_order(outcomes)
 
-    def _reset_of(
-        self, group: RowGroup, part: Bools, draws: NDArray[np.uint64], seeds: Given, options: Any
-    ) -> RowReset:
-        told = {"seed": seeds, "draws": draws[group.rows], "over": self._ledger.over[group.rows]}
+    def _reset_groups(self, groups: Sequence[RowGroup]) -> list[Outcome]:
+        """Reset groups as they would reset themselves."""
+        rows = np.zeros_like(self._ledger.over)
+        for group in groups:
+            rows[group.rows] = True
+        return self.reset(Wanted(rows, self._ledger.upcoming()))
+
+    def _reset_of(self, group: RowGroup, wanted: Wanted) -> RowReset:
+        part, given, options = wanted.rows[group.rows], wanted.given, wanted.options
+        told = {
+            "seed": None if given is None else list(given[group.rows]),
+            "draws": wanted.draws.states[group.rows],
+            "over": self._ledger.over[group.rows],
+        }
         anew = bool(part.all())
         if not anew:
             options = {**(options or {}), "reset_mask": part}
         return RowReset(group, pack(told), options, anew)
 
-    def _reset_beforehand(self, group: RowGroup, draws: NDArray[np.uint64]) -> None:
+    def _reset_beforehand(self, group: RowGroup, wanted: Wanted) -> None:
         """Open a session for a few rows of a lost group; the others go on waiting for a reset of theirs.
 
         A loss that no step has told yet comes first: it is said of those few as well.
@@ -156,51 +167,46 @@ class RowCalls:
         if group.broken:
             group.faults.add(group.broken)
             return
-        everyone = np.ones(group.size, np.bool_)
-        result = reset_at_once([self._reset_of(group, everyone, draws, None, None)])[0]
+        everyone = Wanted(np.ones_like(wanted.rows), wanted.draws)
+        result = reset_at_once([self._reset_of(group, everyone)])[0]
         if isinstance(result, Fault):
             group.broken = result
         else:
             group.live, group.resumed = True, True
 
-    def _began(self, reset: RowReset, result: Any, rows: Bools, options: Any) -> Outcome:
-        group = reset.group
+    def _began(self, group: RowGroup, result: Any, wanted: Wanted) -> Outcome:
         if isinstance(result, Fault):
             group.broken = result
-            return self._lost_reset(group, rows, options)
+            return self._lost_reset(group, wanted)
         observation = result.observation
         if group.resumed:
-            group.resumed, part = False, rows[group.rows]
+            group.resumed = False
             new = rows_of(self._observation_space, observation, group.size)
-            observation = self._mixed(group, part, new)
+            observation = self._mixed(group, wanted, new)
         group.live, group.broken, group.last = True, None, kept(observation)
         return Outcome(group, observation, result.info)
 
-    def _lost_reset(self, group: RowGroup, rows: Bools, options: Any) -> Outcome:
+    def _lost_reset(self, group: RowGroup, wanted: Wanted) -> Outcome:
         """A reset that could not be had: the next step ends all episodes of the group."""
-        fault, part = group.broken, rows[group.rows]
+        fault, seeds = group.broken, wanted.draws.seeds
         assert fault is not None
         group.live = False
-        group.last = self._mixed(group, part, [placeholder(self._observation_space)] * group.size)
-        numbers = [row for row in group.numbers if rows[row]]
-        lost = {row: self._ledger.lost_start(row, fault, options) for row in numbers}
-        return Outcome(group, kept(group.last), lost=lost)
+        group.last = self._mixed(group, wanted, [placeholder(self._observation_space)] * group.size)
+        numbers = [row for row in group.numbers if wanted.rows[row]]
+        lost = {row: self._ledger.lost_start(int(seeds[row]), fault, wanted.options) for row in numbers}
+        return _lost_outcome(group, lost)
 
-    def _mixed(self, group: RowGroup, part: Bools, new: Sequence[Any]) -> Any:
-        """The last observations, with those of the rows in ``part`` replaced."""
+    def _mixed(self, group: RowGroup, wanted: Wanted, new: Sequence[Any]) -> Any:
+        """The last observations, with those of the rows that were to be reset replaced."""
         space = self._observation_space
         old = new if group.last is None else rows_of(space, group.last, group.size)
-        return batch_of(
-            space, [one if reset else other for one, other, reset in zip(new, old, part, strict=True)]
-        )
+        rows = zip(wanted.rows[group.rows], new, old, strict=True)
+        return batch_of(space, [one if reset else other for reset, one, other in rows])
 
     def reset_lost(self, outcomes: Sequence[Outcome]) -> None:
         """Reset the rows that were lost in this step; what was said of them becomes what was said last."""
-        rows = np.zeros_like(self._ledger.over)
         lost = [one for one in outcomes if one.lost]
-        for one in lost:
-            rows[one.group.rows] = True
-        resets = self.reset(rows, self._ledger.draws(before=rows)) if lost else []
+        resets = self._reset_groups([one.group for one in lost]) if lost else []
         for one, anew in zip(lost, resets, strict=True):
             last = rows_of(self._observation_space, one.observation, one.group.size)
             one.final = {
@@ -211,11 +217,10 @@ class RowCalls:
 
 
 def _acted(group: RowGroup, reply: Any) -> Outcome:
-    over = reply.terminated | reply.truncated
-    if over.any() and "fault" not in reply.info:
+    if "fault" not in reply.info and (reply.terminated.any() or reply.truncated.any()):
         group.faults.clear()
     group.last = kept(reply.observation)
-    return Outcome(group, reply.observation, reply.info, reply.reward, reply.terminated, reply.truncated)
+    return Outcome(group, reply.observation, reply.info, reply)
 
 
 def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:

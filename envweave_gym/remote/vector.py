@@ -21,7 +21,7 @@ from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, ResetNeeded, sh
 from envweave_gym.protocols import read_action
 from envweave_gym.remote.address import describe
 from envweave_gym.remote.batches import joined, kept, merged, travels
-from envweave_gym.remote.row_calls import Outcome, RowCalls, in_order
+from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted, in_order
 from envweave_gym.remote.row_ledger import RowLedger
 from envweave_gym.remote.rows import HARMLESS, RowGroup, RowSession
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES
@@ -92,13 +92,7 @@ class RemoteVectorEnv(_Checked):
     def description(self) -> dict[str, Any]:
         """What the first server that answers says of the environment."""
         create = self._create(1)
-        for group in self._groups:
-            try:
-                return describe(group.address, create, self._call_deadline)
-            except LOSSES:
-                if group is self._groups[-1]:
-                    raise
-        raise AssertionError
+        return self._first_answer(lambda group: describe(group.address, create, self._call_deadline))
 
     @cached_property
     def single_observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -155,8 +149,8 @@ class RemoteVectorEnv(_Checked):
         draws = self._ledger.draw(rows, given)
         self.closed = False
         with self._calling():
-            outcomes = self._calls.reset(rows, draws, given, rest if rest or options is None else {})
-            outcomes += [Outcome(one, kept(one.last)) for one in self._groups if not rows[one.rows].any()]
+            outcomes = self._calls.reset(Wanted(rows, draws, given, rest if options else options))
+            outcomes += [Outcome(one, kept(one.last), {}) for one in self._groups if not rows[one.rows].any()]
             observations, infos = self._together(in_order(outcomes))
         self._begun, self._cut_short = True, ""
         self._ledger.began(rows, infos)
@@ -166,12 +160,10 @@ class RemoteVectorEnv(_Checked):
         """Act in every row."""
         sent, waiting = self._step_argument(actions), self._ledger.over
         with self._calling():
-            self._ledger.drew(waiting)
             outcomes = self._calls.act(sent)
             rewards, terminated, truncated = _results(outcomes)
             over = terminated | truncated
             if self._mode is AutoresetMode.SAME_STEP and over.any():
-                self._ledger.drew(over)
                 self._calls.reset_lost(outcomes)
                 waiting, over = over, np.zeros_like(over)
             observations, infos = self._together(outcomes)
@@ -271,15 +263,24 @@ class RemoteVectorEnv(_Checked):
         """What any of the environments answers; where none is there, one that is made for this."""
         for group in self._groups:
             if group.live:
-                try:
-                    return group.ask(question, argument)
-                except LOSSES as error:
-                    _log.debug("%s does not answer: %s", group.address.url, error)
-        session = RowSession(self._groups[0].address, self._create(1), self._call_deadline)
+                return group.ask(question, argument)
+        return self._first_answer(lambda group: self._ask_another(group, question, argument))
+
+    def _ask_another(self, group: RowGroup, question: str, argument: Any) -> Any:
+        session = RowSession(group.address, self._create(1), self._call_deadline)
         try:
             return session.ask(question, argument)
         finally:
             session.close()
+
+    def _first_answer(self, ask: Callable[[RowGroup], Any]) -> Any:
+        """What the first server that can be reached says."""
+        for group in self._groups[:-1]:
+            try:
+                return ask(group)
+            except LOSSES as error:
+                _log.debug("%s does not answer: %s", group.address.url, error)
+        return ask(self._groups[-1])
 
     def _of_each(self, question: str) -> tuple[Any, ...]:
         """What each environment answers."""

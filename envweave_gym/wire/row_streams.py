@@ -19,7 +19,7 @@ from envweave_gym.lazy_streams import LazyStreams
 from envweave_gym.stream import _BOUNDARY, Event, Stream
 from envweave_gym.vector import NativeStreams, Steps
 from envweave_gym.vector_calls import Bools
-from envweave_gym.wire.values import NATIVE, STREAMS, loads, pack, packs, unpacks
+from envweave_gym.wire.values import NATIVE, STREAMS, loads, pack, packs, unpack, unpacks
 
 Opening = Callable[[int], Sequence[Event]]
 """Gives the events that the episode with this seed opens with."""
@@ -27,7 +27,8 @@ ROWS_APART = 100
 """A kind of extension beyond those of :mod:`envweave_gym.wire.values`."""
 
 _encoder = Encoder()
-_split = Decoder(tuple[bytes, bytes])
+_streams = Decoder(tuple[bytes, bytes])
+_infos = Decoder(tuple[bytes, bytes, bytes, bytes, dict[str, Any] | None], ext_hook=unpack)
 _rows = Decoder(list[msgspec.Raw])
 _one = Decoder(Stream | None)
 _plain = Decoder()
@@ -146,26 +147,46 @@ def _steps(size: int, start: int = 0, dtype: str = "", columns: bytes = b"") -> 
     return Steps(start=start, **arrays)
 
 
-# Both
+class NativeInfos(dict[str, Any]):
+    """The infos of a native vector, to be sent in one piece."""
 
 
-def _pack(value: LazyStreams) -> Any:
-    source = value.source
-    if value.built or not isinstance(source, NativeStreams | GivenStreams):
+_OWN = ("stream", "_stream", "seq", "_seq")
+
+
+def _pack_infos(infos: NativeInfos) -> Any:
+    streams, known = infos["stream"], infos["_stream"]
+    if streams.built:
+        return pack(dict(infos))
+    whole, rest = known.all(), None
+    if len(infos) > len(_OWN):
+        rest = {key: pack(value) for key, value in infos.items() if key not in _OWN}
+    columns = (infos["seq"].tobytes(), streams.untrainable.tobytes(), b"" if whole else known.tobytes())
+    return Ext(NATIVE, _encoder.encode((*columns, _pack_native(streams.source), rest)))
+
+
+def _unpack_infos(data: memoryview) -> dict[str, Any]:
+    seq, mask, some, packed, rest = _infos.decode(data)
+    untrainable = np.frombuffer(bytearray(mask), np.bool_)
+    known = np.frombuffer(bytearray(some), np.bool_) if some else np.ones_like(untrainable)
+    streams = LazyStreams(PackedNativeStreams(packed, untrainable), untrainable)
+    own = {"stream": streams, "_stream": known, "seq": np.frombuffer(bytearray(seq), np.int64)}
+    return own | {"_seq": known.copy()} | (rest or {})
+
+
+# Streams of other vectors
+
+
+def _pack_streams(value: LazyStreams) -> Any:
+    if value.built or not isinstance(value.source, GivenStreams):
         return pack(value.eager())
     mask = np.asarray(value.untrainable, np.bool_).tobytes()
-    if isinstance(source, NativeStreams):
-        return Ext(NATIVE, _encoder.encode((mask, _pack_native(source))))
-    return Ext(STREAMS, _encoder.encode((mask, _encoder.encode(source.streams))))
+    return Ext(STREAMS, _encoder.encode((mask, _encoder.encode(value.source.streams))))
 
 
-def _unpack(read: Callable[[bytes, Bools], Any]) -> Callable[[memoryview], LazyStreams]:
-    def unpack(data: memoryview) -> LazyStreams:
-        mask, packed = _split.decode(data)
-        untrainable = np.frombuffer(bytearray(mask), np.bool_)
-        return LazyStreams(read(packed, untrainable), untrainable)
-
-    return unpack
+def _unpack_streams(data: memoryview) -> LazyStreams:
+    mask, packed = _streams.decode(data)
+    return LazyStreams(PackedStreams(packed), np.frombuffer(bytearray(mask), np.bool_))
 
 
 # The last observations of rows that were reset in the same step
@@ -192,6 +213,7 @@ def _unpack_apart(data: memoryview) -> NDArray[np.object_]:
 
 packs(RowsApart, _pack_apart)
 unpacks(ROWS_APART, _unpack_apart)
-packs(LazyStreams, _pack)
-unpacks(NATIVE, _unpack(PackedNativeStreams))
-unpacks(STREAMS, _unpack(lambda packed, _: PackedStreams(packed)))
+packs(LazyStreams, _pack_streams)
+unpacks(STREAMS, _unpack_streams)
+packs(NativeInfos, _pack_infos)
+unpacks(NATIVE, _unpack_infos)

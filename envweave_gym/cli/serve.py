@@ -1,0 +1,60 @@
+"""``envweave serve``: environments for other programs and other machines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from envweave_gym.faults import need
+
+_EPILOG = (
+    "The token comes from --token-fd, --token-file or the environment variable ENVWEAVE_TOKEN. Without any "
+    "of them one is made up and printed in the URL; given a file that is not there yet, it is written there. "
+    "SIGTERM lets calls under way finish; a second one ends the server at once."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Tell a parser what the server takes."""
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "ids", metavar="ID", nargs="*", help="what to serve: IDs, or module:Class; without any, all of ours"
+    )
+    add = parser.add_argument
+    add("--host", metavar="HOST", help="the address to listen on (127.0.0.1)")
+    add("--port", metavar="N", type=int, help="the port; 0 takes a free one (8000)")
+    add("--allow-host", metavar="NAME", action="append", help="a name it is asked by; '*' are all")
+    add("--token-file", metavar="PATH", help="the file with the token")
+    add("--token-fd", metavar="N", type=int, help="the open file whose first line is the token")
+    add("--allow-anonymous", action="store_true", help="let everybody in")
+    add("--max-sessions", metavar="N", type=int, help="so many sessions may be open (1024)")
+    add("--max-rows", metavar="N", type=int, help="so many environments may be in a vector (65536)")
+    add("--largest-frame", metavar="BYTES", type=int, help="so long a frame or a body may be (64 MiB)")
+    add("--idle-timeout", metavar="SECONDS", type=float, help="so long an unused session is kept (300)")
+    add("--drain", metavar="SECONDS", type=float, help="so long calls may take when it is told to stop (30)")
+    add("--isolation", choices=("thread", "process"), help="whether each session has a process of its own")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Become the server: it is another program, and takes the place of this one."""
+    require()
+    os.execv(sys.executable, [sys.executable, "-m", "envweave_gym_server", *_words(args)])
+
+
+def require() -> None:
+    """Say in one line what is not installed that the server needs."""
+    for module in ("flask", "gunicorn", "wsproto", "prometheus_client"):
+        need(module, "server", "envweave serve")
+
+
+def _words(args: argparse.Namespace) -> list[str]:
+    """The options, as they are written on a command line."""
+    words: list[str] = []
+    for name, value in vars(args).items():
+        option = f"--{name.replace('_', '-')}"
+        if name in ("ids", "module") or value is None or value is False:
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            words.append(option if one is True else f"{option}={one}")
+    return [*words, "--", *args.ids]

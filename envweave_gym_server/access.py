@@ -1,0 +1,75 @@
+"""The token of a server that runs as a program: where it comes from, and where it is left."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+from pathlib import Path
+
+from envweave_gym.faults import InvalidArgument
+
+VARIABLE = "ENVWEAVE_TOKEN"
+_MOST = 4096
+
+
+def find_token(*, file: str | None, descriptor: int | None, anonymous: bool) -> tuple[str | None, bool]:
+    """The token, and whether it was made up for this run alone, so that it has to be told."""
+    given = os.environ.pop(VARIABLE, None)  # the environments that are served need not know it
+    if anonymous:
+        if file is not None or descriptor is not None:
+            raise InvalidArgument("--allow-anonymous lets everybody in; leave the token out, or the option")
+        return None, False
+    if file is not None and descriptor is not None:
+        raise InvalidArgument("--token-file and --token-fd are both given; give one of them")
+    if descriptor is not None:
+        return _checked(_first_line(descriptor), f"--token-fd {descriptor}"), False
+    if file is not None:
+        return _in_file(Path(file)), False
+    if given is not None:
+        return _checked(given, VARIABLE), False
+    return secrets.token_urlsafe(32), True
+
+
+def _checked(token: str, where: str) -> str:
+    token = token.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidArgument(f"{where} holds no token; give printable ASCII without spaces")
+    return token
+
+
+def _first_line(descriptor: int) -> str:
+    """Read no more than the line: the other end of a pipe may stay open."""
+    line = b""
+    try:
+        while not line.endswith(b"\n") and len(line) < _MOST and (byte := os.read(descriptor, 1)):
+            line += byte
+    except OSError as error:
+        raise InvalidArgument(f"--token-fd {descriptor} cannot be read: {error.strerror}") from None
+    return line.decode("ascii", "replace")
+
+
+def _in_file(path: Path) -> str:
+    """The token in a file, which is written where it is not there yet."""
+    try:
+        if not path.exists():
+            return _written(path)
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
+        with path.open("rb") as file:
+            return _checked(file.read(_MOST).decode("ascii", "replace"), f"--token-file {path}")
+    except OSError as error:
+        raise InvalidArgument(f"--token-file {path} cannot be used: {error.strerror}") from None
+
+
+def _written(path: Path) -> str:
+    token = secrets.token_urlsafe(32)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{token}\n")
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return token

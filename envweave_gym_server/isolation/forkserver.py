@@ -1,0 +1,186 @@
+"""The server's side of the zygote: starts it when it is needed first, and again should it end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
+from typing import IO, Any, cast
+
+from envweave_gym_server.isolation.kernel import ending
+from envweave_gym_server.isolation.zygote import FAILED, FORK, KILL, PACKET, READY
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Numeric libraries start as many threads as there are cores: not in every session, and never in a zygote."""
+
+_PROGRAM = "envweave_gym_server.isolation.zygote"
+_PACKET = 4096
+
+
+class Fork:
+    """A child of the zygote, and the socket that it listens to."""
+
+    def __init__(self, key: int, connection: socket.socket, zygote: _Zygote) -> None:
+        self.connection = connection
+        self.ended: str | None = None
+        """How it ended, in words."""
+        self.refused = False
+        """Whether it never was: the system did not give another process."""
+        self._key, self._zygote = key, zygote
+        self._over = threading.Event()
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._zygote.kill(self._key)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; whether it has ended."""
+        return self._over.wait(seconds)
+
+    def end(self, words: str) -> None:
+        """Take down how it ended, and wake who waits for an answer.
+
+        Processes that it has started may hold its end of the socket, which would then stay open.
+        """
+        self.ended = words
+        self._over.set()
+        with suppress(OSError):  # closed already
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class ForkServer:
+    """Gives children of a zygote that is started when the first is wanted.
+
+    ``prepare`` is a function as ``"module:name"``; the zygote calls it with ``argument``, and what that gives
+    is called in every child with its socket.
+    """
+
+    def __init__(self, prepare: str, argument: Any) -> None:
+        self._prepare, self._argument = prepare, pickle.dumps(argument)
+        self._zygote: _Zygote | None = None
+        self._lock = threading.Lock()
+
+    def fork(self) -> Fork:
+        """A new child."""
+        zygote = self._running()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            return zygote.fork(ours, theirs)
+
+    def _running(self) -> _Zygote:
+        with self._lock:
+            if self._zygote is None or self._zygote.ended is not None:
+                self._zygote = _Zygote(self._prepare, self._argument)
+                weakref.finalize(self, self._zygote.stop)
+            zygote = self._zygote
+        zygote.ready.wait()
+        return zygote
+
+    def close(self) -> None:
+        """End the zygote and all its children."""
+        with self._lock:
+            if self._zygote is not None:
+                self._zygote.stop()
+
+
+class _Zygote:
+    """One run of the zygote; a thread of its own starts it and listens to it until it ends.
+
+    Linux takes the thread that started a process for its parent, so that has to be one that stays.
+    """
+
+    def __init__(self, prepare: str, argument: bytes) -> None:
+        self.ready = threading.Event()
+        self.ended: str | None = None
+        self._failure: OSError | None = None
+        self._pid = os.getpid()
+        self._forks: dict[int, Fork] = {}
+        self._keys = itertools.count(1)
+        self._lock = threading.Lock()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        live = threading.Thread(
+            target=self._live, args=(prepare, argument, theirs), name="zygote", daemon=True
+        )
+        live.start()
+
+    def fork(self, ours: socket.socket, theirs: socket.socket) -> Fork:
+        """A new child, which listens to ``theirs``."""
+        key = next(self._keys)
+        fork = Fork(key, ours, self)
+        with self._lock:
+            if self.ended is None:
+                self._forks[key] = fork
+        if self.ended is not None:
+            ours.close()
+            raise self._failure or RuntimeError(f"no process can be forked: the zygote {self.ended}")
+        with suppress(OSError):  # its end is told to all forks
+            socket.send_fds(self._control, [PACKET.pack(FORK, key)], [theirs.fileno()])
+        return fork
+
+    def kill(self, key: int) -> None:
+        """Kill a child, if it is there still."""
+        with suppress(OSError):
+            self._control.send(PACKET.pack(KILL, key))
+
+    def stop(self) -> None:
+        """Let it end; a process that was forked from the server has no say in this."""
+        if os.getpid() == self._pid:
+            with suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)
+
+    def _live(self, prepare: str, argument: bytes, theirs: socket.socket) -> None:
+        words = "could not be started"
+        try:
+            with theirs:
+                process = _start(prepare, argument, theirs)
+            with suppress(ConnectionError):  # it has not read all orders
+                while note := self._control.recv(_PACKET):
+                    self._hear(note)
+            words = ending(process.wait())
+        except OSError as error:
+            self._failure = error
+        finally:
+            self._over(words)
+
+    def _hear(self, note: bytes) -> None:
+        what, key = PACKET.unpack_from(note)
+        if what == READY:
+            self.ready.set()
+            return
+        with self._lock:
+            fork = self._forks.pop(key)
+        fork.refused = what == FAILED
+        fork.end(note[PACKET.size :].decode())
+
+    def _over(self, words: str) -> None:
+        with self._lock:
+            self.ended = words
+            forks, self._forks = list(self._forks.values()), {}
+        self._control.close()
+        self.ready.set()
+        for fork in forks:
+            fork.end(f"ended with the zygote, which {words}")
+
+
+def _start(prepare: str, argument: bytes, control: socket.socket) -> subprocess.Popen[bytes]:
+    """Run the program. What it and its children write goes where the server writes errors."""
+    number = control.fileno()
+    environ = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
+    start = {"server": os.getpid(), "path": sys.path, "environ": environ, "prepare": prepare}
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", _PROGRAM, str(number)],
+        stdin=subprocess.PIPE,
+        stdout=2,
+        env={**environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        pass_fds=[number],
+        start_new_session=True,
+    )
+    with suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as source:
+        source.write(pickle.dumps(start) + argument)
+    return process

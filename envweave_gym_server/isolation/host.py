@@ -1,0 +1,230 @@
+"""The environment of a session in a worker: frames go there, and its death comes back as a fault."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import msgspec
+
+from envweave_gym.faults import (
+    AtCapacity,
+    EnvironmentCrashed,
+    EnvweaveError,
+    InvalidArgument,
+    NotAvailable,
+)
+from envweave_gym.wire.messages import (
+    Answer,
+    Ask,
+    Close,
+    Create,
+    Refused,
+    Reply,
+    Reset,
+    Step,
+    encode,
+    read_reply,
+)
+from envweave_gym.wire.values import pack
+from envweave_gym_server.isolation.channel import DONE, TooLong, receive, send
+from envweave_gym_server.isolation.forkserver import Fork, ForkServer
+from envweave_gym_server.isolation.losses import lost_step
+from envweave_gym_server.isolation.plan import plan_of
+from envweave_gym_server.isolation.worker import DESCRIBE, KINDS
+from envweave_gym_server.offers import Offers, find
+from envweave_gym_server.settings import Settings
+
+_log = logging.getLogger(__name__)
+_DYING = 5.0
+"""So many seconds a worker that was killed, or whose socket is closed, has until its end is there."""
+_CLOSING = 5.0
+"""So many seconds an environment has to close."""
+
+
+class Workers:
+    """Opens sessions in processes that are forked from one zygote."""
+
+    def __init__(self, offers: Offers, settings: Settings) -> None:
+        if sys.platform != "linux":
+            raise NotAvailable("isolation='process' needs Linux; serve with isolation='thread'")
+        self._offers, self._settings = offers, settings
+        plan = plan_of(offers, settings.worker_memory)
+        self._forks = ForkServer("envweave_gym_server.isolation.worker:prepare", plan)
+
+    def open(self, create: Create) -> ProcessHost:
+        """The host of a new session."""
+        return ProcessHost(create, self)
+
+    def describe(self, create: Create) -> dict[str, Any]:
+        """What a client has to know of an environment before it makes one."""
+        name, process = find(self._offers, create.env_id).name, self.start(create)
+        try:
+            reply = read_reply(process.call(encode(Ask(-2, DESCRIBE)))[0])
+        finally:
+            process.close()
+        if isinstance(reply, Answer):
+            return reply.value | {"env_id": name}
+        raise _raised_there(reply)
+
+    def start(self, create: Create) -> Process:
+        """A worker that has made what is asked for."""
+        name, settings = find(self._offers, create.env_id).name, self._settings
+        rows = create.kwargs.get("num_envs", 1)
+        if isinstance(rows, int) and rows > settings.max_rows:
+            raise InvalidArgument(f"{name}: num_envs={rows} is more than {settings.max_rows}")
+        process = Process(name, self._forks.fork(), settings.call_timeout, settings.largest_frame)
+        frame = encode(msgspec.structs.replace(create, kwargs=pack(create.kwargs)))
+        try:
+            reply, made = process.call(frame)
+            if not made:
+                raise _raised_there(read_reply(reply))
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def close(self) -> None:
+        """End the zygote, and every worker with it."""
+        self._forks.close()
+
+
+def _raised_there(refused: Any) -> Exception:
+    """What the worker raised while it made the environment."""
+    return KINDS.get(refused.kind, EnvironmentCrashed)(refused.message)
+
+
+class Process:
+    """One worker, as the server sees it."""
+
+    def __init__(self, name: str, fork: Fork, timeout: float | None, longest: int) -> None:
+        self._name, self._fork, self._timeout, self._longest = name, fork, timeout, longest
+        self._connection = fork.connection
+        self._connection.settimeout(timeout)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is known to be dead."""
+        return self._fork.ended is not None
+
+    def call(self, frame: bytes) -> tuple[bytes, bool]:
+        """The reply to a frame, and whether the call was done; after an exception the worker is dead."""
+        try:
+            send(self._connection, frame)
+            reply = receive(self._connection, self._longest)
+        except TimeoutError:
+            self._kill()
+            told = f"{self._name}: no answer within {self._timeout:g} s, so its process was killed"
+            raise TimeoutError(told) from None
+        except TooLong as error:
+            self._kill()
+            raise EnvironmentCrashed(f"{self._name}: its reply has {error}") from None
+        except OSError:
+            raise self._hang_up() from None
+        return reply[1:], reply[:1] == DONE
+
+    def _hang_up(self) -> Exception:
+        """See to it that it is dead after its socket has closed."""
+        if not self._fork.wait(_DYING):
+            self._kill()
+        return self.death()
+
+    def death(self) -> Exception:
+        """How it died."""
+        if self._fork.refused:
+            return AtCapacity(f"there is no room for another process: {self._fork.ended}")
+        return EnvironmentCrashed(f"{self._name}: its process {self._fork.ended or 'does not answer'}")
+
+    def _kill(self) -> None:
+        self._fork.kill()
+        self._fork.wait(_DYING)
+
+    def close(self) -> None:
+        """Let the environment close, and the worker end."""
+        try:
+            if not self.ended:
+                self._connection.settimeout(_CLOSING)
+                send(self._connection, encode(Close(-2)))
+                receive(self._connection)
+        except OSError:
+            self._fork.kill()
+        finally:
+            self._connection.close()
+
+
+class ProcessHost:
+    """Hosts a session in a worker; the next call after its death starts another.
+
+    A death during a step is told as the environment's own exceptions are: with ``on_fault="truncate"`` it is
+    the last step of the episode; else, and in vectors, games and resets, the call is refused as
+    ``EnvironmentCrashed``, and counts as done. A death between two steps is told by the second.
+    """
+
+    def __init__(self, create: Create, workers: Workers) -> None:
+        self._create, self._workers = create, workers
+        self._truncates = create.kwargs.get("on_fault") == "truncate"
+        self._process: Process | None = None
+        self._death: Exception | None = None
+        """The one that is still to be told."""
+        self._last: bytes | None = None
+        self._alive()
+
+    def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
+        """Reset or step; the frame of the reply, and whether the call was done."""
+        try:
+            process = self._alive()
+            if isinstance(message, Reset):
+                self._death = None
+            elif self._death is not None:
+                raise self._death
+            reply, done = self._call(process, frame)
+        except AtCapacity as error:
+            return encode(Refused(message.call, "AtCapacity", str(error), message.call - 1)), False
+        except (EnvweaveError, TimeoutError) as error:
+            self._death = None
+            return encode(self._lost(message, error)), True
+        if done:
+            self._last = reply
+        return reply, done
+
+    def answer(self, message: Ask, frame: bytes) -> bytes:
+        """The frame that answers a question."""
+        try:
+            return self._call(self._alive(), frame)[0]
+        except (EnvweaveError, TimeoutError) as error:
+            return encode(Refused(message.number, "EnvironmentCrashed", str(error)))
+
+    def _alive(self) -> Process:
+        """The worker, or another where that one has died."""
+        if self._process is not None and self._process.ended:
+            self._leave(self._process.death())
+        if self._process is None:
+            self._process = self._workers.start(self._create)
+        return self._process
+
+    def _call(self, process: Process, frame: bytes) -> tuple[bytes, bool]:
+        try:
+            return process.call(frame)
+        except (EnvironmentCrashed, TimeoutError) as error:
+            self._leave(error)
+            raise
+
+    def _leave(self, death: Exception) -> None:
+        _log.warning("process died", extra={"env": self._create.env_id, "how": str(death)})
+        self._death = death
+        self.close()
+
+    def _lost(self, message: Reset | Step, error: Exception) -> Reply:
+        last, self._last = self._last, None
+        if self._truncates and isinstance(message, Step):
+            lost = lost_step(message, last, error)
+            if lost is not None:
+                return lost
+        return Refused(message.call, "EnvironmentCrashed", str(error), message.call)
+
+    def close(self) -> None:
+        """Close the environment, and end its worker."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()

@@ -1,0 +1,74 @@
+"""What is asked of Linux, so that no process outlives its server or takes the machine with it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from functools import cache
+from pathlib import Path
+
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_FIRST = b"1000"
+"""The score of those that go first when memory runs out."""
+
+
+def end_with_parent(how: signal.Signals, parent: int) -> None:
+    """Get the signal ``how`` when the thread that started this process ends; at once if ``parent`` has."""
+    _ask(_SET_PDEATHSIG, how)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), how)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the children of this process leave behind."""
+    _ask(_SET_CHILD_SUBREAPER, 1)
+
+
+def _ask(option: int, value: int) -> None:
+    if _libc().prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(f"prctl({option}, {value}) is not allowed here")
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def children() -> list[int]:
+    """The children of this process, which has one thread; none where the kernel does not list them."""
+    own = os.getpid()
+    try:
+        return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def threads() -> int:
+    """How many threads this process has."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def confine(memory: int | None) -> None:
+    """Take at most so many bytes of memory, go first when the machine runs out of it, leave no core file."""
+    if memory is not None:
+        most = resource.getrlimit(resource.RLIMIT_AS)[1]
+        memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    try:
+        os.write(descriptor, _FIRST)
+    finally:
+        os.close(descriptor)
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words; ``code`` is its exit code, or minus the signal that killed it."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

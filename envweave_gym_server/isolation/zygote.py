@@ -1,0 +1,176 @@
+"""The zygote: a program of one thread that has imported everything, and forks itself when it is told to.
+
+Run as ``python -m envweave_gym_server.isolation.zygote FD`` by :mod:`.forkserver`. On its standard input it
+finds where to import from, a function ``prepare`` and its argument: that is called once, and gives what every
+child does with its socket. From then on ``FD``, a socket of packets, brings orders: fork (with the socket of
+the child) and kill. It takes notes back: ready, and how which child ended.
+
+It ends with its server, however that ends, and takes all children with it, and their children.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import os
+import pickle
+import pkgutil
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from envweave_gym_server.isolation.kernel import (
+    adopt_orphans,
+    children,
+    end_with_parent,
+    ending,
+    threads,
+)
+
+PACKET = struct.Struct("<cQ")
+"""An order or a note: what, and the number of the child; a note goes on in words."""
+FORK, KILL = b"f", b"k"
+READY, ENDED, FAILED = b"r", b"e", b"x"
+
+Run = Callable[[socket.socket], None]
+"""What a child does with its socket."""
+
+
+class Zygote:
+    """Forks, kills and reaps until the server has gone."""
+
+    def __init__(self, control: socket.socket, run: Run) -> None:
+        self._control, self._run = control, run
+        self._pid = os.getpid()
+        self._workers: dict[int, int] = {}
+        self._signals, self._wake = socket.socketpair()
+
+    def work(self) -> None:
+        """Do what the server orders."""
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        self._tell(READY, 0)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._signals, select.POLLIN)
+        going = True
+        while going:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._signals.fileno() in ready:
+                going = signal.SIGTERM not in self._signals.recv(4096)
+                self._reap()
+            if self._control.fileno() in ready:
+                going = self._obey() and going
+        signal.set_wakeup_fd(-1)
+        self._end()
+
+    def _obey(self) -> bool:
+        """Do the next order; whether there was one."""
+        size = socket.CMSG_LEN(array.array("i", [0]).itemsize)
+        try:
+            packet, ancillary, _, _ = self._control.recvmsg(PACKET.size, size, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:  # the server has not read all notes
+            return False
+        if not packet:
+            return False
+        what, key = PACKET.unpack(packet)
+        if what == FORK:
+            self._fork(key, array.array("i", ancillary[0][2])[0])
+        else:
+            for pid in [pid for pid, known in self._workers.items() if known == key]:
+                os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _fork(self, key: int, descriptor: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(FAILED, key, str(error.strerror))
+        else:
+            if pid == 0:
+                self._be_a_worker(descriptor)
+            self._workers[pid] = key
+        os.close(descriptor)
+
+    def _be_a_worker(self, descriptor: int) -> NoReturn:
+        """In the child: let go of what is the zygote's, and never come back."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            for own in (self._control, self._signals, self._wake):
+                own.close()
+            end_with_parent(signal.SIGKILL, self._pid)
+            adopt_orphans()
+            gc.enable()
+            with socket.socket(fileno=descriptor) as connection:
+                self._run(connection)
+            code = 0
+        except BaseException:  # noqa: BLE001 - nothing may run on into the loop of the zygote
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        """Tell how children ended, once what they have left behind has ended too."""
+        ended: list[tuple[int, int]] = []
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                ended.append(found)
+        for pid in children() if ended else ():
+            if pid not in self._workers:
+                os.kill(pid, signal.SIGKILL)
+        for pid, status in ended:
+            key = self._workers.pop(pid, None)
+            if key is not None:
+                self._tell(ENDED, key, ending(os.waitstatus_to_exitcode(status)))
+
+    def _end(self) -> None:
+        """Kill all children, and then those that have become children by that."""
+        while pids := children() or list(self._workers):
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            for _ in pids:
+                self._workers.pop(os.waitpid(-1, 0)[0], None)
+
+    def _tell(self, what: bytes, key: int, words: str = "") -> None:
+        with suppress(OSError):  # a server that has gone is noticed as such
+            self._control.send(PACKET.pack(what, key) + words.encode())
+
+
+def main() -> None:
+    """Get ready, and work."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    source = sys.stdin.buffer
+    start: dict[str, Any] = pickle.load(source)
+    end_with_parent(signal.SIGTERM, start["server"])
+    sys.path[:] = start["path"]
+    os.environ.clear()
+    os.environ.update(start["environ"])
+    gc.disable()
+    adopt_orphans()
+    run = pkgutil.resolve_name(start["prepare"])(pickle.load(source))
+    if threads() > 1:
+        print(
+            f"the zygote has {threads()} threads: a module it imported has started some, and what those "
+            "held at a fork (a lock, say) is held for ever in the worker; serve that ID from threads",
+            file=sys.stderr,
+        )
+    gc.collect()
+    gc.freeze()
+    Zygote(control, run).work()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

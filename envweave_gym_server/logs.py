@@ -1,0 +1,46 @@
+"""The log of a server: one JSON object a line, what happened and to whom, but never what was sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any
+
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_FRAMES = 12
+
+
+class JsonLines(logging.Formatter):
+    """Writes a record as one line: when, how bad, what, and the fields that were given as ``extra``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _USUAL}
+        if record.exc_info and record.exc_info[1] is not None:
+            line |= trace_of(record.exc_info[1])
+        return json.dumps(line, default=repr)
+
+
+def trace_of(error: BaseException) -> dict[str, Any]:
+    """Where an exception comes from; what it says may hold what was sent, and is left out."""
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"error": type(error).__name__, "trace": where}
+
+
+def write_logs() -> None:
+    """Write the log of this package to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    log = logging.getLogger("envweave_gym_server")
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO)
+    log.propagate = False

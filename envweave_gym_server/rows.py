@@ -1,0 +1,173 @@
+"""Vectors as a server steps them: rows of single environments with as little around them as can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Dict, Discrete, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+from numpy.typing import NDArray
+
+from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.seeding import SeedRows
+from envweave_gym.stream import Stream
+from envweave_gym.vector import NativeVectorEnv
+from envweave_gym.vector_calls import Bools
+from envweave_gym.vector_of_singles import SyncVector
+from envweave_gym.wire.row_streams import NativeInfos, RowsApart, given_streams
+
+
+def as_rows(env: Any) -> Any:
+    """``env``, or where it is a vector the same in a form that costs less to send."""
+    if isinstance(env, NativeVectorEnv):
+        env.told, env.apart = NativeInfos, RowsApart
+    return Rows(env) if type(env) is SyncVector else env
+
+
+def reset_rows(env: VectorEnv[Any, Any, Any], told: dict[str, Any], options: Any) -> Any:
+    """Reset a vector as the client tells that keeps count of its draws.
+
+    It tells the ``seed`` that was given to it, the state of each row's ``draws``, and which rows are
+    ``over``: so a new session goes on where a lost one ended.
+    """
+    if isinstance(env, NativeVectorEnv | Rows):
+        draws = _checked(told, "draws", np.uint64, env.num_envs)
+        env.resume(draws, _checked(told, "over", np.bool_, env.num_envs))
+    return env.reset(seed=told.get("seed"), options=options)
+
+
+def _checked(told: dict[str, Any], name: str, dtype: type[np.generic], rows: int) -> NDArray[Any]:
+    given = told.get(name)
+    if not (isinstance(given, np.ndarray) and given.dtype == dtype and given.shape == (rows,)):
+        raise InvalidArgument(
+            f"the seed of a vector names {name}={shown(given)}; give an array of {rows} {dtype.__name__}"
+        )
+    return given
+
+
+class Rows(SyncVector):
+    """A :class:`SyncVector` that gathers infos faster, and draws the seeds of its rows itself.
+
+    Its streams are ready to be sent as they are. Observations share an array with the next call, as they are
+    sent at once.
+    """
+
+    def __init__(self, vector: SyncVector) -> None:
+        """Take over the environments of ``vector``, which must not be used any longer."""
+        self.__dict__.update(vector.__dict__)
+        self._mode: AutoresetMode = self.metadata["autoreset_mode"]
+        self._everyone = np.ones(self.num_envs, np.bool_)
+        self._draws = SeedRows(self.num_envs)
+        self._over = np.zeros(self.num_envs, np.bool_)
+        self._seen: list[Any] = [None] * self.num_envs
+        self._chosen: list[Any] = []
+        self._batch = create_empty_array(self.single_observation_space, self.num_envs, fn=np.zeros)
+
+    def resume(self, draws: NDArray[np.uint64], over: Bools) -> None:
+        """Go on drawing seeds, and waiting for resets of rows, as another vector would that was lost."""
+        self._draws._states, self._over = draws, over
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
+        arguments = self._reset_arguments(seed, options)
+        rest, told = arguments["options"], self._untold()
+        if rest:
+            rest = {key: value for key, value in rest.items() if key != "reset_mask"}
+        mask = self._everyone if self._reset_rows is None else self._reset_rows
+        with self._moving():
+            self._begin(mask, told, arguments["seed"], rest)
+            observations = self._observed()
+        self._reset_done()
+        return observations, self._gathered(told)
+
+    def step(self, actions: Any) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
+        """Act in every row."""
+        self._step_argument(actions)
+        waiting = self._over if self._mode is AutoresetMode.NEXT_STEP else ~self._everyone
+        told, final = self._untold(), {}
+        with self._moving():
+            rewards, terminated, truncated = self._act(waiting, told)
+            over = terminated | truncated
+            if self._mode is AutoresetMode.SAME_STEP and over.any():
+                waiting, final = over, self._final(over, told)
+            self._begin(waiting, told)
+            observations = self._observed()
+        self._step_done(terminated, truncated)
+        return observations, rewards, terminated, truncated, self._gathered(told) | final
+
+    def _check_actions(self, actions: Any) -> None:
+        """Take the actions apart, and keep those of the rows for the step."""
+        chosen = _choices(self.single_action_space, actions, self.num_envs)
+        if chosen is None:
+            super()._check_actions(actions)
+            chosen = list(iterate(self.action_space, actions))
+        self._chosen = chosen
+
+    def _act(self, waiting: Bools, told: _Told) -> tuple[NDArray[np.float64], Bools, Bools]:
+        """Act in the rows that do not wait for their reset."""
+        rewards = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        rows = zip(self.envs, self._chosen, waiting.tolist(), strict=True)
+        for row, (env, action, waits) in enumerate(rows):
+            if not waits:
+                self._seen[row], rewards[row], terminated[row], truncated[row], told[row] = env.step(action)
+        return rewards, terminated, truncated
+
+    def _begin(
+        self, mask: Bools, told: _Told, given: list[int | None] | None = None, options: Any = None
+    ) -> None:
+        """Start episodes in the rows of ``mask``, with the seeds given or drawn."""
+        rows = mask.nonzero()[0]
+        seeds = self._draws.next(rows, given) if rows.size else rows
+        for row, seed in zip(rows.tolist(), seeds.tolist(), strict=True):
+            self._seen[row], told[row] = self.envs[row].reset(seed=seed, options=options)
+
+    def _final(self, over: Bools, told: _Told) -> dict[str, Any]:
+        """What rows that have just ended say last, before their resets take its place."""
+        infos: dict[str, Any] = {}
+        for row in over.nonzero()[0].tolist():
+            infos = self._add_info(infos, {"final_obs": self._seen[row]}, row)
+        ended = [info if ends else None for info, ends in zip(told, over.tolist(), strict=True)]
+        return infos | {"final_info": self._gathered(ended), "_final_info": over.copy()}
+
+    def _observed(self) -> Any:
+        self._batch = concatenate(self.single_observation_space, self._seen, self._batch)
+        return self._batch
+
+    def _untold(self) -> _Told:
+        return [None] * self.num_envs
+
+    def _gathered(self, told: _Told) -> dict[str, Any]:
+        """The infos of the rows as those of a vector, with streams that are ready to be sent."""
+        streams: list[Stream | None] = [None if info is None else info["stream"] for info in told]
+        seq = np.array([0 if info is None else info["seq"] for info in told], np.int64)
+        known = np.array([info is not None for info in told])
+        more: dict[str, Any] = {}
+        for row, info in enumerate(told):
+            if info is not None and len(info) > len(_OWN):
+                rest = {key: value for key, value in info.items() if key not in _OWN}
+                more = self._add_info(more, rest, row)
+        return {"stream": given_streams(streams), "_stream": known, "seq": seq, "_seq": known} | more
+
+
+_Told = list[dict[str, Any] | None]
+"""The info of each row that says something."""
+
+_OWN = ("stream", "seq")
+
+
+def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:
+    """The actions of rows that choose among some, if all of them are right: checked at once, as arrays."""
+    if isinstance(space, Discrete):
+        if type(actions) is not np.ndarray or actions.shape != (rows,) or actions.dtype.kind not in "iu":
+            return None
+        inside = (actions >= space.start) & (actions < space.start + space.n)
+        return list(actions) if inside.all() else None
+    if type(space) is not Dict or type(actions) is not dict or actions.keys() != space.spaces.keys():
+        return None
+    columns = {key: _choices(inner, actions[key], rows) for key, inner in space.spaces.items()}
+    if None in columns.values():
+        return None
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

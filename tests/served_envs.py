@@ -1,0 +1,84 @@
+"""Environments for the tests of the server; a server takes them as ``served_envs:served/Nap-v0``."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Sequence
+
+from envweave_gym import Unicode
+
+
+class Nap(gym.Env[Any, Any]):
+    """Sleeps for as long as it is told; the observation counts the naps."""
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, longest: float = 60.0):
+        self.observation_space = Discrete(1000)
+        self.action_space = Box(0, longest, (), np.float64)
+        self.naps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.naps = 0
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        time.sleep(float(action))
+        self.naps += 1
+        return self.naps, 1.0, False, False, {}
+
+
+class Awkward(Nap):
+    """Raises, or leaves, or breaks when it is closed, as it is told."""
+
+    def __init__(self, when: str = "step"):
+        super().__init__()
+        self.when = when
+        self.action_space = Discrete(2)
+        if when == "made":
+            raise RuntimeError("made badly")
+
+    def step(self, action: Any) -> Any:
+        if action and self.when == "step":
+            raise RuntimeError("stepped badly")
+        if action and self.when == "exit":
+            os._exit(9)
+        return super().step(0)
+
+    def close(self) -> None:
+        if self.when == "close":
+            raise RuntimeError("closed badly")
+
+
+class Shapes(Nap):
+    """Has spaces of many kinds, and observes what was done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Dict(
+            image=Box(0, 255, (2, 3), np.uint8),
+            move=Box(-1, 1, (2,), np.float32),
+            words=Sequence(Unicode(5)),
+            items=Sequence(Discrete(9)),
+        )
+        self.observation_space = self.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.action_space.seed(seed)
+        return self.action_space.sample(), {"matrix": np.eye(2), "bytes": b"\0\1"}
+
+    def step(self, action: Any) -> Any:
+        return action, float(np.sum(action["move"])), False, False, {}
+
+
+for _kind in (Nap, Awkward, Shapes):
+    _id = f"served/{_kind.__name__}-v0"
+    if _id not in gym.registry:
+        gym.register(_id, _kind, disable_env_checker=True, order_enforce=False)
