@@ -46,7 +46,7 @@ def test_a_mistyped_or_shortened_name_gets_its_hint(name: str, near: str):
     assert near in str(caught.value).partition("; the nearest names are ")[2]
 
 
-@pytest.mark.parametrize("name", ["nope", "foo", "test", "khun", "envweave/Fo-v0", "env", "x"])
+@pytest.mark.parametrize("name", ["nope", "foo", "quux", "khun", "envweave/Fo-v0", "env", "x"])
 def test_a_name_like_no_other_gets_no_silly_hint(name: str):
     with pytest.raises(UnknownEnvironment) as caught:
         envweave_gym.make(name)

@@ -25,7 +25,7 @@ def test_fifty_kills_are_fifty_honest_losses_and_the_rollout_goes_on() -> None:
         num_envs=ROWS,
         backend=server.url,
         target=1_000_000,
-        max_steps=200,
+        max_steps=3,  # episodes that come to their end keep the faults from being a storm
         call_deadline=10.0,
         reset_deadline=20.0,
     )
@@ -36,7 +36,7 @@ def test_fifty_kills_are_fifty_honest_losses_and_the_rollout_goes_on() -> None:
         seen = 0
         while kills < KILLS and not stop.wait(rng.uniform(0.0, 0.1)):
             pid = server.pid
-            if pid is not None and steps > seen + 2:  # it has come back from the last time
+            if pid is not None and steps > seen + 8:  # it has come back from the last time
                 os.killpg(pid, signal.SIGKILL)
                 seen, kills = steps, kills + 1
         stop.set()

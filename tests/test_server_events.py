@@ -20,7 +20,7 @@ COUNTER = "envweave/Counter-v0"
 
 @pytest.fixture
 def client() -> JsonClient:
-    return JsonClient(COUNTER, "served_envs:served/Awkward-v0", log_size=4096, max_listeners=1)
+    return JsonClient(COUNTER, "served_envs:served/Awkward-v0", log_size=8 * 4096, max_listeners=1)
 
 
 def played(client: JsonClient, steps: int, **kwargs: Any) -> str:
@@ -81,12 +81,21 @@ def test_of_a_long_episode_the_oldest_calls_are_dropped_and_the_gap_is_told(clie
 
 
 def test_an_event_log_holds_no_more_than_it_may_but_always_the_last_reply():
-    log = EventLog(100)
+    log = EventLog(800)
     for number in range(1, 1000):
         log.add(number, b"x" * 30)
     assert [number for number, _ in log.since(0)] == [997, 998, 999]
-    log.add(1000, b"x" * 500)
+    log.add(1000, b"x" * 5000)
     assert [number for number, _ in log.since(0)] == [1000]
+
+
+def test_an_event_log_holds_more_once_somebody_listens():
+    log = EventLog(800)
+    with log.listener():
+        pass
+    for number in range(1, 1000):
+        log.add(number, b"x" * 30)
+    assert len(log.since(0)) == 800 // 30
 
 
 def test_a_crash_is_an_event_too(client: JsonClient):

@@ -94,10 +94,10 @@ def test_only_what_can_be_imported_is_served_from_processes():
     class Hidden(CrashingEnv):
         pass
 
-    for factory in (Hidden, lambda: CrashingEnv()):
+    for factory in (Hidden, offer_of_factory(lambda: CrashingEnv(), name="Lambda")):
         with pytest.raises(InvalidArgument, match="isolation='process' needs a factory that other processes"):
             create_app(factory, isolation="process")
-    create_app(CrashingEnv, crashing_envs.CrashingEnv, isolation="process")
+    create_app(CrashingEnv, isolation="process")
 
 
 @pytest.mark.usefixtures("registries")

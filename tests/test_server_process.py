@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import stat
@@ -194,6 +196,24 @@ def test_what_is_not_installed_is_one_line(module: str):
         assert wanted in done.stderr.splitlines()[-1]
         assert done.returncode == 1
         assert len(done.stderr.splitlines()) == 1 or "create_app" in run
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_episode_of_the_documentation_is_played_by_curl(tmp_path: Path):
+    page = (Path(__file__).parent.parent / "docs" / "server.md").read_text()
+    [script] = [block for block in re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S) if "curl" in block]
+    with running_server(COUNTER) as server:
+        environment = {**os.environ, "URL": server.url, "TOKEN": server.token or ""}
+        done = subprocess.run(
+            ["sh", "-e", "-c", script], capture_output=True, text=True, env=environment, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    told = done.stdout.splitlines()
+    assert json.loads(told[2]) == {"session": "mine", "id": COUNTER, "api": "gym", "call": 0}
+    began, stepped, stands = (json.loads(line) for line in told[3:6])
+    assert stepped["observation"]["count"] == began["observation"]["count"] + 1
+    assert (stands["call"], stands["state"]["step_count"]) == (2, 1)
+    assert "event: step" in told
 
 
 # Ending
