@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
@@ -125,6 +126,14 @@ def call(
 
 def _parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
     """The names of the arguments, and whether any other name is taken too."""
+    try:
+        return _known_parameters(constructor)
+    except TypeError:  # it cannot be kept, as it has no hash
+        return _known_parameters.__wrapped__(constructor)
+
+
+@lru_cache(maxsize=256)  # reading a signature costs as much as making a small environment
+def _known_parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
     try:
         known = inspect.signature(constructor).parameters.values()
     except ValueError:  # what is written in C may not tell

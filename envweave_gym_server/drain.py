@@ -39,7 +39,8 @@ class Guard:
         for number in (signal.SIGTERM, signal.SIGQUIT):
             signal.signal(number, lambda *_: os.write(self._tell, b"\0"))
             signal.siginterrupt(number, False)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C too, and tells
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the parent hears Ctrl-C too, and tells
         threading.Thread(target=self._guard, name="guard", daemon=True).start()
 
     def _guard(self) -> None:

@@ -14,13 +14,14 @@ Done = tuple[int, bytes]
 class EventLog:
     """The replies of the last calls; the oldest are dropped once all have more than ``size`` bytes.
 
-    The newest is always kept: the session keeps it anyway. :meth:`add` is on the path of every step and waits
-    for nobody; who listens takes what is there and is woken when there is more.
+    It is an eighth of that until somebody listens: most sessions are never looked at. The newest is always
+    kept: the session keeps it anyway. :meth:`add` is on the path of every step and waits for nobody; who
+    listens takes what is there and is woken when there is more.
     """
 
     def __init__(self, size: int) -> None:
         self.closed = False
-        self._size, self._held = size, 0
+        self._size, self._most, self._held = size, size // 8, 0
         self._replies: deque[Done] = deque()
         self._listeners: tuple[threading.Event, ...] = ()
         self._lock = threading.Lock()
@@ -30,7 +31,7 @@ class EventLog:
         replies = self._replies
         replies.append((number, reply))
         self._held += len(reply)
-        while self._held > self._size and len(replies) > 1:
+        while self._held > self._most and len(replies) > 1:
             self._held -= len(replies.popleft()[1])
         for listener in self._listeners:
             listener.set()
@@ -50,6 +51,7 @@ class EventLog:
         """What is set whenever there is more; clear it before looking."""
         more = threading.Event()
         with self._lock:
+            self._most = self._size
             self._listeners += (more,)
         try:
             yield more

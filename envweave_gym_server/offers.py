@@ -16,6 +16,7 @@ import envweave_gym
 from envweave_gym.catalog import REGISTRIES, cards
 from envweave_gym.faults import InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.ids import resolve
+from envweave_gym.launch import single
 from envweave_gym.typed import TypedEnv
 from envweave_gym.wire.messages import Create
 
@@ -53,6 +54,8 @@ class Offer:
                     f"it takes {', '.join(allowed)}"
                 )
         api: Any = _APIS.get(create.api)
+        if create.api == "gym" and self.target in cards():
+            return single(self.target, **create.kwargs)
         return envweave_gym.make(self.target, api=api, **create.kwargs)
 
     def taken(self, api: str) -> tuple[str, ...]:

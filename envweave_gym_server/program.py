@@ -20,7 +20,10 @@ from envweave_gym_server.serve import Server
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
 
-_SETTINGS = ("max_sessions", "max_rows", "largest_frame", "idle_timeout", "drain", "isolation")
+_POSITIVE = (
+    *("max_sessions", "max_rows", "largest_frame", "idle_timeout", "drain"),
+    *("worker_memory", "call_timeout"),
+)
 
 
 def run_server(
@@ -63,8 +66,8 @@ def main(words: Sequence[str]) -> int:
     add_options(parser)
     options = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
     del options["debug"]
-    for name in _SETTINGS:
-        if isinstance(options.get(name), int | float) and not options[name] > 0:
+    for name in _POSITIVE:
+        if not options.get(name, 1) > 0:
             raise InvalidArgument(f"--{name.replace('_', '-')} {options[name]} is not more than 0")
     run_server(*options.pop("ids"), **options)
     return 0

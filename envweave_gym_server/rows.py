@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
@@ -50,8 +50,7 @@ def _checked(told: dict[str, Any], name: str, dtype: type[np.generic], rows: int
 class Rows(SyncVector):
     """A :class:`SyncVector` that gathers infos faster, and draws the seeds of its rows itself.
 
-    Its streams are ready to be sent as they are. Observations share an array with the next call, as they are
-    sent at once.
+    Its streams are ready to be sent as they are.
     """
 
     def __init__(self, vector: SyncVector) -> None:
@@ -63,7 +62,6 @@ class Rows(SyncVector):
         self._over = np.zeros(self.num_envs, np.bool_)
         self._seen: list[Any] = [None] * self.num_envs
         self._chosen: list[Any] = []
-        self._batch = create_empty_array(self.single_observation_space, self.num_envs, fn=np.zeros)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools) -> None:
         """Go on drawing seeds, and waiting for resets of rows, as another vector would that was lost."""
@@ -78,7 +76,7 @@ class Rows(SyncVector):
         mask = self._everyone if self._reset_rows is None else self._reset_rows
         with self._moving():
             self._begin(mask, told, arguments["seed"], rest)
-            observations = self._observed()
+            observations = _batch(self.single_observation_space, self._seen)
         self._reset_done()
         return observations, self._gathered(told)
 
@@ -93,7 +91,7 @@ class Rows(SyncVector):
             if self._mode is AutoresetMode.SAME_STEP and over.any():
                 waiting, final = over, self._final(over, told)
             self._begin(waiting, told)
-            observations = self._observed()
+            observations = _batch(self.single_observation_space, self._seen)
         self._step_done(terminated, truncated)
         return observations, rewards, terminated, truncated, self._gathered(told) | final
 
@@ -107,13 +105,14 @@ class Rows(SyncVector):
 
     def _act(self, waiting: Bools, told: _Told) -> tuple[NDArray[np.float64], Bools, Bools]:
         """Act in the rows that do not wait for their reset."""
-        rewards = np.zeros(self.num_envs)
-        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
-        rows = zip(self.envs, self._chosen, waiting.tolist(), strict=True)
+        rewards: list[Any] = [0.0] * self.num_envs
+        terminated: list[Any] = [False] * self.num_envs
+        truncated = terminated.copy()
+        seen, rows = self._seen, zip(self.envs, self._chosen, waiting.tolist(), strict=True)
         for row, (env, action, waits) in enumerate(rows):
             if not waits:
-                self._seen[row], rewards[row], terminated[row], truncated[row], told[row] = env.step(action)
-        return rewards, terminated, truncated
+                seen[row], rewards[row], terminated[row], truncated[row], told[row] = env.step(action)
+        return np.array(rewards, np.float64), np.array(terminated, np.bool_), np.array(truncated, np.bool_)
 
     def _begin(
         self, mask: Bools, told: _Told, given: list[int | None] | None = None, options: Any = None
@@ -131,10 +130,6 @@ class Rows(SyncVector):
             infos = self._add_info(infos, {"final_obs": self._seen[row]}, row)
         ended = [info if ends else None for info, ends in zip(told, over.tolist(), strict=True)]
         return infos | {"final_info": self._gathered(ended), "_final_info": over.copy()}
-
-    def _observed(self) -> Any:
-        self._batch = concatenate(self.single_observation_space, self._seen, self._batch)
-        return self._batch
 
     def _untold(self) -> _Told:
         return [None] * self.num_envs
@@ -167,7 +162,23 @@ def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:
         return list(actions) if inside.all() else None
     if type(space) is not Dict or type(actions) is not dict or actions.keys() != space.spaces.keys():
         return None
-    columns = {key: _choices(inner, actions[key], rows) for key, inner in space.spaces.items()}
-    if None in columns.values():
-        return None
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    chosen: list[Any] = [{} for _ in range(rows)]
+    for key, inner in space.spaces.items():
+        column = _choices(inner, actions[key], rows)
+        if column is None:
+            return None
+        for row, choice in zip(chosen, column, strict=True):
+            row[key] = choice
+    return chosen
+
+
+def _batch(space: Space[Any], rows: list[Any]) -> Any:
+    """The observations of rows as :func:`gymnasium.vector.utils.concatenate` puts them together.
+
+    That takes its time over numbers without a shape, which are gathered here as a list is.
+    """
+    if type(space) is Dict:
+        return {key: _batch(inner, [row[key] for row in rows]) for key, inner in space.spaces.items()}
+    if isinstance(space, Box | Discrete) and space.shape == ():
+        return np.array(rows).astype(space.dtype, casting="same_kind", copy=False)
+    return concatenate(space, rows, create_empty_array(space, len(rows), fn=np.zeros))

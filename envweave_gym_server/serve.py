@@ -86,18 +86,29 @@ class Server(BaseApplication):
 
 
 class _Arbiter(Arbiter):
-    """The parent of the worker: hands a second signal on, which gunicorn alone would not hear any more."""
+    """The parent of the worker: ends with it, and has no second one, which would not know its sessions."""
 
-    _told = False
+    def __init__(self, app: Server) -> None:
+        self._told = False
+        self._ends = {signal.SIGTERM, signal.SIGINT}
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+            self._ends.add(signal.SIGHUP)
+        super().__init__(app)
 
     def signal(self, sig: int, frame: Any) -> None:
-        """Take down a signal; Ctrl-C ends the server as SIGTERM does."""
-        if sig in (signal.SIGTERM, signal.SIGINT):
-            if self._told:
+        """Take down a signal; Ctrl-C and a terminal that closes end the server as SIGTERM does."""
+        if sig in _OF_GUNICORN and sig not in self._ends:
+            return
+        if sig in self._ends:
+            if self._told:  # gunicorn alone would not hear the second
                 self.kill_workers(signal.SIGTERM)
                 return
             self._told, sig = True, signal.SIGTERM
         super().signal(sig, frame)
+
+
+_OF_GUNICORN = (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
+"""What gunicorn takes for the wish to have other workers."""
 
 
 class _Logger(Logger):

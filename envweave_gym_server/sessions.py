@@ -84,6 +84,7 @@ class Session:
         self._metrics = metrics or Metrics()
         self._tally = self._metrics.begin()
         self._lock, self._attaching = threading.Lock(), threading.Lock()
+        self._first_frame = frame
         self._last_frame, self._last_reply = frame, encode(Created(0))
 
     def call(self, message: Call, frame: bytes) -> bytes:
@@ -102,7 +103,8 @@ class Session:
     def peek(self, message: Ask, frame: bytes) -> bytes:
         """The answer to a question of somebody who only looks on: that is no use of the session."""
         with self._lock:
-            self._check_open()
+            if self.closed:
+                raise self._gone()
             return self._host.answer(message, frame)
 
     @property
@@ -111,7 +113,8 @@ class Session:
         return self._last_reply
 
     def _call(self, message: Call, frame: bytes) -> bytes:
-        self._check_open()
+        if self.closed:
+            raise self._gone()
         if isinstance(message, _NUMBERED) and message.call == self.committed + 1:
             return self._do(message, frame)
         try:
@@ -119,9 +122,8 @@ class Session:
         finally:
             self.used = time.monotonic()
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise NoSession(f"session {self.id} is closed; create another")
+    def _gone(self) -> NoSession:
+        return NoSession(f"session {self.id} is closed; create another")
 
     def _do(self, message: Reset | Step, frame: bytes) -> bytes:
         """The next call: every step comes along here."""
@@ -152,6 +154,9 @@ class Session:
             self._shut("closed")
             return encode(Answer(message.number, None))
         number = number_of(message)
+        if frame == self._first_frame:  # clients send it together with the first reset, and again with that
+            self._tally.calls[Create, "repeated"] += 1
+            return encode(Created(0))
         repeated = number == self.committed and frame == self._last_frame
         self._tally.calls[type(message), "repeated" if repeated else "refused"] += 1
         return self._last_reply if repeated else encode(self._conflict(number))

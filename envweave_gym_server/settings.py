@@ -34,8 +34,9 @@ class Settings:
     reserves and does not use counts too: environments that compute on a GPU need far more."""
     call_timeout: float | None = None
     """After so many seconds without an answer the process of a session is killed; ``None`` waits for ever."""
-    log_size: int = 16 << 10
-    """So many bytes of its last replies a session keeps for those who look on; the oldest are dropped."""
+    log_size: int = 32 << 10
+    """So many bytes of its last replies a session keeps for those who look on, and an eighth of that before
+    anybody has; the oldest are dropped."""
     max_listeners: int = 64
     """So many may look on at once."""
     drain: float = 30.0

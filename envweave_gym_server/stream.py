@@ -15,12 +15,19 @@ from contextlib import suppress
 from typing import Any
 
 from flask import Response
-from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Request, TextMessage
+from wsproto.connection import Connection as Protocol
+from wsproto.connection import ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.frame_protocol import CloseReason
-from wsproto.utilities import ProtocolError
+from wsproto.utilities import ProtocolError, generate_accept_token
+
+from envweave_gym_server.errors import BadRequest
 
 _CHUNK = 1 << 16
+_KEY_LENGTH = 24
+_SWITCHING = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+)
 SLOW = 0.5
 """A step that takes longer than so many seconds has its pings answered by the watch."""
 
@@ -50,7 +57,7 @@ class Connection:
         self.stepping_since: float | None = None
         self.stopping = False
         self._reading, self._sending = threading.Lock(), threading.Lock()
-        self._protocol = WSConnection(ConnectionType.SERVER)
+        self._protocol = Protocol(ConnectionType.SERVER)
         self._largest, self._size = largest, 0
         self._parts: list[bytes] = []
         self._ready: deque[bytes] = deque()
@@ -58,15 +65,11 @@ class Connection:
         self._upgrade(environ)
 
     def _upgrade(self, environ: dict[str, Any]) -> None:
-        headers = [
-            (name[5:].replace("_", "-").lower().encode(), str(value).encode("latin-1"))
-            for name, value in environ.items()
-            if name.startswith("HTTP_")
-        ]
-        self._protocol.initiate_upgrade_connection(headers, environ["PATH_INFO"])
-        for event in self._protocol.events():
-            if isinstance(event, Request):
-                self._send(AcceptConnection())
+        """Answer the handshake; what is none is answered as any bad request."""
+        key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")).encode("latin-1")
+        if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
+            raise BadRequest("that is no handshake of a WebSocket of version 13")
+        self.socket.sendall(_SWITCHING + generate_accept_token(key) + b"\r\n\r\n")
 
     def receive(self) -> bytes | None:
         """The next frame, or ``None`` when the client has left."""

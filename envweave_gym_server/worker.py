@@ -69,9 +69,14 @@ class Worker(ThreadWorker):
             self._turn_away(listener)
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request; its first byte is waited for without a file, which gunicorn would take for it."""
+        """Answer a request, or hang up on a client that asks nothing.
+
+        gunicorn would take a file of its own to wait for the first byte, and might have none left.
+        """
         if not conn.initialized and not conn.data_ready:
-            conn.data_ready = _has_data(conn.sock)
+            if not _has_data(conn.sock):
+                return False
+            conn.data_ready = True
         return super().handle(conn)
 
     def _turn_away(self, listener: Any) -> None:

@@ -28,6 +28,7 @@ env = ew.make("envweave/Counter-v0", backend="subprocess")
 env.reset(seed=1)
 server = private_server()
 print(server.pid, server.url, flush=True)
+sys.stdin.readline()
 {then}
 """
 
@@ -40,7 +41,8 @@ def family(pid: int) -> list[psutil.Process]:
 
 def owner(then: str) -> subprocess.Popen[str]:
     code = OWNER.format(then=textwrap.dedent(then))
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
 
 
 def test_all_environments_of_a_process_share_it():
@@ -75,9 +77,12 @@ def test_nobody_gets_in_without_its_token():
 def test_it_ends_when_its_owner(how: str, then: str):
     process = owner(then)
     assert process.stdout is not None
+    assert process.stdin is not None
     pid, url = process.stdout.readline().split()
     servers = family(int(pid))
     assert len(servers) >= 2
+    process.stdin.write("\n")
+    process.stdin.close()
     if "killed" in how:
         process.send_signal(signal.SIGKILL)
     process.wait(20)

@@ -239,9 +239,10 @@ class TestAServer:
     def test_that_stands_still_is_a_timeout_of_its_rows_alone(self, server: PrivateServer, url: str):
         env = RemoteVectorEnv(LINE, [server.url, url], num_envs=4, **LONG[LINE])
         assert env.reset(seed=3)[1].get("fault") is None
-        env.step(ACTIONS[LINE])
+        assert env.step(ACTIONS[LINE])[4].get("fault") is None
         assert server.pid is not None
         os.killpg(server.pid, signal.SIGSTOP)
+        time.sleep(0.1)  # one thread of it after the other stops
         slow = env._groups[0]
         slow.session()._deadline = slow._call_deadline = 0.5
         slow._reset_deadline = 0.1

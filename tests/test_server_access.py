@@ -246,6 +246,7 @@ def test_a_wrong_action_is_one_sentence_and_costs_nothing(client: JsonClient, ac
         ("step", b'{"action": 1e999}', 422),
         ("reset", {"seed": -1}, 422),
         ("reset", {"seed": 1.5}, 422),
+        ("reset", b'{"seed": 1' + b"0" * 400 + b"}", 422),
         ("reset", {"seed": [1, 2]}, 422),
         ("reset", {"options": {"nope": 1}}, 422),
         ("reset", {"options": []}, 422),

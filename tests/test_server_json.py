@@ -10,11 +10,13 @@ import gymnasium as gym
 import pytest
 import served_envs  # noqa: F401 - registers its IDs
 from json_clients import JsonClient, sentence
+from toy_games import LEAVE, Auction
 
 import envweave_gym
 from envweave_gym.multiagent.code_review import AGENTS
 from envweave_gym.wire.messages import Close, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
+from envweave_gym_server import offer_of_factory
 
 COUNTER, WORLD = "envweave/Counter-v0", "envweave/LineWorld-v0"
 
@@ -105,6 +107,18 @@ def test_a_repeated_call_of_a_game_is_known_although_it_is_anothers_turn(client:
     assert first["selection"] == AGENTS[1]  # who answers in words
     assert client.post(f"{session}/step", {"action": 0, "call": 2}) == first
     assert client.get(session)["call"] == 2
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_agent_that_is_out_acts_with_null():
+    client = JsonClient(offer_of_factory(Auction, name="auction"))
+    session = client.open("auction", api="aec")
+    client.post(f"{session}/reset", {"seed": 1})
+    client.post(f"{session}/step", {"action": 0})
+    out = client.post(f"{session}/step", {"action": LEAVE})
+    assert (out["selection"], out["terminated"]["bidder_0"]) == ("bidder_0", True)
+    left = client.post(f"{session}/step", {"action": None})
+    assert "bidder_0" not in left["agents"]
 
 
 def test_agents_that_move_at_once_act_in_one_object(client: JsonClient):

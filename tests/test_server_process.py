@@ -262,7 +262,7 @@ def test_sigterm_lets_calls_under_way_finish_and_refuses_new_ones():
         assert step.result().json()["call"] == 2
         assert server.process.wait(10) == 0
         assert time.monotonic() - began < 2.5
-        assert is_free(server.port)
+        until(lambda: is_free(server.port), 2)
 
 
 def test_sigterm_lets_the_steps_of_websockets_finish_and_closes_them():
@@ -308,19 +308,31 @@ def test_a_step_without_end_does_not_keep_the_server(how: str):
         until(lambda: not any(_runs(pid) for pid in processes[1:]), 6)
         assert isinstance(step.exception(), requests.ConnectionError)
         assert server.process.wait(5) == (-signal.SIGKILL if how == "parent" else 0)
-        assert is_free(server.port)
+        until(lambda: is_free(server.port), 2)
 
 
 def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_ctrl_c_ends_the_whole_group():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_end_the_whole_group(number: signal.Signals):
     with running_server(COUNTER) as server:
         for process in (psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children()):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
         assert server.process.wait(10) == 0
         assert "Traceback" not in server.log()
+
+
+def test_there_is_never_a_second_worker_and_nohup_keeps_the_server():
+    with running_server(COUNTER, under=("nohup",)) as server:
+        session = server.post("/v1/sessions", {"id": COUNTER})["session"]
+        workers = psutil.Process(server.process.pid).children()
+        for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2):
+            server.process.send_signal(number)
+        time.sleep(0.5)
+        assert psutil.Process(server.process.pid).children() == workers
+        assert server.get(f"/v1/sessions/{session}")["call"] == 0
 
 
 def test_a_worker_that_dies_is_replaced_and_its_sessions_are_known_to_be_lost():
@@ -328,14 +340,14 @@ def test_a_worker_that_dies_is_replaced_and_its_sessions_are_known_to_be_lost():
         session = server.post("/v1/sessions", {"id": "served/Awkward-v0", "kwargs": {}})["session"]
         [worker] = psutil.Process(server.process.pid).children()
         worker.kill()
-        until(lambda: _answers(server))
+        until(lambda: _is_there(f"{server.url}/health"))
         assert server.ask("GET", f"/v1/sessions/{session}").status_code == 404
         assert "all sessions are lost" in server.log()
 
 
-def _answers(server: RunningServer) -> bool:
+def _is_there(url: str) -> bool:
     try:
-        return server.ask("GET", "/health").status_code == 200
+        return requests.get(url, timeout=10).status_code == 200
     except requests.ConnectionError:
         return False
 
@@ -392,7 +404,7 @@ def test_a_server_whose_line_nobody_reads_serves():
     os.close(reader)
     with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, env=environment) as process:
         os.close(writer)
-        until(lambda: not is_free(port))
+        until(lambda: _is_there(f"http://127.0.0.1:{port}/health"))
         assert listed(f"http://127.0.0.1:{port}/", "x") == 200
         process.terminate()
         _, told = process.communicate(timeout=30)

@@ -34,6 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--idle-timeout", metavar="SECONDS", type=float, help="so long an unused session is kept (300)")
     add("--drain", metavar="SECONDS", type=float, help="so long calls may take when it is told to stop (30)")
     add("--isolation", choices=("thread", "process"), help="whether each session has a process of its own")
+    add("--worker-memory", metavar="BYTES", type=int, help="so much memory such a process may take (4 GiB)")
+    add("--call-timeout", metavar="SECONDS", type=float, help="so long it may take for an answer (no limit)")
 
 
 def run(args: argparse.Namespace) -> int:

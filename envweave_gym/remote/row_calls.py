@@ -217,7 +217,8 @@ class RowCalls:
 
 
 def _acted(group: RowGroup, reply: Any) -> Outcome:
-    if "fault" not in reply.info and (reply.terminated.any() or reply.truncated.any()):
+    if group.shaky and "fault" not in reply.info and (reply.terminated.any() or reply.truncated.any()):
+        group.shaky = False
         group.faults.clear()
     group.last = kept(reply.observation)
     return Outcome(group, reply.observation, reply.info, reply)

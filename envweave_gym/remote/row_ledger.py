@@ -65,7 +65,7 @@ class RowLedger:
     def acted(self, waiting: Bools, over: Bools, infos: dict[str, Any]) -> None:
         """All rows have acted, but those that were waiting for their reset and have been reset."""
         self._turns += _ONE
-        if waiting.any():
+        if np.count_nonzero(waiting):
             self._drawn += waiting
             self._turns[waiting] = 0
         self._seq = self._last_events(infos).copy()

@@ -107,6 +107,8 @@ class RowGroup(ServedEnvironment):
     """Whether the session is there, with an episode in every row or one that has ended as usual."""
     broken: Fault | None = None
     """A loss that the next step has to tell."""
+    shaky = False
+    """Whether an episode was lost and none has come to its end since."""
     resumed = False
     """Whether the session is new, and some rows were not meant to be reset in it yet."""
     last: Any = None
@@ -133,6 +135,10 @@ class RowGroup(ServedEnvironment):
         """All rows are lost: leave the session, and count the fault or raise ``error``."""
         self.live = False
         return super().lost(error)
+
+    def _count(self, error: Exception) -> Fault:
+        self.shaky = True
+        return super()._count(error)
 
     def close(self) -> None:
         """Close the session."""

@@ -51,9 +51,13 @@ class RemoteSession:
         self._pid = os.getpid()
 
     def reset(self, seed: Any, options: Any, *, patience: float = 0.0) -> Any:
-        """Start an episode; a new session is created first."""
+        """Start an episode; a new session is created with it."""
         deadline = time.monotonic() + self._deadline + patience
-        self._make_sure(deadline)
+        if self._committed < 0:
+            frame = encode(Reset(1, seed, pack(options)))
+            reply = self._exchange(frame, 1, deadline, opening=self._create)
+            self._committed = 1
+            return reply
         return self._do(lambda number: Reset(number, seed, pack(options)), deadline)
 
     def step(self, action: Any) -> Any:
@@ -81,7 +85,7 @@ class RemoteSession:
         self._committed = number
         return reply
 
-    def _exchange(self, frame: bytes, number: int, deadline: float) -> Reply:
+    def _exchange(self, frame: bytes, number: int, deadline: float, opening: bytes = b"") -> Reply:
         """Send a frame until its reply is there: the server does it once, however often it comes.
 
         A reply may be lost without a word, so after a part of the time the frame is sent again over another
@@ -95,7 +99,7 @@ class RemoteSession:
             try:
                 if self._transport is None:
                     self._transport = self._connected(min(deadline, time.monotonic() + handshake))
-                reply = self._once(frame, number, min(deadline, time.monotonic() + patience))
+                reply = self._once(frame, number, min(deadline, time.monotonic() + patience), opening)
                 break
             except (ConnectionError, TimeoutError):
                 handshake *= 2
@@ -109,18 +113,28 @@ class RemoteSession:
         return reply
 
     def _refused(self, reply: Refused) -> None:
-        if reply.kind in _DONE and reply.number >= 0:
+        if reply.kind in _DONE and reply.number > 0:
             self._committed = reply.number
         raise_refused(reply, self.address.url)
 
-    def _once(self, frame: bytes, number: int, deadline: float) -> Reply:
+    def _once(self, frame: bytes, number: int, deadline: float, opening: bytes = b"") -> Reply:
+        """Send a frame and wait for its reply; ``opening`` goes before it, and its refusal is one of both."""
         transport = self._transport
         if transport is None:
             raise ConnectionError(f"{self.address.url} is not connected")
+        if opening:
+            transport.send(opening, deadline)
+            if not transport.pipelines:
+                reply = read_reply(transport.receive(deadline))
+                if isinstance(reply, Refused):
+                    return reply
         transport.send(frame, deadline)
         while True:
             reply = read_reply(transport.receive(deadline))
             if _answers(reply, number):
+                return reply
+            if opening and isinstance(reply, Refused) and reply.number == 0:
+                self._hang_up()  # the refusal of the second frame is still to come
                 return reply
 
     def _connected(self, deadline: float) -> Transport:

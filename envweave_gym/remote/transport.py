@@ -24,6 +24,9 @@ _SAYS_WHY = (401, 403, 404, 503)
 class Transport(Protocol):
     """Sends one frame and receives its reply, each before a deadline; losses are ``ConnectionError``."""
 
+    pipelines: bool
+    """Whether a frame may be sent before the reply to the last one has come."""
+
     def send(self, frame: bytes, deadline: float) -> None:
         """Send a frame."""
         ...
@@ -71,6 +74,8 @@ def _connected(url: str, timeout: float) -> BufferedSocket | None:
 
 class WebSocketTransport:
     """One WebSocket."""
+
+    pipelines = True
 
     def __init__(self, address: Address, session_id: str, deadline: float) -> None:
         self._url = address.url
@@ -127,6 +132,8 @@ class WebSocketTransport:
 
 class HttpTransport:
     """One request for each frame."""
+
+    pipelines = False
 
     def __init__(self, address: Address, session_id: str) -> None:
         import requests

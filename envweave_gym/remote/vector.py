@@ -225,7 +225,7 @@ class RemoteVectorEnv(_Checked):
         space = self._choices
         if space is not None:
             chosen = checked_choices(self.name, actions, self.num_envs, space, self.action_space)
-            return (chosen + space.start).astype(self._narrow)
+            return (chosen + space.start if space.start else chosen).astype(self._narrow)
         if isinstance(actions, Iterator):
             actions = tuple(actions)
         if len(self._groups) > 1 or not (self._groups[0].live and travels(actions)):

@@ -19,7 +19,7 @@ from envweave_gym.lazy_streams import LazyStreams
 from envweave_gym.stream import _BOUNDARY, Event, Stream
 from envweave_gym.vector import NativeStreams, Steps
 from envweave_gym.vector_calls import Bools
-from envweave_gym.wire.values import NATIVE, STREAMS, loads, pack, packs, unpack, unpacks
+from envweave_gym.wire.values import NATIVE, STREAMS, pack, packs, unpack, unpacks
 
 Opening = Callable[[int], Sequence[Event]]
 """Gives the events that the episode with this seed opens with."""
@@ -28,10 +28,11 @@ ROWS_APART = 100
 
 _encoder = Encoder()
 _streams = Decoder(tuple[bytes, bytes])
-_infos = Decoder(tuple[bytes, bytes, bytes, bytes, dict[str, Any] | None], ext_hook=unpack)
+_infos = Decoder(tuple[bytes, bytes, bytes | None, msgspec.Raw, dict[str, Any] | None], ext_hook=unpack)
 _rows = Decoder(list[msgspec.Raw])
 _one = Decoder(Stream | None)
 _plain = Decoder()
+_apart = Decoder(tuple[bytes, Any], ext_hook=unpack)
 
 
 # Streams that are there
@@ -78,7 +79,7 @@ def given_streams(streams: list[Stream | None]) -> LazyStreams:
 class PackedNativeStreams:
     """The arrays of a :class:`NativeStreams` as they came, read when one of its streams is looked at."""
 
-    def __init__(self, data: bytes, reset: Bools) -> None:
+    def __init__(self, data: msgspec.Raw, reset: Bools) -> None:
         self._data, self._reset = data, reset
         self._streams: NativeStreams | None = None
         self.opening: Opening = _unbound
@@ -115,34 +116,39 @@ def _unbound(seed: int) -> Sequence[Event]:
     raise NotAvailable(f"what the episode with seed {seed} opens with, its environment knows alone")
 
 
-def _pack_native(source: NativeStreams) -> bytes:
+_COLUMNS = {
+    "rewards": "f8",
+    "seq": "i8",
+    "turns": "i8",
+    "actions": "i8",
+    "terminated": "?",
+    "truncated": "?",
+}
+"""The arrays of a :class:`Steps`, and their dtypes."""
+
+
+def _told(source: NativeStreams) -> list[Any]:
     """The seeds, the options, and the arrays of a step one after the other."""
-    steps, rows, reset = source.steps, source.rows, source.reset
-    seeds = source.seeds[reset].tobytes() if reset.any() else b""
-    told = [seeds, source.options, b"" if rows is None else rows.tobytes()]
+    steps, rows = source.steps, source.rows
+    told = [source.seeds[source.reset].tobytes(), source.options, None if rows is None else rows.tobytes()]
     if steps is not None:
-        actions = steps.actions.astype(np.min_scalar_type(int(steps.actions.max())))
-        columns = (steps.rewards, steps.seq, steps.turns, steps.terminated, steps.truncated, actions)
-        told += [steps.start, actions.dtype.str, b"".join([column.tobytes() for column in columns])]
-    return _encoder.encode(told)
+        told += [steps.start, b"".join([getattr(steps, name).tobytes() for name in _COLUMNS])]
+    return told
 
 
-def _native(data: bytes, reset: Bools, opening: Opening) -> NativeStreams:
+def _native(data: msgspec.Raw, reset: Bools, opening: Opening) -> NativeStreams:
     drawn, options, given, *step = _plain.decode(data)
-    seeds, rows = np.zeros(len(reset), np.uint64), np.frombuffer(given, np.bool_) if given else None
+    seeds, rows = np.zeros(len(reset), np.uint64), None if given is None else np.frombuffer(given, np.bool_)
     seeds[reset] = np.frombuffer(drawn, np.uint64)
-    return NativeStreams(opening, reset, seeds, _steps(len(reset), *step), options=options, rows=rows)
+    steps = _steps(len(reset), *step) if step else None
+    return NativeStreams(opening, reset, seeds, steps, options=options, rows=rows)
 
 
-def _steps(size: int, start: int = 0, dtype: str = "", columns: bytes = b"") -> Steps | None:
-    if not columns:
-        return None
-    names = ("rewards", "seq", "turns", "terminated", "truncated", "actions")
-    kinds = ("f8", "i8", "i8", "?", "?", dtype)
+def _steps(size: int, start: int, columns: bytes) -> Steps:
     arrays: dict[str, NDArray[Any]] = {}
     place = 0
-    for name, kind in zip(names, kinds, strict=True):
-        arrays[name] = np.frombuffer(columns, kind, size, place)
+    for name, dtype in _COLUMNS.items():
+        arrays[name] = np.frombuffer(columns, dtype, size, place)
         place += arrays[name].nbytes
     return Steps(start=start, **arrays)
 
@@ -158,20 +164,25 @@ def _pack_infos(infos: NativeInfos) -> Any:
     streams, known = infos["stream"], infos["_stream"]
     if streams.built:
         return pack(dict(infos))
-    whole, rest = known.all(), None
+    some = None if np.count_nonzero(known) == len(known) else known.tobytes()
+    rest = None
     if len(infos) > len(_OWN):
         rest = {key: pack(value) for key, value in infos.items() if key not in _OWN}
-    columns = (infos["seq"].tobytes(), streams.untrainable.tobytes(), b"" if whole else known.tobytes())
-    return Ext(NATIVE, _encoder.encode((*columns, _pack_native(streams.source), rest)))
+    arrays = infos["seq"].tobytes(), streams.untrainable.tobytes(), some
+    return Ext(NATIVE, _encoder.encode((*arrays, _told(streams.source), rest)))
 
 
 def _unpack_infos(data: memoryview) -> dict[str, Any]:
-    seq, mask, some, packed, rest = _infos.decode(data)
+    seq, mask, some, told, rest = _infos.decode(data)
     untrainable = np.frombuffer(bytearray(mask), np.bool_)
-    known = np.frombuffer(bytearray(some), np.bool_) if some else np.ones_like(untrainable)
-    streams = LazyStreams(PackedNativeStreams(packed, untrainable), untrainable)
-    own = {"stream": streams, "_stream": known, "seq": np.frombuffer(bytearray(seq), np.int64)}
-    return own | {"_seq": known.copy()} | (rest or {})
+    known = np.ones_like(untrainable) if some is None else np.frombuffer(bytearray(some), np.bool_)
+    infos: dict[str, Any] = {
+        "stream": LazyStreams(PackedNativeStreams(told, untrainable), untrainable),
+        "_stream": known,
+        "seq": np.frombuffer(bytearray(seq), np.int64),
+        "_seq": known.copy(),
+    }
+    return infos if rest is None else infos | rest
 
 
 # Streams of other vectors
@@ -200,11 +211,12 @@ class RowsApart:
 
 
 def _pack_apart(value: RowsApart) -> Any:
-    return Ext(ROWS_APART, _encoder.encode([pack(value.rows), pack(value.batch)]))
+    return Ext(ROWS_APART, _encoder.encode((value.rows.tobytes(), pack(value.batch))))
 
 
 def _unpack_apart(data: memoryview) -> NDArray[np.object_]:
-    rows, batch = loads(bytes(data))
+    mask, batch = _apart.decode(data)
+    rows = np.frombuffer(mask, np.bool_)
     array = np.full(len(rows), None, object)
     for row, one in zip(rows.nonzero()[0].tolist(), batch, strict=True):
         array[row] = one
