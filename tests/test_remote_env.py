@@ -111,12 +111,12 @@ def test_render_and_parse_action_are_asked_there(url: str):
 
 
 def test_async_vectors_of_remote_environments_play_as_local_ones(url: str):
-    here = ew.make(LINE, num_envs=4, vectorization_mode="sync")
-    there = AsyncVectorEnv([lambda: gym.make(LINE, backend=url)] * 4)
+    here = ew.make(LINE, num_envs=8, vectorization_mode="sync")
+    there = AsyncVectorEnv([lambda: gym.make(LINE, backend=url)] * 8)
     for env in (here, there):
         env.reset(seed=3)
     for _ in range(30):
-        mine, theirs = here.step(np.ones(4, int)), there.step(np.ones(4, int))
+        mine, theirs = here.step(np.ones(8, int)), there.step(np.ones(8, int))
         assert data_equivalence(mine[:4], theirs[:4])
         assert list(mine[4]["stream"]) == list(theirs[4]["stream"])
     there.close()
