@@ -23,7 +23,8 @@ import websocket
 
 import envweave_gym
 from benchmarks.rounds import interleave, show
-from envweave_gym.wire.messages import Step, encode
+from envweave_gym.remote.address import Address
+from envweave_gym.wire.messages import Create, Reset, Step, encode
 from envweave_gym.wire.values import pack
 
 ROUNDS = 7
@@ -276,6 +277,29 @@ def sessions_table(url: str, pid: int, other: Peer | None) -> None:
     show("Remote sessions: made and reset a second, and the server's memory for each of 1,000", rows)
 
 
+def sleepers_table() -> None:
+    """How long a step of 1,000 sessions takes that each sleep for a second."""
+    from envweave_gym.remote.rows import RowSession, at_once
+
+    count, sleeper = 1000, "benchmarks.sleeper:Sleeper"
+    with our_server("--max-sessions", "2048", sleeper) as (url, _):
+        create = Create("Sleeper", "gym", {})
+        sessions = [RowSession(Address.of("Sleeper", url), create, 60.0) for _ in range(count)]
+        at_once(sessions, [None] * count)
+        at_once(sessions, [lambda number: Reset(number, 0)] * count)
+        taken = [timed(lambda: at_once(sessions, [lambda n: Step(n, 0)] * count), 1)[0] for _ in range(3)]
+        for session in sessions:
+            session.close()
+    rows = [
+        {
+            "sessions": count,
+            "each sleeps, s": 1.0,
+            "all have answered after, s": statistics.median(taken) / 1e6,
+        }
+    ]
+    show("Remote sleepers: 1,000 sessions whose step sleeps a second, stepped together", rows)
+
+
 def isolation_table() -> None:
     with our_server() as (shared, _), our_server("--isolation", "process") as (apart, pid):
         medians = interleave(
@@ -293,6 +317,7 @@ def main() -> None:
         steps_table(url, other, flask, raw)
         vectors_table(url, other)
         sessions_table(url, pid, other)
+    sleepers_table()
     isolation_table()
 
 
