@@ -124,6 +124,7 @@ def _own_parser(env: Any) -> Callable[[str, str | None], Any] | None:
 
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,20})\s*")
+_FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 _MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
 
@@ -155,7 +156,21 @@ def _spelled(space: Space[Any], text: str) -> Any:
     if isinstance(space, Discrete):
         match = _INTEGER.fullmatch(text)
         return _shaped(space, int(match[1]) if match else text)
-    return _shaped(space, json.loads(text, parse_float=_finite, parse_constant=_finite))
+    fenced = _FENCED.fullmatch(text)
+    value = json.loads(
+        fenced[1] if fenced else text,
+        parse_float=_finite,
+        parse_constant=_finite,
+        object_pairs_hook=_unambiguous,
+    )
+    return _shaped(space, value)
+
+
+def _unambiguous(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("a member is given twice")
+    return found
 
 
 def _finite(text: str) -> float:

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import CustomSpaceError
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import iterate
 
 from envweave_gym.actions import REFUSED, admission
@@ -22,6 +23,8 @@ from envweave_gym.arguments import call
 from envweave_gym.faults import InvalidAction, NotAvailable, ResetNeeded, shown
 from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
 
+_AGAIN = "close() this vector and make another"
+_LAST_BREATH = 0.2
 _NO_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
@@ -90,6 +93,9 @@ class _Checked(VectorEnv[Any, Any, Any]):
     def _step_done(self, terminated: Bools, truncated: Bools) -> None:
         self._over = terminated | truncated
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_admit"}
+
     @contextmanager
     def _moving(self) -> Generator[None]:
         """While rows move: what stops them halfway leaves them nowhere, so that only a reset goes on."""
@@ -155,11 +161,33 @@ class AsyncVector(_Checked, AsyncVectorEnv):
         self._step_done(result[2], result[3])
         return result
 
+    @contextmanager
+    def _moving(self) -> Generator[None]:
+        try:
+            with super()._moving():
+                yield
+        except (EOFError, ConnectionError) as error:
+            raise NotAvailable(f"{self.name}: {self._told_of_the_dead()}; {_AGAIN}") from error
+
+    def _told_of_the_dead(self) -> str:
+        for process in self.processes:
+            process.join(_LAST_BREATH)
+        dead = {row: one.exitcode for row, one in enumerate(self.processes) if one.exitcode is not None}
+        return f"the processes of rows {list(dead)} died with exit codes {list(dead.values())}"
+
     def _check_alive(self) -> None:
         pipes: list[Any] = self.parent_pipes
         gone = [row for row, pipe in enumerate(pipes) if pipe is None]
         if gone:
+            what = f"the processes of rows {gone} ended with an error of their environments"
             raise NotAvailable(
-                f"{self.name}: the processes of rows {gone} ended with an error of their environments; "
-                "close() this vector and make another, with on_fault='truncate' if it is to survive them"
+                f"{self.name}: {what}; {_AGAIN}, with on_fault='truncate' if it is to survive them"
             )
+        if self._cut_short:
+            raise NotAvailable(f"{self.name}: {self._cut_short} came while its processes moved; {_AGAIN}")
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End the processes, without waiting for what was cut short."""
+        if self._cut_short:
+            self._state, terminate = AsyncState.DEFAULT, True
+        super().close_extras(timeout, terminate)

@@ -103,6 +103,11 @@ class FreshSeed(Walk):
         return super().reset(seed=secrets.randbits(31) if seed is None else seed)
 
 
+class TakesZeroForNone(Walk):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed or None)
+
+
 class SeedsAgain(Walk):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return super().reset(seed=seed or 0)

@@ -135,3 +135,12 @@ def test_the_spec_of_an_id_makes_it_again() -> None:
     assert isinstance(envweave_gym.make(LINE, autoreset=True), Autoreset)
     by_hand = Autoreset(gym.make("CartPole-v1"))
     assert [wrapper.name for wrapper in by_hand.spec.additional_wrappers] == ["Autoreset"]
+
+
+def test_the_step_that_resets_refuses_what_is_no_action_too() -> None:
+    env = envweave_gym.make("envweave/LineWorld-v0", autoreset=True, max_steps=1)
+    env.reset(seed=0)
+    env.step(1)
+    with pytest.raises(InvalidAction, match="envweave/LineWorld-v0: action 99 is not in"):
+        env.step(99)
+    assert env.step(1)[1] == 0.0

@@ -121,6 +121,7 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("same_seed_same_trace", lambda: local(broken_games.SystemRandomness), "two instances differ"),
     ("different_seeds_differ", lambda: local(broken.IgnoresSeed), "play the same episode"),
     ("different_seeds_differ", lambda: local(broken.SaysItIgnoresSeed), 'take metadata["ignores_seed"] out'),
+    ("same_seed_same_trace", lambda: local(broken.TakesZeroForNone), "differ on seed 0"),
     ("unseeded_resets", lambda: local(broken.FreshSeed), "is not reproducible"),
     ("unseeded_resets", lambda: local(broken.SeedsAgain), "play the same episode"),
     ("global_rngs_untouched", lambda: local(broken.DrawsNumpyGlobally), "step() draws from or seeds"),

@@ -290,3 +290,10 @@ def test_every_action_can_be_spelled(seed: int) -> None:
         plain = space if isinstance(space, Text) and not isinstance(space, Json) else None
         reply = action if plain is not None else json.dumps(action, default=lambda item: item.tolist())
         assert same(read_action(space, reply), action)
+
+
+def test_json_in_a_fence_is_read_and_a_member_given_twice_is_refused() -> None:
+    env = gym.make("envweave/Counter-v0")
+    assert parse_action(env, '```json\n{"delta": 3}\n```') == {"delta": 3}
+    with pytest.raises(ValueError, match="given twice"):
+        parse_action(env, '{"delta": 1, "delta": 2}')

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -212,3 +216,56 @@ def test_the_spec_of_such_a_vector_makes_it_again(how: str) -> None:
     assert gym.spec(CODEFIX).kwargs == {}
     env.close()
     again.close()
+
+
+class Slow(FailsOn):
+    """Takes a second for a 1, and its process with it for a 2."""
+
+    def step(self, action: int) -> Any:
+        if action == 1:
+            time.sleep(1.0)
+        if action == 2:
+            os._exit(7)
+        return 0, 0.0, False, False, {}
+
+
+class TestAVectorOfProcesses:
+    @pytest.mark.filterwarnings("ignore:.*WARN:UserWarning")
+    def test_that_was_interrupted_says_so_and_closes(self) -> None:
+        def interrupt(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        ew.register("local://slow", factory=Slow)
+        env = ew.make("local://slow", num_envs=2, vectorization_mode="async")
+        env.reset(seed=0)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            env.step([0, 1])
+        signal.signal(signal.SIGALRM, before)
+        for call in (env.reset, lambda: env.step([0, 0])):
+            with pytest.raises(
+                ew.NotAvailable, match="KeyboardInterrupt came while its processes moved; close"
+            ):
+                call()
+        env.close()
+
+    def test_one_of_which_dies_says_which_and_closes(self) -> None:
+        ew.register("local://slow", factory=Slow)
+        env = ew.make("local://slow", num_envs=2, vectorization_mode="async", on_fault="truncate")
+        env.reset(seed=0)
+        with pytest.raises(
+            ew.NotAvailable, match=r"local://slow: the processes of rows \[1\] died with exit codes"
+        ):
+            env.step([0, 2])
+        with pytest.raises(ew.NotAvailable, match="make another"):
+            env.reset()
+        env.close()
+
+
+def test_a_vector_in_turn_can_be_pickled_in_mid_episode() -> None:
+    env = ew.make(COUNTER, num_envs=2)
+    env.reset(seed=0)
+    env.step(deltas(1, 1))
+    again = pickle.loads(pickle.dumps(env))
+    np.testing.assert_equal(again.step(deltas(1, 2))[0], env.step(deltas(1, 2))[0])

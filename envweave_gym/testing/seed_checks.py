@@ -31,6 +31,8 @@ def check_same_seed_same_trace(subject: Subject) -> None:
     subject.needs_determinism()
     for form in subject.forms():
         with form.open() as first, form.open() as second, form.open() as third:
+            what = f"{form.label}: two instances differ on seed 0"
+            expect_same(first.play(0, MOVES), second.play(0, MOVES), what, f"0 is a seed; {USE_NP_RANDOM}")
             trace = first.play(SEED, MOVES)
             advice = USE_NP_RANDOM + "; keep clocks, ids and counters of the process out of infos"
             what = f"{form.label}: two instances differ on one seed"

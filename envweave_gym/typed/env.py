@@ -59,7 +59,8 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         self.action_space = space_of(self.action_model)
         self.observation_space = copy.deepcopy(self._observations.space)
         drawn = ["ansi"] if hasattr(self.core, "render") else []
-        self.metadata = {"render_modes": drawn, **getattr(self.core, "metadata", {})}
+        deaf = {} if self._takes("options") else {"reset_options": ()}
+        self.metadata = {"render_modes": drawn, **deaf, **getattr(self.core, "metadata", {})}
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             modes = ", ".join(self.metadata["render_modes"]) or "none"
             raise InvalidArgument(
@@ -76,17 +77,20 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode."""
         super().reset(seed=seed)
-        takes = inspect.signature(self.core.reset).parameters
         given: dict[str, Any] = {}
-        if "seed" in takes:
+        if self._takes("seed"):
             given["seed"] = int(self.np_random.integers(2**31) if seed is None else seed)
-        if "options" in takes:
+        if self._takes("options"):
             given["options"] = options
         if any("np_random" in inspect.get_annotations(kind) for kind in type(self.core).__mro__):
             self.core.np_random = self.np_random
         result = self.core.reset(**given)
         observation, info = result if isinstance(result, tuple) else (result, {})
         return self._observations.member(observation), dict(info)
+
+    def _takes(self, argument: str) -> bool:
+        """Whether the author's ``reset`` names this argument."""
+        return argument in inspect.signature(self.core.reset).parameters
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Act once."""

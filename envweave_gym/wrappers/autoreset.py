@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from envweave_gym.faults import InvalidAction, shown
 from envweave_gym.protocols import state_of
 
 
@@ -15,6 +16,13 @@ class Autoreset(gym.wrappers.Autoreset):
     The stream of that step opens with ``episode_start``, as in Gymnasium's next-step vector mode, and
     :func:`envweave_gym.trainable` is False for it.
     """
+
+    def step(self, action: Any) -> Any:
+        """Act, or reset after the end; what is no action is refused there too."""
+        if self.autoreset and not self.action_space.contains(action):
+            name = getattr(self.env, "name", None) or type(self.env.unwrapped).__name__
+            raise InvalidAction(f"{name}: action {shown(action)} is not in {self.action_space}")
+        return super().step(action)
 
     def state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
