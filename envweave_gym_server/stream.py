@@ -21,10 +21,12 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import ProtocolError, generate_accept_token
 
+from envweave_gym.wire.framing import WHOLE_BINARY, head_of, masked, place_of
 from envweave_gym_server.errors import BadRequest
 
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
+_LINGER = 1.0
 _SWITCHING = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
 )
@@ -60,6 +62,7 @@ class Connection:
         self._protocol = Protocol(ConnectionType.SERVER)
         self._largest, self._size = largest, 0
         self._parts: list[bytes] = []
+        self._buffer = bytearray()
         self._ready: deque[bytes] = deque()
         self._open = True
         self._upgrade(environ)
@@ -94,18 +97,43 @@ class Connection:
             if not data:
                 self._open = False
                 return
-            self._protocol.receive_data(data)
-            for event in self._protocol.events():
-                self._handle(event)
+            self._buffer += data
+            while self._open and (place := place_of(self._buffer)) is not None:
+                start, end = place
+                if end - start > self._largest:
+                    self._refuse_size()
+                elif end > len(self._buffer):
+                    return
+                else:
+                    self._take(start, end)
         except (OSError, ProtocolError):
             self._open = False
+
+    def _take(self, start: int, end: int) -> None:
+        """The first frame in the buffer, whose payload is at ``start`` to ``end``."""
+        buffer, self._buffer = self._buffer, self._buffer[end:]
+        if buffer[0] == WHOLE_BINARY and buffer[1] & 0x80 and not self._parts:
+            self._ready.append(masked(bytes(buffer[start - 4 : start]), buffer[start:end]))
+            return
+        self._protocol.receive_data(bytes(buffer[:end]))
+        for event in self._protocol.events():
+            self._handle(event)
+
+    def _refuse_size(self) -> None:
+        """Say so, and read on for a moment: who is still sending would not hear it otherwise."""
+        self.close(CloseReason.MESSAGE_TOO_BIG, f"a frame holds at most {self._largest} bytes")
+        self.wake(socket.SHUT_WR)
+        self.socket.settimeout(_LINGER)
+        until = time.monotonic() + _LINGER
+        while time.monotonic() < until and self.socket.recv(_CHUNK):
+            pass
 
     def _handle(self, event: Any) -> None:
         if isinstance(event, BytesMessage | TextMessage):
             part = event.data if isinstance(event, BytesMessage) else event.data.encode()
             self._size += len(part)
             if self._size > self._largest:
-                self.close(CloseReason.MESSAGE_TOO_BIG, f"a frame holds at most {self._largest} bytes")
+                self._refuse_size()
                 return
             self._parts.append(bytes(part))
             if event.message_finished:
@@ -119,7 +147,11 @@ class Connection:
 
     def send(self, frame: bytes) -> None:
         """Send one frame; a client that has left is noticed by :meth:`receive`."""
-        self._send(BytesMessage(frame))
+        with self._sending:
+            try:
+                self.socket.sendall(head_of(len(frame), masked=False) + frame)
+            except OSError:
+                self._open = False
 
     def _send(self, event: Any) -> None:
         with self._sending:

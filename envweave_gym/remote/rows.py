@@ -10,7 +10,7 @@ from typing import Any
 
 from envweave_gym.faults import REFUSALS, EnvweaveError, Fault, FaultStorm, ResetNeeded
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
-from envweave_gym.remote.session import RemoteSession, _answers
+from envweave_gym.remote.session import HANDSHAKE, RemoteSession, _answers
 from envweave_gym.wire.messages import Refused, Reply, Reset, Step, encode, read_reply
 from envweave_gym.wire.values import pack
 
@@ -44,7 +44,7 @@ class RowSession(RemoteSession):
             return
         try:
             if self._transport is None:
-                self._transport = self._connected(now + (deadline - now) / _ATTEMPTS)
+                self._transport = self._connected(min(deadline, now + HANDSHAKE))
             self._transport.send(frame, deadline)
             self._sent = True
         except (OSError, EnvweaveError):

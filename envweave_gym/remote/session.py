@@ -32,7 +32,7 @@ _DONE = ("EnvironmentCrashed", "FaultStorm")
 
 _CLOSE_DEADLINE = 5.0
 _ATTEMPTS = 4
-_HANDSHAKE = 0.5
+HANDSHAKE = 0.5
 """So many seconds the first handshake may take, and each further one twice as many: a server that has just
 died may leave its connections to the next one unanswered."""
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class RemoteSession:
         if os.getpid() != self._pid:
             self._transport = None
             raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
-        pause, handshake, patience = 0.0, _HANDSHAKE, (deadline - time.monotonic()) / _ATTEMPTS
+        pause, handshake, patience = 0.0, HANDSHAKE, (deadline - time.monotonic()) / _ATTEMPTS
         while True:
             try:
                 if self._transport is None:
@@ -106,6 +106,9 @@ class RemoteSession:
                 self._hang_up()
                 if time.monotonic() + pause > deadline:
                     raise
+            except BaseException:
+                self._hang_up()  # a reply that is still to come must not be taken for that to another call
+                raise
             time.sleep(pause)
             pause = min(1.5 * pause + 0.002, 1.0)
         if isinstance(reply, Refused):

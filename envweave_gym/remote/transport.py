@@ -13,6 +13,7 @@ import websocket
 
 from envweave_gym.remote.address import FRAMES, Address
 from envweave_gym.remote.errors import raise_refused
+from envweave_gym.wire.framing import WHOLE_BINARY, head_of, masked, place_of
 from envweave_gym.wire.messages import Refused
 
 _OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
@@ -57,6 +58,32 @@ class BufferedSocket(socket.socket):
         self._next = min(end, len(self._ahead))
         return self._ahead if start == 0 and end >= len(self._ahead) else self._ahead[start:end]
 
+    def whole_binary(self) -> bytes | None:
+        """The payload of the next frame, where that is a whole binary one; else nothing is read."""
+        while (place := place_of(self._ahead, self._next)) is None:
+            self._read_on(_CHUNK)
+        start, end = place
+        if self._ahead[self._next] != WHOLE_BINARY or self._ahead[self._next + 1] & 0x80:
+            return None
+        if end > len(self._ahead):
+            start, end = start - self._next, end - self._next
+            self._read_on(end)
+        self._next = end
+        return self._ahead[start:end]
+
+    def _read_on(self, size: int) -> None:
+        """Read more behind what is there: up to ``size`` bytes of it, or at least some."""
+        parts, have = [self._ahead[self._next :]], len(self._ahead) - self._next
+        while True:
+            data = super().recv(max(size - have, _CHUNK))
+            if not data:
+                raise ConnectionError("the server has hung up")
+            parts.append(data)
+            have += len(data)
+            if have >= size or size == _CHUNK:
+                break
+        self._ahead, self._next = b"".join(parts), 0
+
 
 def _connected(url: str, timeout: float) -> BufferedSocket | None:
     """A socket to ``url``; none where it takes TLS or a proxy, which websocket-client knows about."""
@@ -86,9 +113,10 @@ class WebSocketTransport:
         headers = [f"{name}: {value}" for name, value in address.headers().items()]
         url = f"{address.websocket}/v1/sessions/{session_id}/stream"
         try:
+            self._plain = _connected(url, _left(deadline, self._url))
             self._socket.connect(
                 url,
-                socket=_connected(url, _left(deadline, self._url)),
+                socket=self._plain,
                 header=headers,
                 suppress_origin=True,
                 redirect_limit=0,
@@ -110,7 +138,11 @@ class WebSocketTransport:
         """Send a frame."""
         self._socket.settimeout(_left(deadline, self._url))
         try:
-            self._socket.send_binary(frame)
+            if self._plain is None:
+                self._socket.send_binary(frame)
+            else:
+                key = os.urandom(4)
+                self._plain.sendall(head_of(len(frame), masked=True) + key + masked(key, frame))
         except (websocket.WebSocketException, OSError) as error:
             raise _lost(self._url, error) from None
 
@@ -118,7 +150,9 @@ class WebSocketTransport:
         """The next frame of the server; pings are answered in between."""
         self._socket.settimeout(_left(deadline, self._url))
         try:
-            frame = self._socket.recv()
+            frame = None if self._plain is None else self._plain.whole_binary()
+            if frame is None:
+                frame = self._socket.recv()
         except (websocket.WebSocketException, OSError) as error:
             raise _lost(self._url, error) from None
         if not isinstance(frame, bytes) or not frame:

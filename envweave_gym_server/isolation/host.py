@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -189,8 +190,10 @@ class ProcessHost:
         return reply, done
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
-        """The frame that answers a question."""
+        """The frame that answers a question; as it changes nothing, a second worker may be asked."""
         try:
+            with suppress(EnvironmentCrashed):
+                return self._call(self._alive(), frame)[0]
             return self._call(self._alive(), frame)[0]
         except (EnvweaveError, TimeoutError) as error:
             return encode(Refused(message.number, "EnvironmentCrashed", str(error)))

@@ -1,0 +1,47 @@
+"""The frames of a WebSocket that carry our messages: whole and binary, read and written without a library.
+
+A protocol library spends more on such a frame than a small environment on a step. So both sides look at the
+head of a frame: one that is whole and binary they take themselves, every other kind (pings, fragments,
+closing) goes to the library as it came.
+"""
+
+from __future__ import annotations
+
+import struct
+
+WHOLE_BINARY = 0x82
+"""The first byte of a frame that is a binary message of its own."""
+
+
+def head_of(size: int, *, masked: bool) -> bytes:
+    """The head of a whole binary frame with so many bytes of payload, without its mask."""
+    bit = 0x80 if masked else 0
+    if size < 126:
+        return bytes((WHOLE_BINARY, bit | size))
+    if size < 1 << 16:
+        return struct.pack("!BBH", WHOLE_BINARY, bit | 126, size)
+    return struct.pack("!BBQ", WHOLE_BINARY, bit | 127, size)
+
+
+def place_of(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int] | None:
+    """Where the payload of the frame at ``at`` begins and ends; ``None`` where its head is not whole yet.
+
+    The mask, where there is one, is the four bytes before the payload.
+    """
+    have = len(data) - at
+    if have < 2:
+        return None
+    short, start = data[at + 1] & 0x7F, at + 2
+    wide = {126: 2, 127: 8}.get(short, 0)
+    start += wide + (4 if data[at + 1] & 0x80 else 0)
+    if len(data) < start:
+        return None
+    size = int.from_bytes(data[at + 2 : at + 2 + wide], "big") if wide else short
+    return start, start + size
+
+
+def masked(key: bytes, payload: bytes | bytearray | memoryview) -> bytes:
+    """``payload`` with the mask put on, or taken off."""
+    size = len(payload)
+    mask = (key * (size // 4 + 1))[:size]
+    return (int.from_bytes(payload, "little") ^ int.from_bytes(mask, "little")).to_bytes(size, "little")
