@@ -129,27 +129,35 @@ def unpack(code: int, data: memoryview) -> Any:
 
 
 def _read_array(data: memoryview) -> NDArray[Any]:
-    dtype, shape, start = _read_header(data)
-    if math.prod(shape) * dtype.itemsize != len(data) - start:
+    dtype, shape, start, size = _read_header(data)
+    if size != len(data) - start:
         raise ValueError(f"{len(data) - start} bytes are no {dtype} array of shape {shape}")
     return np.frombuffer(bytearray(data[start:]), dtype).reshape(shape)
 
 
+_Header = tuple[np.dtype[Any], tuple[int, ...], int, int]
 _dtypes: dict[bytes, np.dtype[Any]] = {}
+_read_before: dict[bytes, _Header] = {}
 
 
-def _read_header(data: memoryview) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+def _read_header(data: memoryview) -> _Header:
+    """The dtype, the shape, where the bytes of the array begin, and how many there must be."""
     if len(data) < 2:
         raise ValueError("an array without a dtype")
     length, ndim = data[0], data[1]
     start = 2 + length + 4 * ndim
     if len(data) < start:
         raise ValueError("an array without its shape")
-    name = bytes(data[2 : 2 + length])
-    dtype = _dtypes.get(name)
-    if dtype is None:
-        dtype = _read_dtype(name)
-    return dtype, struct.unpack_from(f"<{ndim}I", data, 2 + length), start
+    header = bytes(data[:start])
+    known = _read_before.get(header)
+    if known is None:
+        name = header[2 : 2 + length]
+        dtype = _dtypes.get(name) or _read_dtype(name)
+        shape = struct.unpack_from(f"<{ndim}I", header, 2 + length)
+        known = dtype, shape, start, math.prod(shape) * dtype.itemsize
+        if len(_read_before) < 1000:
+            _read_before[header] = known
+    return known
 
 
 def _read_dtype(name: bytes) -> np.dtype[Any]:
