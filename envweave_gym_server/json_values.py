@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from envweave_gym.arrays import as_array
 from envweave_gym.faults import InvalidAction, shown
 from envweave_gym.stream import jsonable
+from envweave_gym.wire.values import dtype_of
 
 Arrays = Literal["lists", "base64"]
 """How arrays are written."""
@@ -127,7 +128,7 @@ def _array(value: Any) -> Any:
         return value
     if value.keys() != _KEYS:
         raise ValueError("an array is a list, or an object with dtype, shape and base64")
-    dtype, shape = np.dtype(value["dtype"]), [_integer(one) for one in _items(value["shape"])]
+    dtype, shape = dtype_of(str(value["dtype"])), [_integer(one) for one in _items(value["shape"])]
     try:
         data = base64.b64decode(value["base64"], validate=True)
     except binascii.Error as error:

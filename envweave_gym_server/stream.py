@@ -27,6 +27,8 @@ from envweave_gym_server.errors import BadRequest
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
 _LINGER = 1.0
+_MOST_WAITING = 64
+"""So many frames of a client are read while its step still runs."""
 _SWITCHING = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
 )
@@ -83,10 +85,12 @@ class Connection:
         return self._ready.popleft() if self._ready else None
 
     def answer_pings(self) -> None:
-        """Read what has come, without waiting; whole frames are kept for :meth:`receive`."""
+        """Read some of what has come, without waiting; whole frames are kept for :meth:`receive`."""
         if self._reading.acquire(blocking=False):
             try:
-                while self._open and select.select([self.socket], [], [], 0)[0]:
+                poller = select.poll()
+                poller.register(self.socket, select.POLLIN)
+                if self._open and len(self._ready) < _MOST_WAITING and poller.poll(0):
                     self._read()
             finally:
                 self._reading.release()
@@ -210,7 +214,8 @@ class Watch:
             for connection in connections:
                 since = connection.stepping_since
                 if since is not None and now - since > SLOW:
-                    connection.answer_pings()
+                    with suppress(OSError, ValueError):  # its own thread has closed it meanwhile
+                        connection.answer_pings()
 
     def stop(self) -> None:
         """End every connection that waits for its client; one whose step runs ends after its reply."""

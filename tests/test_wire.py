@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import Any
 
 import gymnasium as gym
@@ -38,6 +39,9 @@ DTYPES = [
     *("float16", "float32", "float64", "complex64", "complex128", "<U3", "S4", "datetime64[s]", ">f4"),
 ]
 
+HOSTILE = [b"M8[ns/0]", b"m8[s/0]", b"V8", b"O", b"f4,f4", b"(2,)f4", b"S99999999999", b"{}", b"\xff\xfe"]
+"""Names of dtypes that are not given to NumPy: some of them end the process."""
+
 SPACES = [
     Box(0, 255, (84, 84, 3), np.uint8),
     Box(-np.inf, np.inf, (), np.float64),
@@ -58,6 +62,7 @@ SPACES = [
     ew.Chat(99),
     Dict({"b": Discrete(2), "a": Dict({"c": Box(0, 1, (2,))})}),
     Dict({1: Discrete(2), "a": Discrete(3)}),
+    Dict(OrderedDict([("z", Discrete(2)), ("a", Discrete(3))])),
     Tuple((Discrete(2), Text(3))),
     Sequence(Discrete(3)),
     Sequence(Box(0, 1, (2,)), stack=True),
@@ -140,6 +145,11 @@ def test_streams_faults_and_object_arrays_arrive():
     assert list(loads(dumps(infos["stream"]))) == list(infos["stream"])
 
 
+def test_keys_of_any_kind_and_huge_ints_arrive():
+    value = {("a", 1): 2, np.int64(3): 4, "x": 1 << 30_000, None: -(1 << 70)}
+    assert same(loads(dumps(value)), value)
+
+
 def test_what_has_no_form_of_its_own_arrives_as_its_repr():
     assert loads(dumps({"a": {1}, "b": object})) == {"a": "{1}", "b": "<class 'object'>"}
 
@@ -152,6 +162,7 @@ def test_spaces_arrive_equal_and_draw_the_same(space: Any):
     arrived = space_from_data(loads(dumps(space_to_data(space))))
     assert arrived == space
     assert type(arrived) is type(space)
+    assert not isinstance(space, Dict) or list(arrived.spaces) == list(space.spaces)
     for one in (space, arrived):
         one.seed(7)
     for _ in range(3):
@@ -219,6 +230,7 @@ def frames() -> list[bytes]:
         encode(Step(1, array)),
         encode(Step(1, msgspec.msgpack.Ext(1, b"\x02\x00|O"))),
         encode(Step(1, msgspec.msgpack.Ext(99, b""))),
+        *(encode(Step(1, msgspec.msgpack.Ext(1, bytes((len(name), 0)) + name))) for name in HOSTILE),
         encode(Step(1, msgspec.msgpack.Ext(7, b"zz"))),
         b"\x93\xa4step\x01" + b"\x91" * 100_000,
     ]

@@ -10,8 +10,8 @@ from typing import Any
 
 from envweave_gym.faults import REFUSALS, EnvweaveError, Fault, FaultStorm, ResetNeeded
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
-from envweave_gym.remote.session import HANDSHAKE, RemoteSession, _answers
-from envweave_gym.wire.messages import Refused, Reply, Reset, Step, encode, read_reply
+from envweave_gym.remote.session import HANDSHAKE, RemoteSession, _answers, reply_of
+from envweave_gym.wire.messages import Refused, Reply, Reset, Step, encode
 from envweave_gym.wire.values import pack
 
 _GRACE = 0.5
@@ -66,7 +66,7 @@ class RowSession(RemoteSession):
         until = now + max((deadline - now) / _ATTEMPTS, _GRACE)
         try:
             while self._transport is not None:
-                reply = read_reply(self._transport.receive(until))
+                reply = reply_of(self._transport.receive(until), self.address.url)
                 if _answers(reply, number):
                     return reply
         except (ConnectionError, TimeoutError):

@@ -128,12 +128,12 @@ class RemoteSession:
         if opening:
             transport.send(opening, deadline)
             if not transport.pipelines:
-                reply = read_reply(transport.receive(deadline))
+                reply = reply_of(transport.receive(deadline), self.address.url)
                 if isinstance(reply, Refused):
                     return reply
         transport.send(frame, deadline)
         while True:
-            reply = read_reply(transport.receive(deadline))
+            reply = reply_of(transport.receive(deadline), self.address.url)
             if _answers(reply, number):
                 return reply
             if opening and isinstance(reply, Refused) and reply.number == 0:
@@ -171,6 +171,14 @@ class RemoteSession:
 
     def __del__(self) -> None:
         self._hang_up()
+
+
+def reply_of(frame: bytes, url: str) -> Reply:
+    """The reply in a frame; what is none has come from something else on the way, and counts as lost."""
+    try:
+        return read_reply(frame)
+    except (ValueError, RecursionError) as error:
+        raise ConnectionError(f"{url}: what came back is no reply of a server: {error}") from None
 
 
 def _answers(reply: Reply, number: int) -> bool:

@@ -61,7 +61,7 @@ class BufferedSocket(socket.socket):
     def whole_binary(self) -> bytes | None:
         """The payload of the next frame, where that is a whole binary one; else nothing is read."""
         while (place := place_of(self._ahead, self._next)) is None:
-            self._read_on(_CHUNK)
+            self._read_on(len(self._ahead) - self._next + 1)
         start, end = place
         if self._ahead[self._next] != WHOLE_BINARY or self._ahead[self._next + 1] & 0x80:
             return None
@@ -72,16 +72,14 @@ class BufferedSocket(socket.socket):
         return self._ahead[start:end]
 
     def _read_on(self, size: int) -> None:
-        """Read more behind what is there: up to ``size`` bytes of it, or at least some."""
+        """Read more behind what is there, until there are ``size`` bytes of it."""
         parts, have = [self._ahead[self._next :]], len(self._ahead) - self._next
-        while True:
+        while have < size:
             data = super().recv(max(size - have, _CHUNK))
             if not data:
                 raise ConnectionError("the server has hung up")
             parts.append(data)
             have += len(data)
-            if have >= size or size == _CHUNK:
-                break
         self._ahead, self._next = b"".join(parts), 0
 
 

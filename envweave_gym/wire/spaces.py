@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from gymnasium.spaces import (
 
 from envweave_gym.faults import NotAvailable, shown
 from envweave_gym.spaces import UNBOUNDED, Chat, Json, Unicode
+from envweave_gym.wire.values import dtype_of
 
 Data = dict[str, Any]
 
@@ -58,11 +60,11 @@ def _box(space: Box[Any]) -> Data:
 
 
 def _read_box(data: Data) -> Box[Any]:
-    return Box(data["low"], data["high"], tuple(data["shape"]), np.dtype(data["dtype"]))
+    return Box(data["low"], data["high"], tuple(data["shape"]), dtype_of(data["dtype"]))
 
 
 def _read_discrete(data: Data) -> Discrete:
-    dtype = np.dtype(data["dtype"])
+    dtype = dtype_of(data["dtype"])
     if dtype == np.int64:
         return Discrete(data["n"], start=data["start"])
     return Discrete(data["n"], start=data["start"], dtype=dtype)
@@ -107,13 +109,13 @@ _TO_DATA: dict[type, Callable[[Any], Data]] = {
 _FROM_DATA: dict[type, Callable[[Data], Space[Any]]] = {
     Box: _read_box,
     Discrete: _read_discrete,
-    MultiDiscrete: lambda d: MultiDiscrete(d["nvec"], dtype=np.dtype(d["dtype"]), start=d["start"]),
+    MultiDiscrete: lambda d: MultiDiscrete(d["nvec"], dtype=dtype_of(d["dtype"]), start=d["start"]),
     MultiBinary: lambda d: MultiBinary(d["n"]),
     Chat: lambda d: Chat(d["max_length"]),
     Json: lambda d: Json(d["max_length"]),
     Unicode: lambda d: Unicode(d["max_length"], min_length=d["min_length"]),
     Text: lambda d: Text(d["max_length"], min_length=d["min_length"], charset=d["charset"]),
-    Dict: lambda d: Dict(dict(zip(d["names"], _outer(d["spaces"]), strict=True))),
+    Dict: lambda d: Dict(OrderedDict(zip(d["names"], _outer(d["spaces"]), strict=True))),
     Tuple: lambda d: Tuple(_outer(d["spaces"])),
     OneOf: lambda d: OneOf(_outer(d["spaces"])),
     Sequence: lambda d: Sequence(space_from_data(d["space"]), stack=d["stack"]),

@@ -7,6 +7,7 @@ form (an object in an info, say) travels as :func:`envweave_gym.stream.jsonable`
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,16 +18,24 @@ from gymnasium.spaces import GraphInstance
 from msgspec.msgpack import Ext
 from numpy.typing import NDArray
 
-from envweave_gym.faults import Fault
+from envweave_gym.faults import Fault, shown
 from envweave_gym.lazy_streams import LazyStreams
 from envweave_gym.spaces import encodable
 from envweave_gym.stream import Stream, jsonable
 
-ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT = range(1, 12)
+ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT, PAIRS = range(1, 13)
 """The kinds of msgpack extensions."""
 
 _KINDS = "biufcSUmM"
 """The kinds of dtypes that travel: numbers, bytes, text and times, but no Python objects."""
+
+_DTYPE = re.compile(
+    r"[<>|=]?[biufcSU][1-9][0-9]{0,8}|[<>=]?[mM]8(\[[1-9]?[0-9]{0,5}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
+)
+_NAMES = {
+    *("bool", "float16", "float32", "float64", "complex64", "complex128"),
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+}
 
 _SAME = (float, bool, type(None), bytes)
 _ANY_TEXT = ("utf-16-le", "surrogatepass")
@@ -86,7 +95,10 @@ def _scalar(value: np.generic) -> Any:
     )
 
 
-def _members(value: Mapping[Any, Any]) -> dict[Any, Any]:
+def _members(value: Mapping[Any, Any]) -> Any:
+    if not all(isinstance(key, str | int) for key in value):
+        pairs = [[pack(key), pack(item)] for key, item in value.items()]
+        return Ext(PAIRS, _encoder.encode(pairs))
     return {_key(key): pack(item) for key, item in value.items()}
 
 
@@ -161,15 +173,23 @@ def _read_header(data: memoryview) -> _Header:
 
 
 def _read_dtype(name: bytes) -> np.dtype[Any]:
-    try:
-        dtype = np.dtype(name.decode("ascii"))
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise ValueError(f"{name!r} is no dtype") from error
-    if dtype.kind not in _KINDS or dtype.hasobject or dtype.itemsize == 0:
-        raise ValueError(f"arrays of {dtype} do not travel")
+    dtype = dtype_of(name.decode("latin-1"))
     if len(_dtypes) < 1000:
         _dtypes[name] = dtype
     return dtype
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The dtype with this name, of those that travel; NumPy itself reads nothing that is not one of them.
+
+    A hostile name of a date (``"M8[s/0]"``) ends the process that gives it to NumPy.
+    """
+    if name not in _NAMES and _DTYPE.fullmatch(name) is None:
+        raise ValueError(f"{shown(name)} is no dtype of arrays that travel")
+    try:
+        return np.dtype(name)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{shown(name)} is no dtype") from error
 
 
 def _read_scalar(data: memoryview) -> Any:
@@ -192,7 +212,8 @@ _UNPACKED: dict[int, Callable[[memoryview], Any]] = {
     STREAM: msgspec.msgpack.Decoder(Stream).decode,
     FAULT: msgspec.msgpack.Decoder(Fault).decode,
     TEXT: lambda data: bytes(data).decode(*_ANY_TEXT),
-    BIG_INT: lambda data: int(bytes(data[:5000]), 16),
+    BIG_INT: lambda data: int(bytes(data), 16),
+    PAIRS: lambda data: dict(_decoder.decode(data)),
     GRAPH: lambda data: GraphInstance(*_decoder.decode(data)),
 }
 _decoder = msgspec.msgpack.Decoder(ext_hook=unpack)
