@@ -99,6 +99,9 @@ class FaultStorm(EnvweaveError):
 REFUSALS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, FaultStorm)
 """What a call may raise without any harm done: the episode goes on. Every other exception ends it."""
 
+HARMLESS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, ResetNeeded)
+"""What a call may raise without having been done at all."""
+
 FAULTS_IN_A_ROW = 10
 """So many episodes lost one after the other raise :class:`FaultStorm`."""
 

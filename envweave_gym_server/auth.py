@@ -49,7 +49,7 @@ def _check_token(token: bytes) -> None:
 
 
 def _given_token() -> bytes | None:
-    """The token of a request; one in a URL counts where nothing is changed, for links and for browsers."""
+    """The token of a request; one in a URL counts for links, and for the WebSockets of the server's own pages."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and given.strip():
         return given.strip().encode("latin-1", "replace")  # as WSGI has decoded it
@@ -74,11 +74,12 @@ def _check_origin() -> None:
     if origin is None:
         return
     match = _ORIGIN.fullmatch(origin)
-    scheme = match[1].lower() if match else ""
-    page, server = (
-        _place(text, scheme) for text in (match[2] if match else "", request.headers.get("Host", ""))
+    places = (
+        []
+        if match is None
+        else [_place(text, match[1].lower()) for text in (match[2], request.headers.get("Host", ""))]
     )
-    if page is None or page != server:
+    if not places or places[0] is None or places[0] != places[1]:
         raise Forbidden(f"requests of the web page {shown(origin)} are not answered")
 
 

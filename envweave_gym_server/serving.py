@@ -11,11 +11,10 @@ from gymnasium.vector import VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.faults import (
-    REFUSALS,
+    HARMLESS,
     FaultStorm,
     InvalidArgument,
     NotAvailable,
-    ResetNeeded,
     fault_of,
     shown,
 )
@@ -37,9 +36,6 @@ from envweave_gym.wire.messages import (
 from envweave_gym.wire.spaces import space_to_data
 from envweave_gym.wire.values import pack
 from envweave_gym_server.rows import as_rows, reset_rows
-
-HARMLESS = (*(kind for kind in REFUSALS if kind is not FaultStorm), ResetNeeded)
-"""What an environment may raise without anything having happened: the call is not done."""
 
 _RESULTS = ("rewards", "terminations", "truncations")
 """What a turn-based game has where another environment has a reward and its two ends."""

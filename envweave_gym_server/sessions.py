@@ -26,6 +26,9 @@ from envweave_gym.wire.messages import (
 from envweave_gym_server.events import EventLog
 from envweave_gym_server.metrics import Metrics
 
+_MAKING = 600.0
+"""So many seconds somebody waits for a session that another is making."""
+
 REAP_EVERY = 1.0
 """So many seconds pass between two looks for sessions whose lease is over."""
 
@@ -223,6 +226,7 @@ class Sessions:
         self._metrics, self._log_size = metrics or Metrics(), log_size
         self._sessions: dict[str, Session | None] = {}
         self._lock = threading.Lock()
+        self._made = threading.Condition(self._lock)
         self._reaper: threading.Thread | None = None
         self._stopped = threading.Event()
 
@@ -243,6 +247,7 @@ class Sessions:
     def create(self, session_id: str, create: Create, frame: bytes) -> tuple[Session, bytes]:
         """A new session and the reply to its first call; or the one that the same call has made before."""
         with self._lock:
+            self._wait_until_made(session_id)
             known = self._sessions.get(session_id)
             if known is None:
                 self._reserve(session_id)
@@ -257,18 +262,24 @@ class Sessions:
         session = Session(session_id, create, frame, host, self._metrics, self._log_size)
         with self._lock:
             self._sessions[session_id] = session
+            self._made.notify_all()
         _log.info("session created", extra={"session": session_id, "env": create.env_id, "api": create.api})
         if self._stopped.is_set():
             self._stop(session)
         return session, encode(Created(0))
+
+    def _wait_until_made(self, session_id: str) -> None:
+        """A create that comes again while the first is under way gets what that comes to."""
+        until = time.monotonic() + _MAKING
+        while session_id in self._sessions and self._sessions[session_id] is None:
+            if not self._made.wait(until - time.monotonic()):
+                raise AtCapacity(f"session {session_id!r} is still being made; ask again")
 
     def _reserve(self, session_id: str) -> None:
         if not _ID.fullmatch(session_id):
             raise InvalidArgument(
                 f"{shown(session_id)} is no id of a session; take up to 128 letters, digits and . _ -"
             )
-        if session_id in self._sessions:
-            raise AtCapacity(f"session {session_id!r} is being made; ask again")
         if self._stopped.is_set():
             raise AtCapacity(_STOPPING)
         if len(self._sessions) >= self._most:
@@ -292,6 +303,7 @@ class Sessions:
         """Make room for another session in the place of this one, which closes or has closed."""
         with self._lock:
             self._sessions.pop(session_id, None)
+            self._made.notify_all()
 
     def _reap(self) -> None:
         while not self._stopped.wait(min(REAP_EVERY, self._idle_timeout)):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hmac
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import websocket
 from json_clients import JsonClient, sentence
@@ -16,6 +19,8 @@ from servers import RunningServer, running_server
 from envweave_gym.wire.messages import Create, Refused, Reset, Step, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server import auth
+from envweave_gym_server.app import create_app
+from envweave_gym_server.offers import offer_of_factory
 
 COUNTER, TOKEN = "envweave/Counter-v0", "a-token"
 
@@ -363,3 +368,32 @@ def test_the_log_holds_neither_tokens_nor_what_was_sent(server: RunningServer):
     assert "secret" not in log
     assert server.token is not None
     assert server.token not in log
+
+
+def test_a_create_that_comes_again_while_the_first_is_under_way_gets_the_same_session():
+    started, go = threading.Event(), threading.Event()
+
+    class Slow(gym.Env):  # type: ignore[type-arg]
+        observation_space = action_space = gym.spaces.Discrete(2)
+
+        def __init__(self):
+            started.set()
+            assert go.wait(10)
+
+    app = create_app(offer_of_factory(Slow, name="SlowToMake"))
+    sessions, create = app.extensions["envweave"].sessions, Create("SlowToMake")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(sessions.create, "one", create, encode(create))
+        assert started.wait(10)
+        second = pool.submit(sessions.create, "one", create, encode(create))
+        go.set()
+        assert first.result(10)[0] is second.result(10)[0]
+    sessions.stop()
+
+
+def test_an_origin_that_is_no_place_is_refused(server: RunningServer):
+    for origin in ("null", "", "http://", "about:blank"):
+        told = server.ask("GET", "/v1/envs", headers={"Origin": origin, "Host": "localhost"})
+        assert told.status_code in (200, 403)
+        assert "Traceback" not in told.text
+    assert server.ask("GET", "/v1/envs", headers={"Origin": "null", "Host": "localhost"}).status_code == 403

@@ -98,7 +98,8 @@ class PrivateServer:
     def forget(self) -> None:
         """In a process forked from the owner: let go of what keeps the server alive."""
         if self._process is not None and self._process.stdin is not None:
-            os.close(self._process.stdin.fileno())
+            self._process.stdin.close()
+        self._process = None
         self._listener.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.faults import REFUSALS, EnvweaveError, Fault, FaultStorm, ResetNeeded
+from envweave_gym.faults import EnvweaveError, Fault
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import HANDSHAKE, RemoteSession, _answers, reply_of
 from envweave_gym.wire.messages import Refused, Reply, Reset, Step, encode
@@ -144,10 +144,6 @@ class RowGroup(ServedEnvironment):
         """Close the session."""
         super().close()
         self.live, self.broken = False, None
-
-
-HARMLESS = (*(kind for kind in REFUSALS if kind is not FaultStorm), ResetNeeded)
-"""What a server refuses a call with without having done it."""
 
 
 @dataclass

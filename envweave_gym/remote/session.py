@@ -14,6 +14,7 @@ from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
 from envweave_gym.remote.transport import HttpTransport, Transport, WebSocketBlocked, WebSocketTransport
 from envweave_gym.wire.messages import (
+    DONE_ALL_THE_SAME,
     Answer,
     Ask,
     Close,
@@ -26,9 +27,6 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 from envweave_gym.wire.values import pack
-
-_DONE = ("EnvironmentCrashed", "FaultStorm")
-"""What a call that was done is refused with all the same."""
 
 _CLOSE_DEADLINE = 5.0
 _ATTEMPTS = 4
@@ -116,7 +114,7 @@ class RemoteSession:
         return reply
 
     def _refused(self, reply: Refused) -> None:
-        if reply.kind in _DONE and reply.number > 0:
+        if reply.kind in DONE_ALL_THE_SAME and reply.number > 0:
             self._committed = reply.number
         raise_refused(reply, self.address.url)
 

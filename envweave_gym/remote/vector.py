@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from envweave_gym.arguments import autoreset_mode_of, check_num_envs
 from envweave_gym.arrays import adapt_converters
-from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
+from envweave_gym.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
 from envweave_gym.protocols import read_action
 from envweave_gym.remote.address import describe
 from envweave_gym.remote.batches import joined, kept, merged, travels
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted, in_order
 from envweave_gym.remote.row_ledger import RowLedger
-from envweave_gym.remote.rows import HARMLESS, RowGroup, RowSession
+from envweave_gym.remote.rows import RowGroup, RowSession
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES
 from envweave_gym.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.vector import checked_choices

@@ -51,7 +51,7 @@ class Step(_Message, tag="step"):
 
 
 class Ask(_Message, tag="ask"):
-    """Ask what changes nothing: ``state``, ``render``, ``parse_action``, ``observe``, ``opening``."""
+    """Ask what changes nothing, as ``state``, ``render``, ``parse_action``, ``observe`` and ``ledger``."""
 
     number: int
     """Below -1, and another for every question."""
@@ -124,6 +124,9 @@ class Refused(_Message, tag="refused"):
 
 Reply = Created | Began | Stepped | Answer | Refused
 
+DONE_ALL_THE_SAME = ("EnvironmentCrashed", "FaultStorm")
+"""The kinds of refusals of calls that were done: what they did is all there is to tell."""
+
 NUMBERLESS = -1
 """The number of what could not be read."""
 
@@ -148,6 +151,7 @@ def read_reply(frame: bytes) -> Reply:
 
 
 __all__ = [
+    "DONE_ALL_THE_SAME",
     "NUMBERLESS",
     "VERSION",
     "Answer",

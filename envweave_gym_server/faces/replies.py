@@ -6,7 +6,17 @@ from typing import Any
 
 from envweave_gym.faults import Fault, FaultKind
 from envweave_gym.stream import UNNUMBERED, Event, EventKind, Request, RequestKind, Stream, stream_of
-from envweave_gym.wire.messages import Answer, Ask, Began, Refused, Reply, Stepped, encode, read_reply
+from envweave_gym.wire.messages import (
+    DONE_ALL_THE_SAME,
+    Answer,
+    Ask,
+    Began,
+    Refused,
+    Reply,
+    Stepped,
+    encode,
+    read_reply,
+)
 from envweave_gym.wire.row_streams import bind_openings
 from envweave_gym_server.faces.bodies import Lost, Played
 from envweave_gym_server.json_values import Arrays, plain
@@ -14,8 +24,6 @@ from envweave_gym_server.sessions import NoSession, Session
 
 _RESET = Request(-1, RequestKind.RESET, None, 0)
 _QUESTION = -2
-_DONE = ("EnvironmentCrashed", "FaultStorm")
-"""What a call that was done is refused with all the same."""
 _LIFTED = {
     "infos": "info",
     "rewards": "reward",
@@ -61,7 +69,7 @@ def played(reply: Began | Stepped, arrays: Arrays) -> Played:
 
 def lost(refused: Refused) -> Lost | None:
     """The fault that a refusal tells of, where the call was done all the same."""
-    if refused.kind not in _DONE:
+    if refused.kind not in DONE_ALL_THE_SAME:
         return None
     retryable = refused.kind != "FaultStorm"
     return Lost(refused.number, Fault(FaultKind.CRASH, refused.message, retryable))
