@@ -49,7 +49,7 @@ def _check_token(token: bytes) -> None:
 
 
 def _given_token() -> bytes | None:
-    """The token of a request; one in a URL counts for links, and for the WebSockets of the server's own pages."""
+    """The token of a request; one in a URL counts for links and for WebSockets of the server's own pages."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and given.strip():
         return given.strip().encode("latin-1", "replace")  # as WSGI has decoded it
