@@ -7,12 +7,13 @@ JSON besides. :func:`admission` compiles a space into one function that does bot
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Discrete, Space
 
-from envweave_gym.spaces import Unicode, encodable
+from envweave_gym.spaces import Unicode
 from envweave_gym.stream import jsonable
 
 REFUSED: Any = object()
@@ -24,13 +25,11 @@ Admission = Callable[[Any], Any]
 def admission(space: Space[Any]) -> Admission:
     """A function that gives the JSON form of a member of ``space``, and :data:`REFUSED` for anything else."""
     compiled = _COMPILED.get(type(space))
-    if compiled is not None:
-        return compiled(space)
+    return partial(_other, space) if compiled is None else compiled(space)
 
-    def admit(x: Any) -> Any:
-        return jsonable(x) if _contains(space, x) else REFUSED
 
-    return admit
+def _other(space: Space[Any], x: Any) -> Any:
+    return jsonable(x) if _contains(space, x) else REFUSED
 
 
 def _contains(space: Space[Any], x: Any) -> bool:
@@ -59,32 +58,62 @@ def _unicode(space: Any) -> Admission:
     def admit(x: Any) -> Any:
         if type(x) is not str:
             return str.__str__(x) if _contains(space, x) else REFUSED
-        return x if shortest <= len(x) <= longest and (x.isascii() or encodable(x)) else REFUSED
+        try:
+            x.encode()
+        except UnicodeEncodeError:  # a lone surrogate
+            return REFUSED
+        return x if shortest <= len(x) <= longest else REFUSED
 
     return admit
 
 
 def _dict(space: Any) -> Admission:
-    members = [(key, str(key), admission(inner)) for key, inner in space.spaces.items()]
-    size = len(members)
+    """One function written out for these members: a loop over them costs more than their checks."""
+    known: dict[str, Any] = {"REFUSED": REFUSED, "int64": np.int64, "other": partial(_other, space)}
+    reading, checks, built = ["pass"], "", []
+    for i, (key, inner) in enumerate(space.spaces.items()):
+        known |= {f"key{i}": key, f"name{i}": str(key), f"admit{i}": admission(inner)}
+        reading.append(f"x{i} = x[key{i}]")
+        checks += _member(inner, i)
+        built.append(f"name{i}: x{i}")
+    source = _DICT.format(
+        size=len(space.spaces), reading="; ".join(reading), checks=checks, built=", ".join(built)
+    )
+    exec(source, known)  # nothing in it is anybody's text: numbers, and names of our own
+    return known["admit"]
 
-    def admit(x: Any) -> Any:
-        if type(x) is not dict:
-            return jsonable(x) if _contains(space, x) else REFUSED
-        if len(x) != size:
+
+def _member(inner: Space[Any], i: int) -> str:
+    if type(inner) is not Discrete:
+        return _ANY_MEMBER.format(i=i)
+    return _DISCRETE_MEMBER.format(i=i, low=int(inner.start), high=int(inner.start + inner.n))
+
+
+_DICT = """
+def admit(x):
+    if type(x) is not dict:
+        return other(x)
+    if len(x) != {size}:
+        return REFUSED
+    try:
+        {reading}
+    except KeyError:
+        return REFUSED
+{checks}
+    return {{{built}}}
+"""
+_ANY_MEMBER = """
+    x{i} = admit{i}(x{i})
+    if x{i} is REFUSED:
+        return REFUSED
+"""
+_DISCRETE_MEMBER = """
+    if type(x{i}) is not int:
+        x{i} = int(x{i}) if type(x{i}) is int64 else admit{i}(x{i})
+        if x{i} is REFUSED:
             return REFUSED
-        admitted = {}
-        try:
-            for key, name, inner in members:
-                value = inner(x[key])
-                if value is REFUSED:
-                    return REFUSED
-                admitted[name] = value
-        except KeyError:
-            return REFUSED
-        return admitted
-
-    return admit
-
+    if not {low} <= x{i} < {high}:
+        return REFUSED
+"""
 
 _COMPILED: dict[type, Callable[[Any], Admission]] = {Discrete: _discrete, Unicode: _unicode, Dict: _dict}

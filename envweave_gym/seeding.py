@@ -143,9 +143,12 @@ class HashedRandomness(gym.Env[ObsType, ActType]):
     ) -> None:
         self._generator = value
 
-    def episode_key(self, seed: int | None) -> int:
-        """Seed the environment as ``gymnasium.Env.reset`` does; the seed is the key of the episode."""
+    def seed_late(self, seed: int | None) -> None:
+        """Seed the environment as ``gymnasium.Env.reset`` does, but for the generator, which waits."""
         if seed is not None:
             self._np_random_seed, self._generator = seed, None
-            return seed & _MASK
-        return int(self.np_random.integers(1 << SEED_BITS))
+
+    def episode_key(self, seed: int | None) -> int:
+        """Seed the environment; the seed is the key of the episode, and without one a key is drawn."""
+        self.seed_late(seed)
+        return int(self.np_random.integers(1 << SEED_BITS)) if seed is None else seed & _MASK

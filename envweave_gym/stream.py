@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
@@ -106,7 +107,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return self
 
 
-class Stream(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, eq=False)
+class Stream:
     """The requests now open and the events since the last answer. No length: NumPy must not unpack it."""
 
     requests: tuple[Request, ...] = ()
@@ -119,6 +121,40 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
     def agents(self) -> tuple[str, ...]:
         """The agents who must act now."""
         return tuple(r.agent for r in self.requests if r.kind == RequestKind.ACT and r.agent is not None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Stream):
+            return NotImplemented
+        return self.requests == other.requests and self.events == other.events
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - the data of events are dictionaries
+
+    def __reduce__(self) -> Any:
+        return Stream, (self.requests, self.events)
+
+
+class StepStream(Stream):
+    """The stream of a step after which the episode goes on, built when somebody looks at it.
+
+    A trainer looks at few, and building one costs half as much as a step of a small environment.
+    """
+
+    __slots__ = ("step",)
+    step: tuple[int, Any, Sequence[Event], float, int]
+    """The number of the last event before it, the action as JSON, what was told, the reward, the turn."""
+
+    __init__ = object.__init__  # pyright: ignore[reportAssignmentType] - a call of Python's would cost twice
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("requests", "events"):
+            raise AttributeError(f"a stream has no {name!r}; it has requests and events")
+        before, action, told, reward, turn = self.step
+        events = [Event(UNNUMBERED, _ACT, AGENT, None, {"action": action}), *told]
+        if reward:
+            events.append(Event(UNNUMBERED, _REWARD, AGENT, None, {"reward": jsonable(reward)}))
+        self.requests = (Request(before + len(events), RequestKind.ACT, AGENT, turn),)
+        self.events = number(events, before + 1)
+        return getattr(self, name)
 
 
 def message(
@@ -147,14 +183,15 @@ def reveal(to: tuple[str, ...], **data: Any) -> Event:
     return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
 
 
-_MESSAGE = EventKind.MESSAGE  # looking up a member of an enum costs as much as making an event
+# Looking up a member of an enum costs as much as making an event.
+_MESSAGE, _ACT, _REWARD = EventKind.MESSAGE, EventKind.ACT, EventKind.REWARD
 
 
 class Emitter:
     """Mix-in for environments that have something to tell: ``self.tell(message("user", prompt))``.
 
     The stream wrapper takes the events after every reset and step, numbers them and hands them out. Until
-    somebody has asked for events, what is told is dropped.
+    somebody listens, what is told is dropped.
     """
 
     _told: list[Event] | None = None
@@ -164,10 +201,18 @@ class Emitter:
         if self._told is not None:
             self._told.extend(events)
 
-    def take_events(self) -> Sequence[Event]:
-        """The events told since this was called last."""
-        told, self._told = self._told, []
-        return told or ()
+    def listen(self) -> list[Event]:
+        """The list that everything told goes into from now on; whoever listens empties it."""
+        if self._told is None:
+            self._told = []
+        return self._told
+
+
+def taken(heard: list[Event]) -> tuple[Event, ...]:
+    """What was told since the last time, which empties the list of an :class:`Emitter`."""
+    events = tuple(heard)
+    heard.clear()
+    return events
 
 
 def jsonable(value: Any) -> Any:

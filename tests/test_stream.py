@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
+import envweave_gym
 from envweave_gym import Emitter, Event, EventKind, Request, RequestKind, Stream, message, metrics, reveal
-from envweave_gym.stream import AGENT, UNNUMBERED, Ledger, number
+from envweave_gym.stream import AGENT, UNNUMBERED, Ledger, StepStream, number, taken
+from envweave_gym.wire.values import dumps, loads
 
 EVENT = Event(3, EventKind.MESSAGE, "player_0", ("player_0",), {"role": "user", "content": "héllo"})
 STREAM = Stream((Request(3, RequestKind.ACT, AGENT, 2),), (EVENT, Event(4, EventKind.METRICS)))
@@ -30,12 +32,61 @@ def test_a_stream_survives_pickle_and_deepcopy() -> None:
     assert copy.deepcopy(STREAM) == STREAM
 
 
-@pytest.mark.parametrize(
-    ("struct", "field"), [(STREAM, "events"), (EVENT, "seq"), (STREAM.requests[0], "turn")]
-)
+@pytest.mark.parametrize(("struct", "field"), [(EVENT, "seq"), (STREAM.requests[0], "turn")])
 def test_structs_are_frozen(struct: Any, field: str) -> None:
     with pytest.raises(AttributeError):
         setattr(struct, field, 0)
+
+
+def stream_of_a_step() -> StepStream:
+    stream = StepStream()
+    stream.step = 3, {"delta": 2}, (message("user", "héllo"),), 0.5, 2
+    return stream
+
+
+BUILT = Stream(
+    (Request(6, RequestKind.ACT, AGENT, 2),),
+    (
+        Event(4, EventKind.ACT, AGENT, None, {"action": {"delta": 2}}),
+        Event(5, EventKind.MESSAGE, None, None, {"role": "user", "content": "héllo"}),
+        Event(6, EventKind.REWARD, AGENT, None, {"reward": 0.5}),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda stream: stream, id="compared"),
+        pytest.param(copy.deepcopy, id="copied"),
+        pytest.param(lambda stream: pickle.loads(pickle.dumps(stream)), id="pickled"),
+        pytest.param(lambda stream: msgspec.json.decode(msgspec.json.encode(stream), type=Stream), id="json"),
+        pytest.param(lambda stream: loads(dumps(stream)), id="wire"),
+        pytest.param(lambda stream: Stream(stream.requests, stream.events), id="requests first"),
+        pytest.param(
+            lambda stream: Stream(events=stream.events, requests=stream.requests), id="events first"
+        ),
+    ],
+)
+def test_the_stream_of_a_step_is_built_by_whoever_looks(look: Any) -> None:
+    looked = look(stream_of_a_step())
+    assert looked == BUILT
+    assert looked.agents() == (AGENT,)
+    assert repr(looked).endswith(repr(BUILT).removeprefix("Stream"))
+
+
+def test_the_stream_of_a_step_has_no_other_fields() -> None:
+    with pytest.raises(AttributeError, match="'rewards'; it has requests and events"):
+        _ = stream_of_a_step().rewards
+
+
+def test_what_is_done_to_an_action_later_does_not_change_the_stream() -> None:
+    env = envweave_gym.make("envweave/Counter-v0")
+    env.reset(seed=0)
+    action = {"delta": 1}
+    *_, info = env.step(action)
+    action["delta"] = 2
+    assert info["stream"].events[0].data == {"action": {"delta": 1}}
 
 
 def test_numpy_does_not_unpack_a_stream() -> None:
@@ -89,13 +140,14 @@ def test_a_ledger_numbers_and_hides() -> None:
     assert [event.kind for event in ledger.since(0, "a")] == ["reveal", "message"]
 
 
-def test_an_emitter_drops_what_nobody_asked_for() -> None:
+def test_an_emitter_drops_what_is_told_before_somebody_listens() -> None:
     emitter = Emitter()
     emitter.tell(message("user", "too early"))
-    assert list(emitter.take_events()) == []
+    heard = emitter.listen()
+    assert taken(heard) == ()
     emitter.tell(message("user", "now"))
-    assert [event.data["content"] for event in emitter.take_events()] == ["now"]
-    assert list(emitter.take_events()) == []
+    assert [event.data["content"] for event in taken(heard)] == ["now"]
+    assert taken(emitter.listen()) == ()
 
 
 def test_makers_of_events() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
 from envweave_gym.faults import shown
+from envweave_gym.seeding import HashedRandomness, mix
 
 
-class CounterEnv(gym.Env[Any, Any]):
+class CounterEnv(HashedRandomness[Any, Any]):
     """Add ``delta`` to a counter that starts somewhere near 0 until it reaches ``target``.
 
     Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
@@ -34,8 +34,7 @@ class CounterEnv(gym.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Any]]:
         """Start from a count between -5 and 5, never from the target."""
-        super().reset(seed=seed)
-        self.count = int(self.np_random.integers(-5, 6))
+        self.count = mix(self.episode_key(seed)) % 11 - 5
         self.count += self.count == self.target
         return self._observation(), {}
 

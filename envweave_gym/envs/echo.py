@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
-
+from envweave_gym.seeding import HashedRandomness
 from envweave_gym.spaces import Unicode
 from envweave_gym.stream import Emitter, message
 
@@ -13,7 +12,7 @@ READY = "Echo environment ready!"
 MAX_LENGTH = 4096
 
 
-class EchoEnv(Emitter, gym.Env[str, str]):
+class EchoEnv(Emitter, HashedRandomness[str, str]):
     """Says what it was told, and pays ``0.1 * len(message)`` for it; only a step limit ends the episode."""
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1, "ignores_seed": True, "reset_options": ()}
@@ -27,7 +26,7 @@ class EchoEnv(Emitter, gym.Env[str, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Say that it is ready."""
-        super().reset(seed=seed)
+        self.seed_late(seed)
         return self._say(READY), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

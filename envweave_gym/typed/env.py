@@ -140,9 +140,9 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         state = state() if callable(state) else state
         return {} if state is None else jsonable(msgspec.to_builtins(state, str_keys=True, enc_hook=jsonable))
 
-    def take_events(self) -> tuple[Event, ...]:
-        """What the class has told the stream."""
-        return tuple(self.core.take_events()) if isinstance(self.core, Emitter) else ()
+    def listen(self) -> list[Event]:
+        """What the class tells the stream."""
+        return self.core.listen() if isinstance(self.core, Emitter) else super().listen()
 
     def render(self) -> Any:
         """The picture the class draws, where there is a render mode."""

@@ -9,10 +9,10 @@ from gymnasium.spaces import Space
 
 from envweave_gym.actions import REFUSED, Admission, admission
 from envweave_gym.arguments import check_options
-from envweave_gym.faults import REFUSALS, InvalidAction, ResetNeeded, shown
-from envweave_gym.protocols import own_state
+from envweave_gym.faults import REFUSALS, InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.protocols import no_agent, own_state
 from envweave_gym.seeding import Seeds
-from envweave_gym.stream import Emitter, EventKind, Ledger, Request, RequestKind, Stream, jsonable
+from envweave_gym.stream import Emitter, EventKind, Ledger, Request, RequestKind, Stream, jsonable, taken
 
 Infos = dict[str, dict[str, Any]]
 ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]
@@ -81,9 +81,7 @@ class Narrator:
         known = getattr(env, "possible_agents", None) or env.agents
         for agent in actions:
             if agent not in known:
-                raise InvalidAction(
-                    f"{self.name}: {shown(agent)} is no agent; there are {', '.join(map(repr, known))}"
-                )
+                raise InvalidAction(no_agent(self.name, agent, known))
         admitted: dict[str, Any] = {}
         for agent in asked:
             if agent not in actions:
@@ -127,6 +125,12 @@ class Narrator:
         active = any(request.agent == agent for request in requests)
         return {**own, "stream": stream, "seq": self.ledger.seq, "active": active}
 
+    def check_agent(self, env: Any, agent: Any) -> None:
+        """Refuse an agent who does not play; a game that makes its agents as it goes answers for itself."""
+        known = getattr(env, "possible_agents", None)
+        if known is not None and agent not in known:
+            raise InvalidArgument(no_agent(self.name, agent, known))
+
     def check_begun(self, call: str) -> None:
         """Refuse a call that needs an episode, before the first."""
         if self.episode < 0:
@@ -149,7 +153,7 @@ class Narrator:
         return {**counters, **own_state(self.core), **counters}
 
     def _own_events(self) -> Any:
-        return self.core.take_events() if isinstance(self.core, Emitter) else ()
+        return taken(self.core.listen()) if isinstance(self.core, Emitter) else ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_admissions": {}}

@@ -34,16 +34,17 @@ from envweave_gym.stream import (
     EventKind,
     Request,
     RequestKind,
+    StepStream,
     Stream,
     jsonable,
     number,
+    taken,
 )
 
 OnFault = Literal["raise", "truncate"]
 
-_ACT, _REWARD, _END = EventKind.ACT, EventKind.REWARD, EventKind.EPISODE_END
+_ACT = EventKind.ACT
 _ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
-_INFINITY = float("inf")
 _FAULTS = (Exception, SystemExit)
 
 
@@ -95,9 +96,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._last: Any = None
         self._broken: Fault | None = None
         self._faults = FaultCount(self.name)
+        self._heard = self.unwrapped.listen() if isinstance(self.unwrapped, Emitter) else []
         self._compile()
-        if self._take is not None:
-            self._take()
 
     def _check_arguments(self, max_steps: Any, on_fault: Any, reset_deadline: Any) -> None:
         if has_stream(self.env):
@@ -109,10 +109,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         check_faults(self.name, on_fault, reset_deadline)
 
     def _compile(self) -> None:
-        """Make what the step loop calls; closures, so pickles leave them out."""
-        core = self.env.unwrapped
+        """Make what the step loop calls; a closure, so pickles leave it out."""
         self._admit = admission(self.env.action_space)
-        self._take = core.take_events if isinstance(core, Emitter) else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -131,8 +129,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if options:
             start["options"] = jsonable(options)
         events = (Event(0, EventKind.EPISODE_START, None, None, start),)
-        if self._take is not None:
-            events += number(self._take(), 1)
+        events += number(taken(self._heard), 1)
         if self._broken is not None:
             events += number([fault_event(self._broken)], len(events))
         self._seq = seq = len(events) - 1
@@ -144,8 +141,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Reset the environment, again and again where it fails, and copy its info."""
         deadline, pause = time.monotonic() + self._reset_deadline, 0.02
         while True:
-            if self._take is not None:
-                self._take()  # what a failed try has told is not of this episode
+            self._heard.clear()  # what a failed try has told is not of this episode
             try:
                 observation, info = self.env.reset(seed=seed, options=options)
                 return observation, info.copy()
@@ -182,35 +178,34 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             return self._lose(self._faults.add(fault_of(error)), _ACT, admitted)
         if self._truncates:
             self._last = observation
-        self._turn = turn = self._turn + 1
-        seq = self._seq + 1
-        events = (Event(seq, _ACT, AGENT, None, {"action": admitted}),)
-        if self._take is not None:
-            events += number(self._take(), seq + 1)
-            seq = self._seq + len(events)
+        told, before, seq = (), self._seq, self._seq + 1
+        if self._heard:
+            told = tuple(self._heard)
+            self._heard.clear()
+            seq += len(told)
         if earned:
             seq += 1
-            if not -_INFINITY < earned < _INFINITY:
-                earned = jsonable(earned)
-            events += (Event(seq, _REWARD, AGENT, None, {"reward": earned}),)
+        self._seq = info["seq"] = seq
+        self._turn = turn = self._turn + 1
+        info["stream"] = stream = StepStream()
+        stream.step = before, admitted, told, earned, turn
         if turn >= self._limit:
             over = truncated = True
         if over:
-            events += self._ending(seq + 1, terminated, truncated, info.get("fault"))
-            seq = self._seq + len(events)
-            info["stream"] = Stream((Request(seq, _ASK_RESET, None, turn),), events)
-        else:
-            info["stream"] = Stream((Request(seq, _ASK_ACT, AGENT, turn),), events)
-        self._seq = info["seq"] = seq
+            self._end(info, stream.events, terminated, truncated)
         return observation, reward, terminated, truncated, info
 
-    def _ending(self, first: int, terminated: Any, truncated: Any, fault: Any) -> tuple[Event, ...]:
-        """The last events of an episode, which is a good one unless the environment itself calls it lost."""
+    def _end(self, info: dict[str, Any], events: tuple[Event, ...], terminated: Any, truncated: Any) -> None:
+        """Write down the end of an episode: a good one unless the environment itself calls it lost."""
         self._live = False
+        fault, last = info.get("fault"), [end_event(terminated, truncated)]
         if isinstance(fault, Fault):
-            return number([fault_event(self._faults.add(fault)), end_event(terminated, truncated)], first)
-        self._faults.clear()
-        return number([end_event(terminated, truncated)], first)
+            last.insert(0, fault_event(self._faults.add(fault)))
+        else:
+            self._faults.clear()
+        self._seq = info["seq"] = self._seq + len(last)
+        events += number(last, events[-1].seq + 1)
+        info["stream"] = Stream((Request(self._seq, _ASK_RESET, None, self._turn),), events)
 
     def _step_nowhere(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """A step without an episode: the one after a lost reset truncates, any other is refused."""
@@ -231,7 +226,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
         self._live, self._broken = False, None
         self._turn += 1
-        own = () if self._take is None else self._take()
+        own = taken(self._heard)
         info = lost_info(fault, kind, admitted, seq=self._seq, turn=self._turn, own=own)
         self._seq = info["seq"]
         return self._last, 0.0, False, True, info
@@ -244,7 +239,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     state = stream_state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_admit", "_take")}
+        return {name: value for name, value in self.__dict__.items() if name != "_admit"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
