@@ -12,11 +12,19 @@ from envweave_gym.faults import InvalidArgument
 
 VARIABLE = "ENVWEAVE_TOKEN"
 _MOST = 4096
+_SHORTEST = 8
+"""Fewer characters are soon guessed."""
 
 
-def find_token(*, file: str | None, descriptor: int | None, anonymous: bool) -> tuple[str | None, bool]:
+def find_token(
+    token: str | None = None, *, file: str | None, descriptor: int | None, anonymous: bool
+) -> tuple[str | None, bool]:
     """The token, and whether it was made up for this run alone, so that it has to be told."""
     given = os.environ.pop(VARIABLE, None)  # the environments that are served need not know it
+    if token is not None:
+        if anonymous or file is not None or descriptor is not None:
+            raise InvalidArgument("token= is given; leave out allow_anonymous, token_file and token_fd")
+        return checked_token(token, "token="), False
     if anonymous:
         if file is not None or descriptor is not None:
             raise InvalidArgument("--allow-anonymous lets everybody in; leave the token out, or the option")
@@ -24,18 +32,21 @@ def find_token(*, file: str | None, descriptor: int | None, anonymous: bool) -> 
     if file is not None and descriptor is not None:
         raise InvalidArgument("--token-file and --token-fd are both given; give one of them")
     if descriptor is not None:
-        return _checked(_first_line(descriptor), f"--token-fd {descriptor}"), False
+        return checked_token(_first_line(descriptor).strip(), f"--token-fd {descriptor}"), False
     if file is not None:
         return _in_file(Path(file)), False
     if given is not None:
-        return _checked(given, VARIABLE), False
+        return checked_token(given.strip(), VARIABLE), False
     return secrets.token_urlsafe(32), True
 
 
-def _checked(token: str, where: str) -> str:
-    token = token.strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidArgument(f"{where} holds no token; give printable ASCII without spaces")
+def checked_token(token: str, where: str) -> str:
+    """``token``, if it can be one and travel in a header; it is never shown."""
+    can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
+    if not can_travel or len(token) < _SHORTEST:
+        raise InvalidArgument(
+            f"{where} holds no token; give {_SHORTEST} or more printable ASCII characters without spaces"
+        )
     return token
 
 
@@ -58,7 +69,7 @@ def _in_file(path: Path) -> str:
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
         with path.open("rb") as file:
-            return _checked(file.read(_MOST).decode("ascii", "replace"), f"--token-file {path}")
+            return checked_token(file.read(_MOST).decode("ascii", "replace").strip(), f"--token-file {path}")
     except OSError as error:
         raise InvalidArgument(f"--token-file {path} cannot be used: {error.strerror}") from None
 

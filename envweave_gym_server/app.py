@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flask import Flask, Response, request
@@ -12,30 +13,39 @@ from envweave_gym_server.errors import tell_errors
 from envweave_gym_server.faces.about import about
 from envweave_gym_server.faces.events import events
 from envweave_gym_server.faces.frames import frames
-from envweave_gym_server.faces.offers import offers
+from envweave_gym_server.faces.offers import offers as offers_face
 from envweave_gym_server.faces.sessions import sessions
 from envweave_gym_server.offers import offers_of
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
 
 
-def create_app(*what: Any, settings: Settings | None = None, **options: Any) -> Flask:
+def create_app(
+    *what: Any,
+    settings: Settings | None = None,
+    wire_kwargs: Mapping[str, Iterable[str]] | None = None,
+    **options: Any,
+) -> Flask:
     """A server of ``what``: IDs, environment classes or factories; all IDs we know where none is named.
 
-    ``options`` are the fields of :class:`Settings`. Without a ``token`` it lets everybody in: give one unless
-    only you can reach it. ::
+    Or of one :class:`~envweave_gym_server.offers.Offers`. ``wire_kwargs`` names, for IDs that are served, the
+    arguments and reset options that clients may give beside those that the IDs name themselves. ``options``
+    are the fields of :class:`Settings`. Without a ``token`` it lets everybody in: give one unless only you
+    can reach it. ::
 
-        app = create_app(CounterEnv, token="secret")
+        app = create_app(CounterEnv, token="a-long-secret")
     """
     settings = Settings(**options) if settings is None else settings
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = settings.largest_frame
-    app.extensions["envweave"] = ServerState(offers_of(what), settings)
+    offers = offers_of(what)
+    offers.allow(wire_kwargs or {})
+    app.extensions["envweave"] = ServerState(offers, settings)
     protect(app, settings)
     tell_errors(app)
     _limit_connections(app, 2 * settings.max_sessions)
     _count_errors(app)
-    for face in (about, offers, sessions, events, frames):
+    for face in (about, offers_face, sessions, events, frames):
         app.register_blueprint(face)
     return app
 

@@ -30,6 +30,7 @@ class Guard:
         """``stop`` ends the worker once all calls are over."""
         self._state, self._stop = state, stop
         self._parent = os.getppid()
+        self._stopping = threading.Event()
         self._heard, self._tell = os.pipe()
         os.set_blocking(self._tell, False)
         os.set_blocking(self._heard, False)
@@ -41,13 +42,14 @@ class Guard:
             signal.siginterrupt(number, False)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the parent hears Ctrl-C too, and tells
-        threading.Thread(target=self._guard, name="guard", daemon=True).start()
+        for work in (self._guard, self._drain):  # now: later there may be no thread to be had
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
 
     def _guard(self) -> None:
         while not self._wait(_LOOK_EVERY) and os.getppid() == self._parent:
             pass
         _log.info("server stopping", extra={"under_way": self._state.sessions.under_way})
-        threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        self._stopping.set()
         time.sleep(_SAME_SIGNAL)
         self._forget()
         self._wait(self._state.settings.drain - _SAME_SIGNAL)
@@ -62,5 +64,6 @@ class Guard:
             os.read(self._heard, 64)
 
     def _drain(self) -> None:
+        self._stopping.wait()
         self._state.stop()
         self._stop()

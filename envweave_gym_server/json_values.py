@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from envweave_gym.arrays import as_array
 from envweave_gym.faults import InvalidAction, shown
-from envweave_gym.stream import jsonable
+from envweave_gym.stream import Stream, jsonable
 from envweave_gym.wire.values import dtype_of
 
 Arrays = Literal["lists", "base64"]
@@ -52,6 +52,8 @@ def plain(value: Any, arrays: Arrays = "lists") -> Any:
         return jsonable(value)
     if isinstance(value, np.ndarray):
         return _plain_array(np.asarray(value), arrays)
+    if isinstance(value, Stream):
+        return {"requests": plain(value.requests, arrays), "events": plain(value.events, arrays)}
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name), arrays) for name in value.__struct_fields__}
     if isinstance(value, GraphInstance):

@@ -36,8 +36,8 @@ class Tally:
         times[-1] += seconds
 
     def add(self, other: Tally) -> None:
-        """Count what another has counted."""
-        self.calls.update(other.calls)
+        """Count what another has counted, and may be counting on meanwhile: its copy is made in one go."""
+        self.calls.update(dict(other.calls))
         for kind, times in other.times.items():
             self.times[kind] = [sum(pair) for pair in zip(self.times[kind], times, strict=True)]
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 from pettingzoo import AECEnv, ParallelEnv
 
 import envweave_gym
+from envweave_gym.arguments import check_options
 from envweave_gym.catalog import REGISTRIES, cards
 from envweave_gym.faults import InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.ids import resolve
 from envweave_gym.launch import single
 from envweave_gym.typed import TypedEnv
 from envweave_gym.wire.messages import Create
+from envweave_gym_server.serving import Served
 
 _LOCAL = "local://"
 _TITLE = re.compile(r"[\w./-]+")
@@ -37,7 +40,28 @@ class Offer:
     doc: str
     apis: tuple[str, ...]
     kwargs: tuple[str, ...] = ()
-    """What a client may give its constructor; commands, paths, addresses and backends are the operator's."""
+    """What a client may give its constructor and its resets; commands, paths, addresses and backends are the
+    operator's."""
+    factory: Callable[..., Any] | None = None
+    """What makes it, where that is no ID."""
+    action: Any = None
+    observation: Any = None
+    """The dataclasses of what ``factory`` makes, where that has no hints."""
+
+    def register(self) -> None:
+        """Let this process know by its name what a factory makes."""
+        if self.factory is not None:
+            envweave_gym.register(self.target, factory=self._build)
+
+    def _build(self, **given: Any) -> Any:
+        env = None if self.factory is None else self.factory(**given)
+        if isinstance(env, gym.Env | AECEnv | ParallelEnv):
+            return env
+        models = {"action_model": self.action, "observation_model": self.observation}
+        for attribute, model in models.items():
+            if model is not None:
+                setattr(env, attribute, model)
+        return TypedEnv(env)
 
     def make(self, create: Create) -> Any:
         """Make what a client asks for, or say what it may ask for."""
@@ -58,41 +82,65 @@ class Offer:
             return single(self.target, **create.kwargs)
         return envweave_gym.make(self.target, api=api, **create.kwargs)
 
+    def check_reset(self, api: str, options: Any) -> None:
+        """Refuse options of a reset that a client may not give."""
+        rows = ("reset_mask",) if api == "vector" else ()
+        check_options(self.name, options, {"reset_options": (*self.kwargs, *rows)})
+
+    def serve(self, create: Create) -> Served:
+        """What a client asks for, behind messages."""
+        return Served(self.make(create), partial(self.check_reset, create.api))
+
     def taken(self, api: str) -> tuple[str, ...]:
         """The arguments that a client may give for this API."""
         stack = ("render_mode",) if api in ("aec", "parallel") else _STACK
         return (*self.kwargs, *stack, *(_VECTOR if api == "vector" else ()))
 
 
-Offers = dict[str, Offer]
+class Offers(dict[str, Offer]):
+    """What a server has, by name."""
+
+    def find(self, name: Any) -> Offer:
+        """The offer of this name; without its version too, and without a name where there is only one."""
+        offer = self.get(name) if isinstance(name, str) else None
+        if offer is None and name == "" and len(self) == 1:
+            offer = next(iter(self.values()))
+        if offer is None and isinstance(name, str):
+            offer = self.get(resolve(name) or "") if ":" not in name else None
+        if offer is None:
+            hint = nearest(name, self) if isinstance(name, str) else ""
+            raise UnknownEnvironment(f"{shown(name)} is not served here{hint}; there are {', '.join(self)}")
+        return offer
+
+    def allow(self, kwargs: Mapping[str, Iterable[str]]) -> None:
+        """Let clients give these arguments too, by the names of environments."""
+        for name, more in kwargs.items():
+            offer, given = self.find(name), tuple(more)
+            wrong = [one for one in given if not one.isidentifier()]
+            if isinstance(more, str) or not given or wrong:
+                raise InvalidArgument(
+                    f"{shown(more)} are no names of arguments of {offer.name}; give some, as in ('length',)"
+                )
+            self[offer.name] = replace(offer, kwargs=tuple(dict.fromkeys((*offer.kwargs, *given))))
+
+
 _NAME_IT = "give one a name of its own: offer_of_factory(factory, name=…)"
 _SINGLE, _GAME = ("gym", "vector"), ("parallel", "aec")
 
 
 def offers_of(what: Iterable[Any]) -> Offers:
     """The offers that IDs, environment classes and factories mean; all of ours where nothing is named."""
+    named = tuple(what)
+    if len(named) == 1 and isinstance(named[0], Offers):
+        return named[0]
     ours = (env_id for env_id, card in cards().items() if not card.proxy)
-    offers: Offers = {}
-    for one in tuple(what) or ours:
+    offers = Offers()
+    for one in named or ours:
         offer = _offer(one)
-        if offer.name in offers and offer.target.startswith(_LOCAL):
+        if offer.name in offers and offer.factory is not None:
             raise InvalidArgument(f"two environments are called {offer.name}; {_NAME_IT}")
         offers[offer.name] = offer
     return offers
-
-
-def find(offers: Offers, name: Any) -> Offer:
-    """The offer of this name; versions may be left out, and the name too where there is one offer only."""
-    offer = offers.get(name) if isinstance(name, str) else None
-    if offer is None and name == "" and len(offers) == 1:
-        offer = next(iter(offers.values()))
-    if offer is None and isinstance(name, str):
-        offer = offers.get(resolve(name) or "") if ":" not in name else None
-    if offer is None:
-        served = ", ".join(offers)
-        hint = nearest(name, offers) if isinstance(name, str) else ""
-        raise UnknownEnvironment(f"{shown(name)} is not served here{hint}; there are {served}")
-    return offer
 
 
 def _offer(what: Any) -> Offer:
@@ -146,18 +194,11 @@ def offer_of_factory(
     if not _TITLE.fullmatch(title):
         raise InvalidArgument(f"{shown(title)} is no name for {shown(factory)}; {_NAME_IT}")
 
-    def build(**given: Any) -> Any:
-        env = factory(**given)
-        if isinstance(env, gym.Env | AECEnv | ParallelEnv):
-            return env
-        for model, attribute in ((action, "action_model"), (observation, "observation_model")):
-            if model is not None:
-                setattr(env, attribute, model)
-        return TypedEnv(env)
-
-    envweave_gym.register(f"{_LOCAL}{title}", factory=build)
     doc = (inspect.getdoc(factory) or title).splitlines()[0]
-    return Offer(title, f"{_LOCAL}{title}", doc, _apis_of(factory), kwargs)
+    target, apis = f"{_LOCAL}{title}", _apis_of(factory)
+    offer = Offer(title, target, doc, apis, kwargs, factory, action, observation)
+    offer.register()
+    return offer
 
 
 def _apis_of(factory: Callable[..., Any]) -> tuple[str, ...]:

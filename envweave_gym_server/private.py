@@ -12,20 +12,21 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import envweave_gym
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.app import create_app
-from envweave_gym_server.offers import Offer
+from envweave_gym_server.isolation.kernel import end_with_parent
+from envweave_gym_server.offers import Offer, Offers
 from envweave_gym_server.serve import Server
-from envweave_gym_server.state import ServerState
 
 
-class Everything(dict[str, Offer]):
+class Everything(Offers):
     """Offers whatever this machine can make, with any arguments: the client is the operator."""
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def find(self, name: Any) -> Offer:
         """The offer of any name that is asked for."""
         return Trusted(name, name, name, ("gym", "vector", "parallel", "aec"))
 
@@ -37,6 +38,9 @@ class Trusted(Offer):
         """Make what the owner asks for."""
         api: Any = "gym" if create.api == "vector" else create.api or None
         return envweave_gym.make(self.target, api=api, **create.kwargs)
+
+    def check_reset(self, api: str, options: Any) -> None:
+        """Take any options."""
 
 
 class PrivateProcess(Server):
@@ -53,15 +57,32 @@ def _end_with_owner() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _end_with_owner_though_stopped() -> None:
+    """See that the group ends with its owner also where it was stopped (SIGSTOP), and reads no pipe.
+
+    Linux sends the signal when the thread ends that has started this process, which may be long before the
+    owner does: so it is one that wakes and does no harm, and who is woken looks whether there is an owner.
+    """
+    own, owner = os.getpid(), os.getppid()
+
+    def wake(*_: Any) -> None:
+        if os.getpid() == own and os.getppid() != owner:
+            os.killpg(0, signal.SIGKILL)
+
+    signal.signal(signal.SIGCONT, wake)
+    with suppress(OSError):  # where this is not allowed, the pipe alone tells
+        end_with_parent(signal.SIGCONT, owner)
+
+
 def main() -> None:
     """Serve until the pipe closes."""
+    if sys.platform == "linux":
+        _end_with_owner_though_stopped()
     told = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = told["paths"]
     listener = socket.socket(fileno=int(sys.argv[1]))
-    app = create_app(token=told["token"], max_sessions=4096, max_rows=1 << 20, idle_timeout=60.0)
-    state: ServerState = app.extensions["envweave"]
-    state.offers = Everything()
-    PrivateProcess(app, listener).run()
+    limits: dict[str, Any] = {"max_sessions": 4096, "max_rows": 1 << 20, "idle_timeout": 60.0}
+    PrivateProcess(create_app(Everything(), token=told["token"], **limits), listener).run()
 
 
 if __name__ == "__main__":

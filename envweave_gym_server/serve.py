@@ -6,6 +6,7 @@ import logging
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from gunicorn.glogging import Logger
 
 from envweave_gym_server.drain import Guard
 from envweave_gym_server.logs import JsonLines
+from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
 from envweave_gym_server.worker import Worker
 
@@ -43,7 +45,7 @@ class Server(BaseApplication):
 
     def load_config(self) -> None:
         """Tell gunicorn how to run it."""
-        settings = self._state.settings
+        settings = self.settings
         options: dict[str, Any] = {
             "bind": f"fd://{self._descriptor}",
             "worker_class": Worker,
@@ -71,6 +73,11 @@ class Server(BaseApplication):
         """Serve until SIGTERM."""
         _allow_many_files()
         _Arbiter(self).run()
+
+    @property
+    def settings(self) -> Settings:
+        """How it is run."""
+        return self._state.settings
 
     @property
     def _state(self) -> ServerState:
@@ -119,6 +126,14 @@ class _Logger(Logger):
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(JsonLines())
+
+    def exception(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        """Write an exception down; that a client has left, or reads no more, is nothing to trace."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            _log.info("connection lost", extra={"error": type(error).__name__})
+        else:
+            super().exception(msg, *args, **kwargs)
 
 
 def _allow_many_files() -> None:

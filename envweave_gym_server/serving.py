@@ -41,11 +41,17 @@ _RESULTS = ("rewards", "terminations", "truncations")
 """What a turn-based game has where another environment has a reward and its two ends."""
 
 
+DESCRIBE = "describe"
+"""The question that :func:`describe` answers."""
+
+
 class Served:
     """One environment, vector or game in this process, which does one call after the other."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, check_reset: Callable[[Any], None] | None = None) -> None:
+        """``check_reset`` refuses the options of a reset that a client may not give."""
         self.env = env = as_rows(env)
+        self._check_reset = check_reset
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         self._thread = ThreadPoolExecutor(1) if metadata.get("thread_affine") else None
         self._turn_by_turn = isinstance(env, AECEnv)
@@ -86,6 +92,8 @@ class Served:
         return self._thread.submit(work, *arguments).result()
 
     def _reset(self, message: Reset) -> Reply:
+        if self._check_reset is not None:
+            self._check_reset(message.options)
         if isinstance(message.seed, dict) and isinstance(self.env, VectorEnv):
             result = reset_rows(self.env, message.seed, message.options)
         else:
@@ -165,6 +173,7 @@ _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "ledger": lambda env, _: [env.ledger.turn, Stream((), tuple(env.ledger.events))],
     "opening": _opening,
     "openings": _openings,
+    DESCRIBE: lambda env, _: describe(env),
 }
 
 

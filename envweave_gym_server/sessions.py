@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from envweave_gym.faults import AtCapacity, EnvweaveError, InvalidArgument, shown
@@ -285,18 +286,18 @@ class Sessions:
         if len(self._sessions) >= self._most:
             count = f"{len(self._sessions)} of {self._most}"
             raise AtCapacity(f"{count} sessions are open; close one or come again")
+        if self._reaper is None:  # not before: a server forks when it has been made, and loses its threads
+            self._reaper = _started("reaper", self._reap)
         self._sessions[session_id] = None
-        if self._reaper is None:
-            self._reaper = threading.Thread(target=self._reap, name="reaper", daemon=True)
-            self._reaper.start()
 
     def close(self, session_id: str) -> None:
         """Close one session; where a call is under way, once that is over, which nobody waits for."""
         session = self.get(session_id)
-        self.forget(session_id)
         if session.busy:
-            threading.Thread(target=session.close, name=f"close {session_id}", daemon=True).start()
+            _started(f"close {session_id}", session.close)
+            self.forget(session_id)
         else:
+            self.forget(session_id)
             session.close()
 
     def forget(self, session_id: str) -> None:
@@ -310,8 +311,16 @@ class Sessions:
             now = time.monotonic()
             for session in list(self._sessions.values()):
                 if session is not None and session.idle_for(now) > self._idle_timeout:
-                    self.forget(session.id)
-                    threading.Thread(target=session.close, args=("idle",), daemon=True).start()
+                    self._let_go(session)
+
+    def _let_go(self, session: Session) -> None:
+        """Close a session that nobody uses, in a thread of its own; without one, the next time."""
+        try:
+            _started(f"close {session.id}", partial(session.close, "idle"))
+        except RuntimeError as error:
+            _log.warning("session not closed", extra={"session": session.id, "error": str(error)})
+        else:
+            self.forget(session.id)
 
     @property
     def stopped(self) -> bool:
@@ -333,3 +342,10 @@ class Sessions:
     def _stop(self, session: Session) -> None:
         session.close("stopped")
         self.forget(session.id)
+
+
+def _started(name: str, work: Callable[[], Any]) -> threading.Thread:
+    """A thread that runs; a machine may have no more of them."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread

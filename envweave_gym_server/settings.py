@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from envweave_gym_server.access import checked_token
+
 Isolation = Literal["thread", "process"]
 
 
@@ -21,8 +23,13 @@ class Settings:
     """So many sessions may be open; another is refused with 503."""
     max_rows: int = 65536
     """So many environments may be in one vector."""
+    max_descriptions: int = 8
+    """So many environments may be made at once just to be described."""
     idle_timeout: float = 300.0
     """So many seconds a session is kept while no connection is attached and no call is under way."""
+    client_timeout: float = 60.0
+    """After so many seconds in which a client takes nothing of what it is sent, sends no more of a request or
+    does not answer for its machine, its connection ends; its session stays."""
     largest_frame: int = 64 << 20
     """So many bytes a frame or a body may have."""
     deepest: int = 32
@@ -41,3 +48,7 @@ class Settings:
     """So many may look on at once."""
     drain: float = 30.0
     """So many seconds calls under way have to finish once the server is told to stop."""
+
+    def __post_init__(self) -> None:
+        if self.token is not None:
+            checked_token(self.token, "token=")

@@ -23,6 +23,7 @@ from wsproto.utilities import ProtocolError, generate_accept_token
 
 from envweave_gym.wire.framing import WHOLE_BINARY, head_of, masked, place_of
 from envweave_gym_server.errors import BadRequest
+from envweave_gym_server.sockets import bound_waits, may_be_silent
 
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
@@ -53,14 +54,14 @@ class Taken(Response):
 class Connection:
     """The server's end of a WebSocket, over the socket of the request that asked for it."""
 
-    def __init__(self, environ: dict[str, Any], largest: int) -> None:
+    def __init__(self, environ: dict[str, Any], largest: int, timeout: float) -> None:
+        """``timeout`` is how many seconds the client may take nothing of what it is sent."""
         self.socket: socket.socket = environ.get("gunicorn.socket") or environ["werkzeug.socket"]
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        bound_waits(self.socket, timeout)
         self.gunicorn = "gunicorn.socket" in environ
         self.stepping_since: float | None = None
         self.stopping = False
-        self._reading, self._sending = threading.Lock(), threading.Lock()
+        self._reading, self._sending = threading.Lock(), threading.RLock()
         self._protocol = Protocol(ConnectionType.SERVER)
         self._largest, self._size = largest, 0
         self._parts: list[bytes] = []
@@ -75,6 +76,7 @@ class Connection:
         if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
             raise BadRequest("that is no handshake of a WebSocket of version 13")
         self.socket.sendall(_SWITCHING + generate_accept_token(key) + b"\r\n\r\n")
+        may_be_silent(self.socket)
 
     def receive(self) -> bytes | None:
         """The next frame, or ``None`` when the client has left."""
@@ -85,15 +87,26 @@ class Connection:
         return self._ready.popleft() if self._ready else None
 
     def answer_pings(self) -> None:
-        """Read some of what has come, without waiting; whole frames are kept for :meth:`receive`."""
-        if self._reading.acquire(blocking=False):
-            try:
-                poller = select.poll()
-                poller.register(self.socket, select.POLLIN)
-                if self._open and len(self._ready) < _MOST_WAITING and poller.poll(0):
-                    self._read()
-            finally:
-                self._reading.release()
+        """Read some of what has come, without waiting; whole frames are kept for :meth:`receive`.
+
+        A reply that is being sent goes first: its client is no longer kept waiting.
+        """
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            if self._sending.acquire(blocking=False):
+                try:
+                    self._read_what_is_there()
+                finally:
+                    self._sending.release()
+        finally:
+            self._reading.release()
+
+    def _read_what_is_there(self) -> None:
+        poller = select.poll()
+        poller.register(self.socket, select.POLLIN)
+        if self._open and len(self._ready) < _MOST_WAITING and poller.poll(0):
+            self._read()
 
     def _read(self) -> None:
         try:
@@ -150,19 +163,37 @@ class Connection:
             self._open = False
 
     def send(self, frame: bytes) -> None:
-        """Send one frame; a client that has left is noticed by :meth:`receive`."""
+        """Send one frame; a client that has left is noticed by :meth:`receive`.
+
+        One that reads no more is given up, and whatever it has sent meanwhile with it: it is to ask again.
+        """
         with self._sending:
             try:
                 self.socket.sendall(head_of(len(frame), masked=False) + frame)
+            except (BlockingIOError, TimeoutError):
+                self._give_up()
             except OSError:
                 self._open = False
 
+    def _give_up(self) -> None:
+        self._open = False
+        self._ready.clear()
+        self.wake(socket.SHUT_RDWR)
+
     def _send(self, event: Any) -> None:
-        with self._sending:
-            try:
-                self.socket.sendall(self._protocol.send(event))
-            except (OSError, ProtocolError):
-                self._open = False
+        """Answer a ping, or say goodbye: at once or not at all, as the watch sees to all connections."""
+        if not self._sending.acquire(timeout=_LINGER):
+            return
+        try:
+            data = self._protocol.send(event)
+            if self.socket.send(data, socket.MSG_DONTWAIT) < len(data):
+                self._give_up()
+        except BlockingIOError:
+            self._give_up()
+        except (OSError, ProtocolError):
+            self._open = False
+        finally:
+            self._sending.release()
 
     def close(self, code: int = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
         """Say why, and end the connection."""
@@ -196,10 +227,11 @@ class Watch:
     def add(self, connection: Connection) -> None:
         """Watch a connection."""
         with self._lock:
-            self._connections.add(connection)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._connections.add(connection)
 
     def remove(self, connection: Connection) -> None:
         """Watch a connection no longer."""

@@ -8,12 +8,16 @@ import select
 import socket
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from gunicorn.workers.gthread import ThreadWorker
 
 from envweave_gym_server.errors import is_exhaustion
+from envweave_gym_server.sockets import bound_waits
+
+if TYPE_CHECKING:
+    from envweave_gym_server.serve import Server
 
 _FULL = msgspec.json.encode(
     {"error": "AtCapacity", "message": "the server has no room for another connection; come again"}
@@ -39,6 +43,7 @@ class Worker(ThreadWorker):
         """Start to work."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(self.cfg.threads + _KEPT_ALIVE, files - _RESERVED_FILES - files // 8)
+        self._client_timeout = cast("Server", self.app).settings.client_timeout
         self._spare: int | None = None
         self._keep_spare()
         super().init_process()
@@ -71,13 +76,20 @@ class Worker(ThreadWorker):
     def handle(self, conn: Any) -> Any:
         """Answer a request, or hang up on a client that asks nothing.
 
-        gunicorn would take a file of its own to wait for the first byte, and might have none left.
+        gunicorn would take a file of its own to wait for the first byte, and might have none left; and it
+        would say goodbye from its only loop, which nobody else could use for as long as the client stays.
         """
         if not conn.initialized and not conn.data_ready:
+            bound_waits(conn.sock, self._client_timeout)
             if not _has_data(conn.sock):
                 return False
             conn.data_ready = True
-        return super().handle(conn)
+        keep = super().handle(conn)
+        if not keep:
+            with suppress(OSError):  # a WebSocket has closed it
+                conn.close(graceful=True)
+            conn.close = _is_closed
+        return keep
 
     def _turn_away(self, listener: Any) -> None:
         """Say why, over the file that is kept for this."""
@@ -95,6 +107,10 @@ class Worker(ThreadWorker):
     def _keep_spare(self) -> None:
         with suppress(OSError):  # then the next one waits
             self._spare = os.open(os.devnull, os.O_RDONLY)
+
+
+def _is_closed(graceful: bool = False) -> None:
+    """Closed again it would raise, and gunicorn count it as two connections that have ended."""
 
 
 def _has_data(client: socket.socket) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crashing_envs import CrashingEnv
+from servers import until
 
 from envweave_gym.wire.messages import Ask, Create, Reply, Reset, Step, encode, read_reply
 from envweave_gym_server.isolation.host import Workers
@@ -17,9 +17,10 @@ from envweave_gym_server.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions import Session, Sessions
 from envweave_gym_server.settings import Settings
 
+__all__ = ["until"]
 NAME = "Crashing"
 MEMORY = 512 << 20
-OFFER = offer_of_factory(CrashingEnv, name=NAME, kwargs=("bad", "curse"))
+OFFER = offer_of_factory(CrashingEnv, name=NAME, kwargs=("bad", "curse", "do"))
 TRUNCATE = {"on_fault": "truncate", "reset_deadline": 0.0}
 
 
@@ -62,13 +63,6 @@ class Player:
 
     def pid(self) -> int:
         return self.step("nothing").info["pid"]
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.01)
 
 
 def is_gone(pid: int) -> bool:

@@ -78,6 +78,20 @@ class Shapes(Nap):
         return action, float(np.sum(action["move"])), False, False, {}
 
 
+class Coin(gym.Env[int, int]):
+    """Guess the side of a coin."""
+
+    def __init__(self, sides: int = 2):
+        self.observation_space = self.action_space = Discrete(sides)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: int) -> Any:
+        return action, 1.0, True, False, {}
+
+
 for _kind in (Nap, Awkward, Shapes):
     _id = f"served/{_kind.__name__}-v0"
     if _id not in gym.registry:

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -89,6 +90,21 @@ def running_server(
             _end(process)
 
 
+@contextlib.contextmanager
+def first_line_of(
+    command: list[Any], environ: dict[str, str], open_files: Sequence[int] = ()
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that a command starts, and the line that it prints; ended with the block."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environ, pass_fds=open_files, **pipes) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline()
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
+
+
 def _start(
     under: tuple[str, ...],
     what: tuple[str, ...],
@@ -118,3 +134,19 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.kill()
         process.communicate()
         raise
+
+
+def until(what: Callable[[], Any], seconds: float = 10) -> None:
+    """Wait until it is so."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def is_there(url: str) -> bool:
+    """Whether a server answers at this URL."""
+    try:
+        return requests.get(url, timeout=10).status_code == 200
+    except requests.ConnectionError:
+        return False

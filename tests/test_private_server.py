@@ -39,8 +39,19 @@ def family(pid: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def owner(then: str) -> subprocess.Popen[str]:
-    code = OWNER.format(then=textwrap.dedent(then))
+def runs(process: psutil.Process) -> bool:
+    """Whether it is there, and no mere zombie."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+STARTED_BY_A_THREAD = OWNER.replace(
+    "env.reset(seed=1)\n",
+    "import threading\nthread = threading.Thread(target=env.reset)\nthread.start()\nthread.join()\n",
+)
+
+
+def owner(then: str, program: str = OWNER) -> subprocess.Popen[str]:
+    code = program.format(then=textwrap.dedent(then))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     return subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
 
@@ -49,7 +60,7 @@ def test_all_environments_of_a_process_share_it():
     envs = [ew.make(COUNTER, backend="subprocess") for _ in range(3)]
     for env in envs:
         env.reset(seed=1)
-    assert len({env.unwrapped._address.url for env in envs}) == 1
+    assert len({env.unwrapped._served.address.url for env in envs}) == 1
     assert private_server().pid is not None
 
 
@@ -87,9 +98,29 @@ def test_it_ends_when_its_owner(how: str, then: str):
         process.send_signal(signal.SIGKILL)
     process.wait(20)
     process.stdout.close()
-    until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in servers))
+    until(lambda: not any(map(runs, servers)))
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{url}/health", timeout=5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux wakes it")
+@pytest.mark.parametrize("thread", ["main", "one that ended long ago"])
+def test_it_ends_with_its_owner_although_it_was_stopped(thread: str):
+    process = owner("time.sleep(60)", STARTED_BY_A_THREAD if thread != "main" else OWNER)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    pid, url = process.stdout.readline().split()
+    assert requests.get(f"{url}/health", timeout=5).status_code == 200
+    servers = family(int(pid))
+    for one in servers:
+        one.suspend()
+    process.kill()
+    process.communicate()
+    try:
+        until(lambda: not any(map(runs, servers)))
+    finally:
+        for one in filter(runs, servers):
+            one.kill()
 
 
 def test_one_that_died_is_started_again_behind_the_same_address():

@@ -22,7 +22,7 @@ from envweave_gym_server import auth
 from envweave_gym_server.app import create_app
 from envweave_gym_server.offers import offer_of_factory
 
-COUNTER, TOKEN = "envweave/Counter-v0", "a-token"
+COUNTER, TOKEN = "envweave/Counter-v0", "a-token-of-tests"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_nothing_is_told_without_the_token(client: JsonClient, path: str):
 
 
 @pytest.mark.parametrize(
-    "given", ["Bearer wrong", "Bearer a-toke", "Bearer a-token2", "Bearer \xff", "bearer  x"]
+    "given", ["Bearer wrong", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}2", "Bearer \xff", "bearer  x"]
 )
 def test_a_wrong_token_is_refused(client: JsonClient, given: str):
     response = client.ask("GET", "/v1/envs", headers={"Authorization": given})
@@ -69,7 +69,7 @@ def test_tokens_are_compared_in_constant_time(client: JsonClient, monkeypatch: p
     monkeypatch.setattr(auth.hmac, "compare_digest", compare)
     client.get("/v1/envs", headers=bearer(TOKEN))
     client.get("/v1/envs", 401, headers=bearer("x"))
-    assert compared == [(b"a-token", b"a-token"), (b"x", b"a-token")]
+    assert compared == [(TOKEN.encode(), TOKEN.encode()), (b"x", TOKEN.encode())]
     assert hmac.compare_digest is compare
 
 

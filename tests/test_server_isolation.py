@@ -175,14 +175,12 @@ def test_an_environment_that_cannot_be_made_is_told_as_in_the_server(sessions: S
         workers.describe(Create(NAME, "gym", {"bad": "segfault"}))
     with pytest.raises(UnknownEnvironment, match="'Nope' is not served here"):
         workers.open(Create("Nope"))
-    with pytest.raises(InvalidArgument, match="num_envs=1000000 is more than 65536"):
-        workers.open(Create(NAME, "vector", {"num_envs": 1_000_000}))
     assert len(sessions) == 0
 
 
 def test_what_it_is_like_is_found_out_in_a_process(workers: Workers):
     described = workers.describe(Create(NAME))
-    assert (described["env_id"], described["api"]) == (NAME, "gym")
+    assert described["api"] == "gym"
     assert described["action_space"]["type"] == "Unicode"
 
 

@@ -15,7 +15,9 @@ import gymnasium as gym
 import pytest
 from crashing_envs import CrashingEnv
 from isolated_sessions import (
+    MEMORY,
     NAME,
+    OFFER,
     TRUNCATE,
     Player,
     descendants,
@@ -29,11 +31,12 @@ from isolated_sessions import (
 from servers import RunningServer, running_server
 
 import envweave_gym as ew
-from envweave_gym.faults import EnvironmentCrashed, Fault, FaultKind, InvalidArgument
+from envweave_gym.faults import EnvironmentCrashed, Fault, FaultKind, InvalidArgument, NotAvailable
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
 from envweave_gym.wire.messages import Close, Create, Reset, encode, read_reply
 from envweave_gym_server.app import create_app
+from envweave_gym_server.isolation.forkserver import ForkServer
 from envweave_gym_server.isolation.host import Workers
 from envweave_gym_server.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions import Sessions
@@ -88,6 +91,34 @@ def test_the_zygote_ends_with_its_workers():
     until(lambda: is_gone(pid) and is_gone(zygote))
     assert player.step("nothing").truncated
     player.session.close()
+
+
+def test_a_server_that_stops_leaves_no_process_behind():
+    app = create_app(OFFER, isolation="process", worker_memory=MEMORY)
+    state = app.extensions["envweave"]
+    player = Player(state.sessions)
+    player.reset()
+    pid = player.pid()
+    zygote = parent_of(pid)
+    state.stop()
+    assert is_gone(pid)
+    assert is_gone(zygote)
+    with pytest.raises(NotAvailable, match="the server is stopping"):
+        state._makers.open(Create(NAME))
+
+
+def test_a_zygote_that_does_not_get_ready_is_waited_for_no_longer_than_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("envweave_gym_server.isolation.forkserver._STARTING", 1.0)
+    forks = ForkServer("time:sleep", 60)
+    with pytest.raises(NotAvailable, match="was not imported within 1 s"):
+        forks.fork()
+    zygote = forks._zygote
+    assert zygote is not None
+    assert zygote.over.wait(5)
+    assert zygote.ended == "was killed by SIGKILL"
+    forks.close()
 
 
 def test_only_what_can_be_imported_is_served_from_processes():

@@ -7,6 +7,8 @@ import logging
 import math
 import time
 import timeit
+from collections import Counter
+from typing import Any
 
 import pytest
 from json_clients import JsonClient
@@ -83,6 +85,21 @@ def test_two_servers_in_a_process_count_apart():
     first.open(COUNTER)
     assert numbers(first)["envweave_sessions",] == 1
     assert numbers(second)["envweave_sessions",] == 0
+
+
+class CountedOn(Counter[Any]):
+    """Counts on for as long as somebody goes through it, as a session does in its own thread."""
+
+    def items(self) -> Any:
+        for pair in super().items():
+            self[Step, str(len(self))] += 1
+            yield pair
+
+
+def test_calls_are_summed_up_while_sessions_count_on():
+    metrics = Metrics()
+    metrics.begin().calls = CountedOn({(Step, "refused"): 2})
+    assert b'envweave_calls_total{kind="step",status="refused"} 2.0' in metrics.text()
 
 
 def test_counting_and_logging_of_events_cost_little_and_keep_little():

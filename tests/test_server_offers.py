@@ -6,31 +6,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import pytest
-from gymnasium.spaces import Discrete
 from json_clients import JsonClient, sentence
-from served_envs import Awkward, Nap
+from served_envs import Awkward, Coin, Nap
 
 from envweave_gym.faults import InvalidArgument, UnknownEnvironment
 from envweave_gym.multiagent import kuhn_poker, line_race
 from envweave_gym_server import create_app, offer_of_factory
+from envweave_gym_server.offers import Offer, Offers
 
 pytestmark = pytest.mark.usefixtures("registries")
-
-
-class Coin(gym.Env[int, int]):
-    """Guess the side of a coin."""
-
-    def __init__(self, sides: int = 2):
-        self.observation_space = self.action_space = Discrete(sides)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        return 0, {}
-
-    def step(self, action: int) -> Any:
-        return action, 1.0, True, False, {}
 
 
 @dataclass
@@ -136,3 +121,56 @@ def test_an_environment_that_does_not_close_is_closed_all_the_same(caplog: pytes
             time.sleep(0.01)
     assert len(client.state.sessions) == 0
     assert "environment did not close" in caplog.text
+
+
+# What clients may say
+
+
+def test_an_app_is_made_of_offers_too():
+    class Fixed(Offers):
+        def find(self, name: Any) -> Offer:
+            return self["Coin"]
+
+    client = JsonClient(Fixed({"Coin": offer_of_factory(Coin)}))
+    assert client.post("/v1/sessions", {"id": "anything"}, 201)["id"] == "Coin"
+
+
+def test_an_id_from_elsewhere_takes_what_the_operator_allows_and_nothing_else():
+    name = "CartPole-v1"
+    closed = JsonClient(name)
+    told = closed.post("/v1/sessions", {"id": name, "kwargs": {"sutton_barto_reward": True}}, 422)
+    assert "CartPole-v1 takes no argument 'sutton_barto_reward' from a client" in sentence(told)
+    session = closed.open(name)
+    told = closed.post(f"{session}/reset", {"options": {"low": 0.0}}, 422)
+    assert sentence(told) == "CartPole-v1: reset takes no option 'low'; it takes none"
+    assert closed.get(session)["call"] == 0
+
+    client = JsonClient(name, wire_kwargs={name: ("sutton_barto_reward", "low", "high")})
+    assert client.get(f"/v1/envs/{name}")["kwargs"][:3] == ["sutton_barto_reward", "low", "high"]
+    session = client.open(name, kwargs={"sutton_barto_reward": True})
+    began = client.post(f"{session}/reset", {"options": {"low": 0.0, "high": 0.0}})
+    assert began["observation"] == [0.0] * 4
+    assert client.post(f"{session}/step", {"action": 1})["reward"] == 0.0
+    assert "takes no argument 'backend'" in sentence(
+        client.post("/v1/sessions", {"id": name, "kwargs": {"backend": "subprocess"}}, 422)
+    )
+
+
+def test_what_an_operator_allows_goes_with_what_the_card_names():
+    client = JsonClient("envweave/Counter-v0", wire_kwargs={"envweave/Counter": ["more"]})
+    assert client.get("/v1/envs/envweave/Counter-v0")["kwargs"][:2] == ["target", "more"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "says"),
+    [
+        ({"Nope-v0": ("x",)}, "'Nope-v0' is not served here"),
+        ({"Coin": "sides"}, "'sides' are no names of arguments of Coin; give some, as in ('length',)"),
+        ({"Coin": ["not a name"]}, "are no names of arguments of Coin"),
+        ({"Coin": ()}, "are no names of arguments of Coin"),
+    ],
+)
+def test_what_cannot_be_allowed_is_said_at_the_start(allowed: dict[str, Any], says: str):
+    with pytest.raises((InvalidArgument, UnknownEnvironment)) as caught:
+        create_app(Coin, wire_kwargs=allowed)
+    assert says in str(caught.value)

@@ -21,14 +21,14 @@ from schemathesis.specs.openapi.checks import (
 )
 
 COUNTER = "envweave/Counter-v0"
-CLIENT = JsonClient(COUNTER, "envweave/LineRace-v0", token="t", max_sessions=300)
+CLIENT = JsonClient(COUNTER, "envweave/LineRace-v0", token="token-of-tests", max_sessions=300)
 CHECKS = [
     not_a_server_error,
     content_type_conformance,
     response_schema_conformance,
     status_code_conformance,
 ]
-HEADERS = {"Authorization": "Bearer t", "Host": "localhost"}
+HEADERS = {"Authorization": "Bearer token-of-tests", "Host": "localhost"}
 DOCUMENT = CLIENT.get("/openapi.json", headers=HEADERS)
 
 

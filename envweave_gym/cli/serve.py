@@ -24,14 +24,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", metavar="HOST", help="the address to listen on (127.0.0.1)")
     add("--port", metavar="N", type=int, help="the port; 0 takes a free one (8000)")
+    add("--uds", metavar="PATH", help="a Unix socket to listen on instead")
     add("--allow-host", metavar="NAME", action="append", help="a name it is asked by; '*' are all")
     add("--token-file", metavar="PATH", help="the file with the token")
     add("--token-fd", metavar="N", type=int, help="the open file whose first line is the token")
     add("--allow-anonymous", action="store_true", help="let everybody in")
+    add(
+        "--allow-kwargs",
+        metavar="ID=NAMES",
+        action="append",
+        help="arguments and reset options that clients may give beside those of its card: ID=one,two",
+    )
     add("--max-sessions", metavar="N", type=int, help="so many sessions may be open (1024)")
     add("--max-rows", metavar="N", type=int, help="so many environments may be in a vector (65536)")
     add("--largest-frame", metavar="BYTES", type=int, help="so long a frame or a body may be (64 MiB)")
     add("--idle-timeout", metavar="SECONDS", type=float, help="so long an unused session is kept (300)")
+    add("--client-timeout", metavar="SECONDS", type=float, help="so long a client may be stuck (60)")
     add("--drain", metavar="SECONDS", type=float, help="so long calls may take when it is told to stop (30)")
     add("--isolation", choices=("thread", "process"), help="whether each session has a process of its own")
     add("--worker-memory", metavar="BYTES", type=int, help="so much memory such a process may take (4 GiB)")

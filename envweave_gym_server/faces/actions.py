@@ -16,8 +16,8 @@ from envweave_gym_server.json_values import read_json
 class Actions:
     """Reads the actions of one environment, vector or game."""
 
-    def __init__(self, description: dict[str, Any], rows: int) -> None:
-        self._name: str = description["env_id"]
+    def __init__(self, name: str, description: dict[str, Any], rows: int) -> None:
+        self._name = name
         self._api: str = description["api"]
         self._spaces = description.get("agents", {})
         self._own = description.get("action_space")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from flask import Response, request
 from msgspec import UNSET, Meta, Struct, UnsetType
+from werkzeug.exceptions import ClientDisconnected
 
 from envweave_gym.faults import Fault, InvalidArgument, shown
 from envweave_gym_server.errors import BadRequest
@@ -166,9 +167,17 @@ class Index(Struct):
 _Body = TypeVar("_Body")
 
 
+def received() -> bytes:
+    """The bytes of the body."""
+    try:
+        return request.get_data(cache=False)
+    except ClientDisconnected:
+        raise BadRequest("the body of the request has not come to its end; send it again") from None
+
+
 def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
     """The body of the request, and its bytes; no body is an empty object."""
-    data = request.get_data(cache=False)
+    data = received()
     try:
         return msgspec.json.decode(data or b"{}", type=kind), data
     except msgspec.ValidationError as error:

@@ -60,7 +60,7 @@ def _events(
     server: ServerState, session: Session, since: int, arrays: Arrays, follow: bool
 ) -> Generator[str]:
     log = session.events
-    with server.listening(), log.listener() as more:
+    with server.listeners.one(), log.listener() as more:
         yield ": listening\n\n"
         while True:
             more.clear()

@@ -19,6 +19,7 @@ from envweave_gym.wire.messages import (
     read_call,
 )
 from envweave_gym_server.errors import FRAMES, BadRequest
+from envweave_gym_server.faces.bodies import received
 from envweave_gym_server.sessions import Session
 from envweave_gym_server.state import ServerState, state
 from envweave_gym_server.stream import Connection, Taken
@@ -30,9 +31,9 @@ frames = Blueprint("frames", __name__)
 def stream(session_id: str) -> Taken:
     """Play a session over a WebSocket."""
     server = state()
-    connection = Connection(request.environ, server.settings.largest_frame)
-    server.watch.add(connection)
+    connection = Connection(request.environ, server.settings.largest_frame, server.settings.client_timeout)
     try:
+        server.watch.add(connection)
         _play(server, connection, session_id)
     finally:
         server.watch.remove(connection)
@@ -84,7 +85,7 @@ def _attach(
 @frames.post("/v1/sessions/<session_id>/frames")
 def one_frame(session_id: str) -> Response:
     """Do one call of a session."""
-    frame = request.get_data()
+    frame = received()
     message, sessions = read_message(frame), state().sessions
     if isinstance(message, Create):
         reply = sessions.create(session_id, message, frame)[1]
@@ -99,7 +100,7 @@ def one_frame(session_id: str) -> Response:
 @frames.post("/v1/describe")
 def describe_frame() -> Response:
     """What a client has to know of an environment before it makes one."""
-    message = read_message(request.get_data())
+    message = read_message(received())
     if not isinstance(message, Create):
         raise BadRequest("send the message that would create the session")
     return Response(encode(Answer(NUMBERLESS, pack(state().description(message)))), content_type=FRAMES)

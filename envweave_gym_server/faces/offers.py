@@ -9,7 +9,7 @@ from envweave_gym.wire.messages import Create
 from envweave_gym_server.faces import bodies
 from envweave_gym_server.faces.bodies import read_arrays, told
 from envweave_gym_server.json_values import plain
-from envweave_gym_server.offers import Offer, find
+from envweave_gym_server.offers import Offer
 from envweave_gym_server.openapi import operation
 from envweave_gym_server.state import state
 
@@ -32,7 +32,7 @@ def _environment(offer: Offer) -> bodies.Environment:
 def describe_environment(env_id: str) -> Response:
     """What one is like, made with its default arguments."""
     arrays, server = read_arrays(), state()
-    offer = find(server.offers, env_id)
+    offer = server.offers.find(env_id)
     api = request.args.get("api", offer.apis[0])
     known = server.description(Create(offer.name, api, {"num_envs": 1} if api == "vector" else {}))
     about = {"id": offer.name, "doc": offer.doc, "apis": offer.apis, "kwargs": offer.taken(api)}

@@ -6,11 +6,12 @@ import time
 import uuid
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from flask import Blueprint, Response
 
+from envweave_gym.faults import NotAvailable
 from envweave_gym.wire.messages import (
     Began,
     Create,
@@ -37,8 +38,8 @@ from envweave_gym_server.faces.replies import (
     selection_of,
 )
 from envweave_gym_server.json_values import plain
-from envweave_gym_server.offers import find
 from envweave_gym_server.openapi import operation
+from envweave_gym_server.serving import DESCRIBE
 from envweave_gym_server.sessions import Session
 from envweave_gym_server.state import state
 
@@ -64,7 +65,7 @@ def open_session() -> Response:
 
 
 def _create(body: bodies.NewSession) -> Create:
-    offer = find(state().offers, body.id)
+    offer = state().offers.find(body.id)
     kwargs = dict(body.kwargs)
     given = {"num_envs": body.num_envs, "autoreset_mode": body.autoreset_mode}
     kwargs |= {name: value for name, value in given.items() if value is not None}
@@ -100,12 +101,13 @@ def step(session_id: str) -> Response:
     """Act once."""
     body, data = read_body(bodies.StepCall)
     session, digest = state().sessions.get(session_id), blake2b(data).digest()
+    actions = _actions(session)
 
     def build(number: int) -> tuple[Step, bytes]:
         """The same body is the same frame, also when it is another agent's turn by now."""
         known, built = session.notes.get("step", (None, None))
         if known != (number, digest) or built is None:
-            action = _read_action(session, body.action)
+            action = actions.read(body.action, selection_of(reply_in(session.last_reply, session)))
             built = Step(number, action), encode(Step(number, pack(action)))
             session.notes["step"] = (number, digest), built
         return built
@@ -113,13 +115,17 @@ def step(session_id: str) -> Response:
     return _play(session_id, body.call, build)
 
 
-def _read_action(session: Session, value: Any) -> Any:
+def _actions(session: Session) -> Actions:
+    """What reads the actions of a session, by what its own environment says of itself."""
     actions: Actions | None = session.notes.get("actions")
     if actions is None:
-        made_of = session.made_of
-        rows = made_of.kwargs.get("num_envs", 1)
-        actions = session.notes["actions"] = Actions(state().description(made_of), rows)
-    return actions.read(value, selection_of(reply_in(session.last_reply, session)))
+        name = state().offers.find(session.env_id).name
+        described = ask(session, DESCRIBE)
+        if described is None:
+            raise NotAvailable(f"{name} does not say what its actions are; reset it, or create another")
+        rows = session.made_of.kwargs.get("num_envs", 1)
+        actions = session.notes["actions"] = Actions(name, described, rows)
+    return actions
 
 
 def _play(

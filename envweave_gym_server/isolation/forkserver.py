@@ -13,6 +13,7 @@ import weakref
 from contextlib import suppress
 from typing import IO, Any, cast
 
+from envweave_gym.faults import NotAvailable
 from envweave_gym_server.isolation.kernel import ending
 from envweave_gym_server.isolation.zygote import FAILED, FORK, KILL, PACKET, READY
 
@@ -21,6 +22,10 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _PROGRAM = "envweave_gym_server.isolation.zygote"
 _PACKET = 4096
+_STARTING = 120.0
+"""So many seconds a zygote has to import what is served."""
+_ENDING = 5.0
+"""So many seconds it has to end, with all its children, before it is killed."""
 
 
 class Fork:
@@ -64,6 +69,7 @@ class ForkServer:
     def __init__(self, prepare: str, argument: Any) -> None:
         self._prepare, self._argument = prepare, pickle.dumps(argument)
         self._zygote: _Zygote | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def fork(self) -> Fork:
@@ -75,18 +81,27 @@ class ForkServer:
 
     def _running(self) -> _Zygote:
         with self._lock:
+            if self._closed:
+                raise NotAvailable("no process is forked any more: the server is stopping; use another")
             if self._zygote is None or self._zygote.ended is not None:
                 self._zygote = _Zygote(self._prepare, self._argument)
                 weakref.finalize(self, self._zygote.stop)
             zygote = self._zygote
-        zygote.ready.wait()
+        if not zygote.ready.wait(_STARTING):
+            zygote.kill_it()
+            raise NotAvailable(
+                f"no process can be forked: what is served was not imported within {_STARTING:g} s"
+            )
         return zygote
 
     def close(self) -> None:
-        """End the zygote and all its children."""
+        """End the zygote and all its children, for good; when this returns they are gone."""
         with self._lock:
-            if self._zygote is not None:
-                self._zygote.stop()
+            self._closed, zygote = True, self._zygote
+        if zygote is not None:
+            zygote.stop()
+            if not zygote.over.wait(_ENDING):
+                zygote.kill_it()
 
 
 class _Zygote:
@@ -96,8 +111,9 @@ class _Zygote:
     """
 
     def __init__(self, prepare: str, argument: bytes) -> None:
-        self.ready = threading.Event()
+        self.ready, self.over = threading.Event(), threading.Event()
         self.ended: str | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._failure: OSError | None = None
         self._pid = os.getpid()
         self._forks: dict[int, Fork] = {}
@@ -118,7 +134,7 @@ class _Zygote:
                 self._forks[key] = fork
         if self.ended is not None:
             ours.close()
-            raise self._failure or RuntimeError(f"no process can be forked: the zygote {self.ended}")
+            raise self._failure or NotAvailable(f"no process can be forked: the zygote {self.ended}")
         with suppress(OSError):  # its end is told to all forks
             socket.send_fds(self._control, [PACKET.pack(FORK, key)], [theirs.fileno()])
         return fork
@@ -134,11 +150,18 @@ class _Zygote:
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
 
+    def kill_it(self) -> None:
+        """Kill it; the kernel kills its children."""
+        process = self._process
+        if process is not None and os.getpid() == self._pid:
+            process.kill()
+
     def _live(self, prepare: str, argument: bytes, theirs: socket.socket) -> None:
         words = "could not be started"
         try:
             with theirs:
-                process = _start(prepare, argument, theirs)
+                self._process = process = _start(theirs)
+                _tell(process, prepare, argument)
             with suppress(ConnectionError):  # it has not read all orders
                 while note := self._control.recv(_PACKET):
                     self._hear(note)
@@ -166,21 +189,28 @@ class _Zygote:
         self.ready.set()
         for fork in forks:
             fork.end(f"ended with the zygote, which {words}")
+        self.over.set()
 
 
-def _start(prepare: str, argument: bytes, control: socket.socket) -> subprocess.Popen[bytes]:
+def _start(control: socket.socket) -> subprocess.Popen[bytes]:
     """Run the program. What it and its children write goes where the server writes errors."""
     number = control.fileno()
-    environ = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
-    start = {"server": os.getpid(), "path": sys.path, "environ": environ, "prepare": prepare}
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-u", "-m", _PROGRAM, str(number)],
         stdin=subprocess.PIPE,
         stdout=2,
-        env={**environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
         pass_fds=[number],
         start_new_session=True,
     )
+
+
+def _tell(process: subprocess.Popen[bytes], prepare: str, argument: bytes) -> None:
+    """Say what it is for."""
+    start = {"server": os.getpid(), "path": sys.path, "environ": _environment(), "prepare": prepare}
     with suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as source:
         source.write(pickle.dumps(start) + argument)
-    return process
+
+
+def _environment() -> dict[str, str]:
+    return {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}

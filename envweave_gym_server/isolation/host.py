@@ -13,7 +13,6 @@ from envweave_gym.faults import (
     AtCapacity,
     EnvironmentCrashed,
     EnvweaveError,
-    InvalidArgument,
     NotAvailable,
 )
 from envweave_gym.wire.messages import (
@@ -33,8 +32,9 @@ from envweave_gym_server.isolation.channel import DONE, TooLong, receive, send
 from envweave_gym_server.isolation.forkserver import Fork, ForkServer
 from envweave_gym_server.isolation.losses import lost_step
 from envweave_gym_server.isolation.plan import plan_of
-from envweave_gym_server.isolation.worker import DESCRIBE, KINDS
-from envweave_gym_server.offers import Offers, find
+from envweave_gym_server.isolation.worker import KINDS
+from envweave_gym_server.offers import Offers
+from envweave_gym_server.serving import DESCRIBE
 from envweave_gym_server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -60,21 +60,18 @@ class Workers:
 
     def describe(self, create: Create) -> dict[str, Any]:
         """What a client has to know of an environment before it makes one."""
-        name, process = find(self._offers, create.env_id).name, self.start(create)
+        process = self.start(create)
         try:
             reply = read_reply(process.call(encode(Ask(-2, DESCRIBE)))[0])
         finally:
             process.close()
         if isinstance(reply, Answer):
-            return reply.value | {"env_id": name}
+            return reply.value
         raise _raised_there(reply)
 
     def start(self, create: Create) -> Process:
         """A worker that has made what is asked for."""
-        name, settings = find(self._offers, create.env_id).name, self._settings
-        rows = create.kwargs.get("num_envs", 1)
-        if isinstance(rows, int) and rows > settings.max_rows:
-            raise InvalidArgument(f"{name}: num_envs={rows} is more than {settings.max_rows}")
+        name, settings = self._offers.find(create.env_id).name, self._settings
         process = Process(name, self._forks.fork(), settings.call_timeout, settings.largest_frame)
         frame = encode(msgspec.structs.replace(create, kwargs=pack(create.kwargs)))
         try:

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from envweave_gym import ids
 from envweave_gym.catalog import REGISTRIES, EnvCard, cards, register_card
 from envweave_gym.faults import InvalidArgument
-from envweave_gym_server.offers import Offer, Offers, offer_of_factory
-
-_LOCAL = "local://"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What an offer of a class or a factory was made of."""
-
-    factory: Callable[..., Any]
-    action: Any = None
-    observation: Any = None
+from envweave_gym_server.offers import Offer, Offers
 
 
 @dataclass(frozen=True)
@@ -37,7 +24,6 @@ class Plan:
     cards: list[EnvCard] = field(default_factory=list)
     specs: list[tuple[Any, Any]] = field(default_factory=list)
     """Registered IDs that are not ours: the API, and the spec."""
-    recipes: dict[str, Recipe] = field(default_factory=dict)
 
     def carry_out(self) -> None:
         """Register what is offered, and import where it is made."""
@@ -45,8 +31,8 @@ class Plan:
             register_card(card)
         for api, spec in self.specs:
             REGISTRIES[api].setdefault(spec.id, spec)
-        for name, recipe in self.recipes.items():
-            offer_of_factory(recipe.factory, name=name, action=recipe.action, observation=recipe.observation)
+        for offer in self.offers.values():
+            offer.register()
         for module in sorted(set(self._modules())):
             try:
                 importlib.import_module(module)
@@ -66,22 +52,14 @@ def plan_of(offers: Offers, memory: int | None) -> Plan:
     """The plan for workers that may take so many bytes of memory each."""
     plan = Plan(offers, memory)
     for offer in offers.values():
-        if offer.target.startswith(_LOCAL):
-            plan.recipes[offer.target.removeprefix(_LOCAL)] = _importable(offer, _recipe(offer))
+        if offer.factory is not None:
+            _importable(offer, offer)
         elif offer.target in cards():
             plan.cards.append(cards()[offer.target])
         else:
             registered = ((api, specs.get(offer.target)) for api, specs in REGISTRIES.items())
             plan.specs.extend((api, _importable(offer, spec)) for api, spec in registered if spec is not None)
     return plan
-
-
-def _recipe(offer: Offer) -> Recipe:
-    build = ids._factories[offer.target]
-    if not inspect.isfunction(build) or "offer_of_factory" not in build.__qualname__:
-        return Recipe(build)
-    made_of = inspect.getclosurevars(build).nonlocals
-    return Recipe(made_of["factory"], made_of["action"], made_of["observation"])
 
 
 def _importable(offer: Offer, what: Any) -> Any:

@@ -27,20 +27,16 @@ from envweave_gym.wire.messages import (
     number_of,
     read_call,
 )
-from envweave_gym.wire.values import pack
 from envweave_gym_server.isolation.channel import DONE, NOT_DONE, receive, send
 from envweave_gym_server.isolation.kernel import confine
 from envweave_gym_server.isolation.plan import Plan
 from envweave_gym_server.logs import trace_of, write_logs
-from envweave_gym_server.offers import Offers, find, offers_of
-from envweave_gym_server.serving import Served, describe
+from envweave_gym_server.offers import Offers, offers_of
+from envweave_gym_server.serving import Served
 
 _log = logging.getLogger(__name__)
 _REHEARSALS = 10
 """After so many calls Python has changed the code of a function to be fast, and leaves its memory alone."""
-DESCRIBE = "describe"
-"""A question that workers answer beside those of :class:`Served`: what a client has to know beforehand."""
-
 KINDS = {
     name: kind
     for name, kind in vars(faults).items()
@@ -101,14 +97,12 @@ class Worker:
             return encode(Refused(number_of(message), "NoSession", "the environment is closed")), False
         if not isinstance(message, Ask):
             return self._served.do(message, frame)
-        if message.question == DESCRIBE:
-            return encode(Answer(message.number, pack(describe(self._served.env)))), True
         return self._served.answer(message, frame), True
 
     def _make(self, create: Create) -> tuple[bytes, bool]:
-        offer = find(self._offers, create.env_id)
+        offer = self._offers.find(create.env_id)
         try:
-            self._served = Served(offer.make(create))
+            self._served = offer.serve(create)
         except REFUSALS as error:
             kind = next(kind for kind in (*type(error).__mro__, InvalidArgument) if kind in KINDS.values())
             return encode(Refused(0, kind.__name__, str(error))), False

@@ -1,0 +1,121 @@
+"""A server on a Unix socket: the same API over a file, for those who may open it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import websocket
+from servers import TOKEN, first_line_of, until
+
+from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
+from envweave_gym.wire.values import pack
+from envweave_gym_server.__main__ import main
+
+COUNTER = "envweave/Counter-v0"
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets")
+
+
+def serving(path: Path) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "envweave_gym_server", f"--uds={path}", COUNTER]
+    return first_line_of(command, {"ENVWEAVE_TOKEN": TOKEN})
+
+
+def connect(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10)
+    try:
+        client.connect(str(path))
+    except OSError:
+        client.close()
+        raise
+    return client
+
+
+def ask(path: Path, method: str, where: str, body: Any = None) -> Any:
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = connect(path)
+    sent = None if body is None else json.dumps(body)
+    connection.request(method, where, sent, {"Authorization": f"Bearer {TOKEN}"})
+    response = connection.getresponse()
+    told = json.loads(response.read() or b"null")
+    connection.close()
+    return told
+
+
+def test_an_episode_is_played_over_http_and_over_a_websocket(tmp_path: Path):
+    path = tmp_path / "server.sock"
+    with serving(path) as (process, line):
+        assert line.startswith("envweave serves 1 environment at http+unix://%2F")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        ask(path, "POST", "/v1/sessions", {"id": COUNTER, "session": "mine", "kwargs": {"target": 50}})
+        began = ask(path, "POST", "/v1/sessions/mine/reset", {"seed": 1})
+        stream = websocket.create_connection(
+            "ws://localhost/v1/sessions/mine/stream",
+            socket=connect(path),
+            header=[f"Authorization: Bearer {TOKEN}"],
+            suppress_origin=True,
+        )
+        stream.send_binary(encode(Step(2, pack({"delta": 1}))))
+        stepped = read_reply(stream.recv())
+        assert isinstance(stepped, Stepped)
+        assert stepped.observation["count"] == began["observation"]["count"] + 1
+        for message in (Create(COUNTER), Reset(1, 1)):
+            stream.send_binary(encode(message))
+            assert read_reply(stream.recv()).number >= 0  # refused: the session has come further
+        stream.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert not path.exists()
+
+
+def test_a_socket_that_a_killed_server_left_behind_is_replaced_and_one_in_use_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "server.sock"
+    with serving(path) as (process, _):
+        assert main([f"--uds={path}", COUNTER]) == 2
+        assert "Address already in use" in capsys.readouterr().err
+        process.kill()
+        process.wait()
+        until(lambda: _refuses(path))
+    assert path.exists()
+    with serving(path):
+        assert ask(path, "GET", "/health") == {"status": "healthy"}
+
+
+def _refuses(path: Path) -> bool:
+    try:
+        connect(path).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("x" * 150, "path too long"), ("/no/such/folder/x", "No such file"), ("kept", "already in use")],
+)
+def test_a_path_that_cannot_be_listened_on_is_one_line(
+    path: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").write_text("a file of somebody")
+    assert main([f"--uds={path}", COUNTER]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert (tmp_path / "kept").read_text() == "a file of somebody"
+
+
+def test_a_socket_takes_the_place_of_a_port(capsys: pytest.CaptureFixture[str]):
+    assert main(["--uds=x", "--port=8000", COUNTER]) == 2
+    assert "--uds takes the place of --host and --port" in capsys.readouterr().err
