@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         CodeSafety,
         Composite,
         MathAnswer,
+        RewardFailed,
         RewardTransform,
         TaskCompletion,
         math_transform,
@@ -71,8 +72,8 @@ _HOMES = {
     "ids": "make register",
     "multiagent.turn_based": "TurnBasedParallel",
     "protocols": "parse_action state_of",
-    "rewards": "CodeQuality CodeSafety Composite MathAnswer RewardTransform TaskCompletion math_transform "
-    "safe_transform",
+    "rewards": "CodeQuality CodeSafety Composite MathAnswer RewardFailed RewardTransform TaskCompletion "
+    "math_transform safe_transform",
     "spaces": "Chat Json Unicode",
     "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
     "stream_of trainable",
@@ -115,6 +116,7 @@ __all__ = [
     "RequestKind",
     "RequestStream",
     "ResetNeeded",
+    "RewardFailed",
     "RewardTransform",
     "SessionLost",
     "Stream",

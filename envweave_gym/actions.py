@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def _discrete(space: Any) -> Admission:
         if type(x) is not int:
             if type(x) is not int64 and not _contains(space, x):
                 return REFUSED
-            x = int(x)
+            x = index(x)
         return x if low <= x < high else REFUSED
 
     return admit
@@ -69,7 +70,12 @@ def _unicode(space: Any) -> Admission:
 
 def _dict(space: Any) -> Admission:
     """One function written out for these members: a loop over them costs more than their checks."""
-    known: dict[str, Any] = {"REFUSED": REFUSED, "int64": np.int64, "other": partial(_other, space)}
+    known: dict[str, Any] = {
+        "REFUSED": REFUSED,
+        "index": index,
+        "int64": np.int64,
+        "other": partial(_other, space),
+    }
     reading, checks, built = ["pass"], "", []
     for i, (key, inner) in enumerate(space.spaces.items()):
         known |= {f"key{i}": key, f"name{i}": str(key), f"admit{i}": admission(inner)}
@@ -108,8 +114,10 @@ _ANY_MEMBER = """
         return REFUSED
 """
 _DISCRETE_MEMBER = """
-    if type(x{i}) is not int:
-        x{i} = int(x{i}) if type(x{i}) is int64 else admit{i}(x{i})
+    if type(x{i}) is int64:
+        x{i} = index(x{i})
+    elif type(x{i}) is not int:
+        x{i} = admit{i}(x{i})
         if x{i} is REFUSED:
             return REFUSED
     if not {low} <= x{i} < {high}:

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
 from envweave_gym.faults import shown
+from envweave_gym.stream import Stream
 
 _CONVERTERS = (
     "gymnasium.wrappers.array_conversion",
@@ -58,6 +59,7 @@ def _adapt(module: ModuleType) -> None:
             convert.register(np.ndarray, _unless_objects(convert.dispatch(np.ndarray)))
             convert.register(str, _as_it_is)
             convert.register(msgspec.Struct, _as_it_is)
+            convert.register(Stream, _as_it_is)
 
 
 def _as_it_is(value: Any, *args: Any, **kwargs: Any) -> Any:

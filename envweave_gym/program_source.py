@@ -13,7 +13,7 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,31 +26,60 @@ TOO_LONG = "length"
 
 # fmt: off
 UNSAFE_NAMES = frozenset({
-    "eval", "exec", "compile", "open", "breakpoint", "globals", "locals", "vars",
+    "eval", "exec", "compile", "open", "breakpoint", "globals", "locals", "vars", "get_ipython",
     "__import__", "__builtins__", "__loader__", "__spec__",
     "os", "subprocess", "builtins", "importlib",  # an earlier step may have imported them
 })
+"""Unsafe to mention."""
 UNSAFE_MODULES = frozenset({
+    # the system and its processes
     "os", "posix", "nt", "subprocess", "posixsubprocess", "pty", "multiprocessing", "ctypes", "ctypeslib",
-    "cffi", "fcntl", "mmap", "_io", "pyio", "shutil", "pathlib", "tempfile", "glob", "fileinput", "linecache",
-    "shelve",
-    "socket", "socketserver", "ftplib", "smtplib", "http.client", "http.server", "urllib.request",
-    "requests", "httpx", "aiohttp", "webbrowser",
-    "builtins", "importlib", "imp", "runpy", "code", "codeop", "pkgutil", "zipimport", "pickle", "marshal",
-    "dill", "cloudpickle",
+    "cffi", "fcntl", "mmap", "pexpect", "psutil", "tkinter",
+    # files
+    "_io", "pyio", "shutil", "pathlib", "posixpath", "ntpath", "genericpath", "tempfile", "glob",
+    "fileinput", "linecache", "shelve", "dbm", "sqlite3", "zipfile", "tarfile", "logging.FileHandler",
+    "logging.config", "logging.handlers",
+    # the network
+    "socket", "socketserver", "ssl", "ftplib", "smtplib", "poplib", "imaplib", "telnetlib", "http.client",
+    "http.server", "urllib.request", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3", "websockets",
+    "webbrowser", "asyncio.open_connection", "asyncio.open_unix_connection", "asyncio.start_server",
+    "asyncio.start_unix_server",
+    # the interpreter: importing by name, running text, reaching every object
+    "builtins", "importlib", "frozen_importlib", "frozen_importlib_external", "imp", "runpy", "code",
+    "codeop", "pkgutil", "zipimport", "pickle", "marshal", "dill", "cloudpickle", "types.CodeType",
+    "timeit.timeit", "timeit.repeat", "timeit.Timer", "cProfile.run", "cProfile.runctx", "profile.run",
+    "profile.runctx", "trace.Trace", "doctest", "pdb", "bdb", "pydoc", "rlcompleter", "IPython",
+    "gc.get_objects", "gc.get_referrers", "gc.get_referents", "xxsubinterpreters", "interpreters",
+    "pip", "ensurepip", "venv", "sys.*",
 })
+"""Unsafe to import, or to reach through another module; with a dot only as that part of that module."""
 UNSAFE_ATTRIBUTES = frozenset({
     "__base__", "__bases__", "__mro__", "mro", "__subclasses__", "__dict__", "__getattribute__", "__reduce__",
     "__reduce_ex__", "__globals__", "__builtins__", "__code__", "__closure__", "__self__", "__import__",
     "__loader__", "__spec__", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "tb_frame",
     "gi_frame", "gi_code", "cr_frame", "cr_code", "ag_frame", "ag_code",
+    "load_module", "exec_module", "ProcessPoolExecutor", "create_subprocess_exec",
+    "create_subprocess_shell", "subprocess_exec", "subprocess_shell",
 })
-# fmt: on
-OPENERS = frozenset({"open", "open_code", "FileIO", "modules", "_getframe"})
+"""Unsafe to read, or to import, whatever they belong to."""
+OPENERS = frozenset({
+    "open", "open_code", "FileIO", "modules", "_getframe", "_current_frames", "meta_path", "path_hooks",
+    "path_importer_cache",
+})
 """Unsafe only as something of an imported module: ``io.open``, ``sys.modules``."""
 
-_NAMERS = {"getattr": slice(1, 2), "attrgetter": slice(None), "methodcaller": slice(0, 1)}
+_MAY_BE_THERE = ("io", "sys", "asyncio", "gc", "timeit")
+"""Modules that an earlier step may have imported, and that are unsafe only in part."""
+
+_NAMERS = {
+    "getattr": slice(1, 2), "getattr_static": slice(1, 2), "attrgetter": slice(None),
+    "methodcaller": slice(0, 1),
+}
+# fmt: on
 """Functions that read attributes by name, and which of their arguments are the names."""
+
+VIOLATIONS = UNSAFE_NAMES | UNSAFE_MODULES | UNSAFE_ATTRIBUTES | OPENERS | set(_NAMERS) | {TOO_LONG}
+"""All that may be found."""
 
 _FORMATTERS = frozenset({"format", "format_map", "vformat"})
 """Methods that read the attributes named in the fields of a text: ``"{0.__class__}".format(x)``."""
@@ -63,6 +92,7 @@ _FENCED = re.compile(
     r"(?<![`~])(```+|~~~+)[^\n`~]*\n(.*?)(?:^[ \t]*\1|\1[ \t\r]*$|\Z)", re.DOTALL | re.MULTILINE
 )
 """A fence, and the code from the next line to a fence at the start or the end of a line, or to the end."""
+_QUOTE = re.compile(r"(?:[ \t]*>)+")
 
 
 class Reading(NamedTuple):
@@ -81,10 +111,20 @@ def read_program(text: str) -> Reading:
     if len(text) > MAX_SOURCE:
         return Reading(text, False, frozenset({TOO_LONG}))
     tree = parse(text)
-    programs = [] if tree else [textwrap.dedent(match[2]) for match in _FENCED.finditer(text)]
+    programs = [] if tree else [_fenced_code(match) for match in _FENCED.finditer(text)]
     trees = [parse(program) for program in programs] if programs else [tree]
     unsafe = frozenset(thing for tree in trees if tree for thing in _unsafe_things(tree))
     return Reading("\n".join(programs) if programs else text, None not in trees, unsafe)
+
+
+def _fenced_code(fence: re.Match[str]) -> str:
+    """The code in a fence, without the marks of the block quote that the fence stands in."""
+    before = fence.string[fence.string.rfind("\n", 0, fence.start()) + 1 : fence.start()]
+    code, quote = fence[2], _QUOTE.match(before)
+    if quote:
+        marks = rf"^(?:[ \t]*>){{1,{quote[0].count('>')}}} ?"
+        code = re.sub(marks, "", code, flags=re.MULTILINE)
+    return textwrap.dedent(code)
 
 
 def parse(source: str) -> ast.Module | None:
@@ -112,7 +152,7 @@ def _parse_quietly(source: str) -> ast.Module:
 
 
 def _unsafe_things(tree: ast.Module) -> Iterator[str]:
-    modules, formats = _module_names(tree), _formats(tree)
+    modules, formats, starred = _modules(tree), _formats(tree), _starred(tree)
     called: set[ast.expr] = set()
     for node in ast.walk(tree):
         match node:
@@ -122,21 +162,23 @@ def _unsafe_things(tree: ast.Module) -> Iterator[str]:
             case ast.ImportFrom(module=module, names=aliases):
                 for alias in aliases:
                     yield from _unsafe_module(f"{module or ''}.{alias.name}".lstrip("."))
-                    yield from _unsafe_attribute(alias.name, of_module=True)
+                    yield from _unsafe_attribute(alias.name, module or "")
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _NAMERS:
                 called.add(node.func)
                 yield from _unsafe_lookup(node, name, modules)
             case ast.Name(id=name, ctx=ast.Load()) if node not in called:
                 if name in UNSAFE_NAMES or name in _NAMERS:
                     yield name
+                if name in starred:
+                    yield starred[name]
             case ast.Attribute(value=owner, attr=name):
-                yield from _unsafe_attribute(name, of_module=_root(owner) in modules)
+                yield from _unsafe_attribute(name, _path(owner, modules))
             case ast.MatchClass(kwd_attrs=names):
                 for name in names:
-                    yield from _unsafe_attribute(name, of_module=False)
+                    yield from _unsafe_attribute(name)
             case ast.Constant(value=str(text)) if formats:
                 for name in _field_attributes(text):
-                    yield from _unsafe_attribute(name, of_module=False)
+                    yield from _unsafe_attribute(name)
             case _:
                 pass
 
@@ -165,44 +207,68 @@ def _unsafe_module(path: str) -> Iterator[str]:
             yield module
 
 
-def _unsafe_attribute(name: str, *, of_module: bool) -> Iterator[str]:
-    if name in UNSAFE_ATTRIBUTES or (of_module and name in OPENERS):
+def _unsafe_attribute(name: str, module: str | None = None) -> Iterator[str]:
+    """What there is to ``name`` as an attribute: of a module by its path, or of an unknown object."""
+    if name in UNSAFE_ATTRIBUTES or (module is not None and name in OPENERS):
         yield name
-    elif of_module:
+    elif module is not None:
         yield from _unsafe_module(name)
+        part = f"{module.rpartition('.')[2]}.{name}"
+        if part in UNSAFE_MODULES:
+            yield part
 
 
-def _unsafe_lookup(call: ast.Call, namer: str, modules: frozenset[str]) -> Iterator[str]:
+def _unsafe_lookup(call: ast.Call, namer: str, modules: Mapping[str, str]) -> Iterator[str]:
     names = call.args[_NAMERS[namer]]
     for name in names:
         match name:
             case ast.Constant(value=str(path)):
                 for part in path.split("."):
-                    yield from _unsafe_attribute(part, of_module=_root(call.args[0]) in modules)
+                    yield from _unsafe_attribute(part, _path(call.args[0], modules))
             case _:
                 yield namer
     if not names:
         yield namer
 
 
-def _root(node: ast.expr) -> str | None:
-    """The name a chain of attributes begins with; a longer chain than any module has is not followed."""
+def _path(node: ast.expr, modules: Mapping[str, str]) -> str | None:
+    """The dotted path of a module, or of what is in one; a longer chain than any has is not followed."""
+    path = ""
     for _ in range(8):
         if not isinstance(node, ast.Attribute):
             break
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
+        node, path = node.value, f".{node.attr}{path}"
+    return modules[node.id] + path if isinstance(node, ast.Name) and node.id in modules else None
 
 
-def _module_names(tree: ast.Module) -> frozenset[str]:
-    """The names that stand for modules, or for what was imported from one."""
-    names = {"io", "sys"}
+def _modules(tree: ast.Module) -> dict[str, str]:
+    """The names that stand for modules, or for what was imported from one, and what that is."""
+    modules = {name: name for name in _MAY_BE_THERE}
     for node in ast.walk(tree):
         match node:
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                names.update(alias.asname or alias.name.split(".")[0] for alias in aliases)
-            case ast.Assign(targets=targets, value=ast.Name(id=name)) if name in names:
-                names.update(target.id for target in targets if isinstance(target, ast.Name))
+            case ast.Import(names=aliases):
+                for alias in aliases:
+                    package = alias.name.partition(".")[0]
+                    modules[alias.asname or package] = alias.name if alias.asname else package
+            case ast.ImportFrom(module=module, names=aliases):
+                modules |= {alias.asname or alias.name: f"{module or ''}.{alias.name}" for alias in aliases}
+            case ast.Assign(targets=targets, value=value) if (path := _path(value, modules)) is not None:
+                modules |= {target.id: path for target in targets if isinstance(target, ast.Name)}
             case _:
                 pass
-    return frozenset(names)
+    return modules
+
+
+def _starred(tree: ast.Module) -> dict[str, str]:
+    """The unsafe names that ``from module import *`` may have brought, and what they stand for."""
+    starred: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(path), names=[ast.alias(name="*")]):
+                module = path.rpartition(".")[2]
+                parts = [part for part in UNSAFE_MODULES if part.startswith(f"{module}.")]
+                starred |= {part.rpartition(".")[2]: part for part in parts}
+                starred |= {name: name for name in UNSAFE_ATTRIBUTES}
+            case _:
+                pass
+    return starred

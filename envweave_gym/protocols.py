@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import (
     Box,
@@ -62,6 +63,25 @@ def layers(env: Any) -> Iterator[Any]:
         env = inner if inner is not None else vars(env).get("aec_env")
 
 
+def name_of(env: Any) -> str:
+    """What errors call an environment: its ID, or else what its stream was told, or else its own name."""
+    env_id = getattr(getattr(env, "spec", None), "id", None)
+    if env_id is not None:
+        return env_id
+    for layer in layers(env):
+        named = vars(layer).get("_narrator", layer)  # where a game of a server has its name
+        name = vars(named).get("name")
+        if isinstance(name, str):
+            return name if "://" in name else name.rpartition(":")[2]  # of module:ID only the ID is its name
+    core = env.unwrapped
+    return type(core).__name__ if isinstance(core, gym.Env | VectorEnv) else str(core)
+
+
+def no_agent(name: str, given: Any, known: Iterable[str]) -> str:
+    """The sentence that refuses an agent who does not play."""
+    return f"{name}: {shown(given)} is no agent; there are {', '.join(map(repr, known))}"
+
+
 def state_of(env: Any) -> Any:
     """The metadata of the running episode: ``episode``, ``step_count`` and the environment's own fields.
 
@@ -76,7 +96,7 @@ def state_of(env: Any) -> Any:
             return layer.call("stream_state")
     one = "each of its environments" if isinstance(env, VectorEnv) else "it"
     raise InvalidArgument(
-        f"state_of({shown(env)}): nothing there counts episodes; make it with envweave_gym.make, "
+        f"state_of({name_of(env)}): nothing there counts episodes; make it with envweave_gym.make, "
         f"or wrap {one} in envweave_gym.RequestStream"
     )
 
@@ -87,30 +107,36 @@ def own_state(core: Any) -> dict[str, Any]:
 
 
 def parse_action(env: Any, text: str, agent: str | None = None) -> Any:
-    """Turn a model's reply into an action of ``env``; ``ValueError`` says why it is none.
+    """Turn a model's reply into an action of ``env``; :class:`InvalidAction` says why it is none.
 
     An environment's own ``parse_action`` decides, which may read names (:func:`read_name`); otherwise the
     action space does (:func:`read_action`).
     ``agent`` says whose action it is in a PettingZoo environment. A vector environment reads an action of one
     of its environments, by that environment's own ``parse_action`` where it is in this process.
     """
-    space = _action_space(env, agent)
-    parse = _own_parser(env)
-    return read_action(space, text) if parse is None else parse(text, agent)
+    name = name_of(env)
+    space, parse = _action_space(env, agent, name), _own_parser(env)
+    try:
+        return read_action(space, text) if parse is None else parse(text, agent)
+    except InvalidArgument:
+        raise
+    except ValueError as error:
+        told = str(error)
+        raise InvalidAction(told if told.startswith(f"{name}: ") else f"{name}: {told}") from error
 
 
-def _action_space(env: Any, agent: str | None) -> Space[Any]:
+def _action_space(env: Any, agent: str | None, name: str) -> Space[Any]:
     space: Any = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
     if isinstance(space, Space):
         if agent not in (None, AGENT):
-            raise InvalidArgument(
-                f"parse_action({shown(env)}, agent={shown(agent)}): its only agent is {AGENT!r}"
-            )
+            raise InvalidArgument(no_agent(name, agent, [AGENT]))
         return space
-    agents: list[str] = env.possible_agents  # pyright: ignore[reportAttributeAccessIssue]
+    agents: list[str] = getattr(env, "possible_agents", None) or getattr(env, "agents", [])
+    if agent is None:
+        there_are = ", ".join(map(repr, agents))
+        raise InvalidArgument(f"{name}: parse_action needs agent=…; there are {there_are}")
     if agent not in agents:
-        given = "needs agent=…" if agent is None else f"has no agent {shown(agent)}"
-        raise InvalidArgument(f"parse_action({shown(env)}) {given}; its agents are {', '.join(agents)}")
+        raise InvalidArgument(no_agent(name, agent, agents))
     return space(agent)
 
 

@@ -9,6 +9,9 @@ order and the nesting of a :class:`Composite` never matter:
 - ``penalty``: a violation. No more than the penalty is then earned, and the total is never above zero, so
   nothing that comes later can pay for it.
 
+A reward is a finite number. Where a function raises, or says anything else, there is none: that is
+:class:`RewardFailed`, never a 0 to train on.
+
 A transform learns what a program did from ``info["result"]`` or else from the observation, whichever first is
 a :class:`Result` or a mapping with one of its fields. An environment that runs code provides it:
 
@@ -27,21 +30,21 @@ program in is the sandbox that runs it.
 
 from __future__ import annotations
 
-import ast
-import re
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any, TypeVar
+from numbers import Real
+from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium
 import msgspec
 import numpy as np
 
-from envweave_gym.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.program_source import parse, read_program
+from envweave_gym.answers import equal
+from envweave_gym.faults import EnvweaveError, InvalidAction, InvalidArgument, nearest, shown
+from envweave_gym.program_source import VIOLATIONS, read_program
+from envweave_gym.protocols import name_of
 from envweave_gym.stream import trainable
 
 ObsType = TypeVar("ObsType")
@@ -50,18 +53,27 @@ RewardFunction = Callable[[str, Any, Mapping[str, Any]], float]
 """``(action, observation, info) -> reward``."""
 
 
+class RewardFailed(EnvweaveError):
+    """A reward function raised, or gave no finite number: there is no reward, and nothing to train on."""
+
+
 class Score(msgspec.Struct, frozen=True):
-    """The parts of a reward; ``a + b`` joins two, keeping the more severe penalty."""
+    """The parts of a reward, finite numbers; ``a + b`` joins two, keeping the more severe penalty."""
 
     earned: float = 0.0
     style: float = 0.0
     penalty: float | None = None
 
     def __post_init__(self) -> None:
-        if self.penalty is not None and not self.penalty < 0:
+        for part in ("earned", "style"):
+            if not _is_number(value := getattr(self, part)):
+                raise InvalidArgument(f"Score: {part} is a finite number, not {shown(value)}")
+        if self.penalty is not None and not (_is_number(self.penalty) and self.penalty < 0):
             raise InvalidArgument(
-                f"penalty is a number below zero, or None for no violation, not {shown(self.penalty)}"
+                f"Score: penalty is a number below zero, or None for no violation, not {shown(self.penalty)}"
             )
+        if not math.isfinite(self.total):
+            raise InvalidArgument(f"Score: its parts add up to {self.total}, beyond all numbers")
 
     def __add__(self, other: Score) -> Score:
         penalties = [score.penalty for score in (self, other) if score.penalty is not None]
@@ -72,7 +84,6 @@ class Score(msgspec.Struct, frozen=True):
         """The reward."""
         if self.penalty is None:
             return float(self.earned + self.style)
-        # min() keeps its first argument where the second is NaN: not even that overwrites a violation.
         return min(0.0, float(min(self.penalty, self.earned) + self.style))
 
     def parts(self) -> dict[str, float]:
@@ -92,12 +103,40 @@ class Transform(ABC):
         """The total of :meth:`score`."""
         return self.score(action, observation, info).total
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 def score_of(function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
-    """What any reward function says, in parts."""
-    if isinstance(function, Transform):
-        return function.score(action, observation, info)
-    return Score(earned=float(function(action, observation, info)))
+    """What any reward function says, in parts; :class:`RewardFailed` names the one that has none to say."""
+    is_transform = isinstance(function, Transform)
+    name = getattr(function, "__name__", shown(function))
+    try:
+        said: Any = (function.score if is_transform else function)(action, observation, info)
+    except RewardFailed:
+        raise  # it names the member of a composite
+    except Exception as error:  # a function may raise anything, also what the stream takes for a refusal
+        raise RewardFailed(f"the reward function {name} raised {type(error).__name__}: {error}") from error
+    if isinstance(said, Score):
+        return said
+    if _is_number(said) and not is_transform:
+        return Score(earned=float(said))
+    kind = "Score" if is_transform else "finite number"
+    raise RewardFailed(f"the reward function {name} gave {shown(said)}, which is no {kind}")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite number of any kind, of Python, of NumPy or of a framework."""
+    if type(value) is float:
+        return math.isfinite(value)
+    if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating):
+        return False
+    if getattr(value, "ndim", 0):
+        return False
+    try:
+        return math.isfinite(value)
+    except (OverflowError, ValueError):  # an int beyond all floats, a signalling NaN
+        return False
 
 
 def _require_function(value: Any) -> None:
@@ -158,16 +197,24 @@ class MathAnswer(Transform):
     """1.0 for the expected answer, 0.0 for another one, -0.5 for a program that failed.
 
     Numbers, also those in lists and those that came as text (``"42.0"``, ``"1/3"``, ``"np.float64(42.0)"``),
-    may differ by ``tolerance``; NaN is never right and ``True`` is no number. Everything else must be equal,
-    as a value or as its text.
+    may differ by ``tolerance``; NaN is never right, so none can be expected, and ``True`` is no number.
+    Everything else must be equal, as a value or as its text.
     """
 
     expected: Any
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not self.tolerance >= 0:
-            raise InvalidArgument(f"tolerance is a number of at least zero, not {shown(self.tolerance)}")
+        tolerance = self.tolerance
+        if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance < math.inf:
+            raise InvalidArgument(
+                f"MathAnswer: tolerance is a finite number of at least zero, not {shown(tolerance)}"
+            )
+        if not equal(self.expected, self.expected, tolerance):
+            raise InvalidArgument(
+                f"MathAnswer: expected={shown(self.expected)} equals nothing, not even itself, "
+                "so no answer could be right; give one that can be found"
+            )
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
         """Compare the answer in the result with the expected one."""
@@ -176,7 +223,7 @@ class MathAnswer(Transform):
             return Score()
         if not result.success:
             return Score(earned=-0.5)
-        right = any(_equal(answer, self.expected, self.tolerance) for answer in result.answers())
+        right = any(equal(answer, self.expected, self.tolerance) for answer in result.answers())
         return Score(earned=float(right))
 
 
@@ -189,6 +236,13 @@ class TaskCompletion(Transform):
     """
 
     completed: Callable[[str, Any, Mapping[str, Any]], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.completed is not None and not callable(self.completed):
+            raise InvalidArgument(
+                "TaskCompletion: completed is a function (action, observation, info) -> bool, or None, "
+                f"not {shown(self.completed)}"
+            )
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
         """Ask the result, then ``completed``."""
@@ -220,12 +274,25 @@ class CodeSafety(Transform):
 
     To mention one of ``UNSAFE_NAMES`` is enough, so ``e = eval`` is no way round; so is importing one of
     ``UNSAFE_MODULES``, reading one of ``UNSAFE_ATTRIBUTES``, also in a field of a text to be formatted, or
-    asking ``getattr`` for a computed name. What a task needs is let through by its name:
-    ``allow=("pathlib", "open")``. In a reply the code in any Markdown fence can violate. A text that is no
-    Python violates nothing, since it cannot run; one that is too long to read is not vouched for.
+    asking ``getattr`` for a computed name. Starting a process counts whichever module does it, and so does
+    what runs a text (``timeit.timeit``), even where it is given a function. What a task needs is let through
+    by its name: ``allow=("pathlib", "open", "timeit.timeit")``. In a reply the code in any Markdown fence can
+    violate. A text that is no Python violates nothing, since it cannot run; one that is too long to read is
+    not vouched for.
     """
 
-    allow: tuple[str, ...] = ()
+    allow: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.allow, str) or not isinstance(self.allow, Collection):
+            raise InvalidArgument(
+                f"CodeSafety: allow takes the names of violations, not {shown(self.allow)}; "
+                "give a tuple as ('pathlib', 'open')"
+            )
+        for name in self.allow:
+            if not isinstance(name, str) or name not in VIOLATIONS:
+                hint = nearest(str(name), VIOLATIONS)
+                raise InvalidArgument(f"CodeSafety: {shown(name)} is no violation to be allowed{hint}")
 
     def violations(self, code: str) -> tuple[str, ...]:
         """What the program reaches for and should not, sorted: ``("eval", "os")``."""
@@ -252,8 +319,10 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
     The environment's own reward stays in ``info["env_reward"]``, where the transform may read it; the parts
     of the score are in ``info["reward_parts"]``. A lost step and the reset row of an autoreset, for which
     :func:`envweave_gym.trainable` is False, are no deed of the agent and keep the reward they have. A
-    violation found by an inner ``RewardTransform`` counts in an outer one too. ``transform`` may be replaced
-    at any time; it is no JSON, so ``gymnasium.make(env.spec)`` refuses to make the wrapper anew.
+    violation found by an inner ``RewardTransform`` counts in an outer one too. A transform that raises or
+    gives no finite number raises :class:`RewardFailed`: the step is done then, and has no reward.
+    ``transform`` may be replaced at any time; it is no JSON, so ``gymnasium.make(env.spec)`` refuses to make
+    the wrapper anew.
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, str], transform: RewardFunction) -> None:
@@ -264,95 +333,25 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
     def step(self, action: str) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
         """Step the environment and judge the action by what came of it."""
         if not isinstance(action, str):
-            name = self.spec.id if self.spec else type(self.unwrapped).__name__
+            name = name_of(self.env)
             raise InvalidAction(f"{name}: a reward transform judges text, not {shown(action)}; send a str")
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not trainable(info):
             return observation, float(reward), terminated, truncated, info
         info = {**info, "env_reward": float(reward)}
-        score = score_of(self.transform, action, observation, info) + _inner_violation(info)
+        score = self._judge(action, observation, info) + _inner_violation(info)
         info["reward_parts"] = score.parts()
         return observation, score.total, terminated, truncated, info
+
+    def _judge(self, action: str, observation: ObsType, info: dict[str, Any]) -> Score:
+        try:
+            return score_of(self.transform, action, observation, info)
+        except RewardFailed as error:
+            advice = "the step is done and has no reward, so mend the function and call reset()"
+            raise RewardFailed(f"{name_of(self.env)}: {error}; {advice}") from error.__cause__
 
 
 def _inner_violation(info: Mapping[str, Any]) -> Score:
     parts = info.get("reward_parts")
-    return Score(penalty=parts.get("penalty")) if isinstance(parts, Mapping) else Score()
-
-
-# Answers: is what was found what was expected?
-
-Number = int | float | complex | Fraction
-
-_WRAPPED_NUMBER = re.compile(
-    r"(?:(?:np|numpy)\.(?:u?int|float|complex|longdouble)\d*|Fraction|Decimal)\((.*)\)"
-)
-
-
-def _equal(found: Any, expected: Any, tolerance: float) -> bool:
-    found, expected = _plain(found), _plain(expected)
-    left, right = _number(found), _number(expected)
-    if left is not None and right is not None:
-        return _close(left, right, tolerance)
-    if isinstance(found, str) and not isinstance(expected, str):
-        found = _literal(found)
-    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
-        return len(found) == len(expected) and all(
-            _equal(a, b, tolerance) for a, b in zip(found, expected, strict=True)
-        )
-    if type(found) is type(expected) and found == expected:
-        return True
-    return not _texts(found).isdisjoint(_texts(expected))
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _texts(value: Any) -> frozenset[str]:
-    try:
-        return frozenset({str(value).strip(), repr(value)})
-    except (ValueError, RecursionError):  # an int of too many digits, a list too deep
-        return frozenset()
-
-
-def _number(value: Any) -> Number | None:
-    if isinstance(value, Number):
-        return None if isinstance(value, bool) else value
-    return _number_in(str(value)) if isinstance(value, str | Decimal | np.number) else None
-
-
-def _number_in(text: str) -> Number | None:
-    text = text.strip()
-    if wrapped := _WRAPPED_NUMBER.fullmatch(text):
-        text = wrapped[1].strip("'").replace(", ", "/")
-    for read in (int, float, _ratio, complex):
-        try:
-            return read(text)
-        except (ValueError, ZeroDivisionError):
-            continue
-    return None
-
-
-def _ratio(text: str) -> Fraction:
-    numerator, denominator = text.split("/")
-    return Fraction(int(numerator), int(denominator))  # Fraction("1e999999999") would compute for ever
-
-
-def _close(left: Number, right: Number, tolerance: float) -> bool:
-    try:
-        return left == right or abs(left - right) <= tolerance
-    except OverflowError:  # an int beyond all floats
-        return False
-
-
-def _literal(text: str) -> Any:
-    """The value of a literal, the text itself where it is none."""
-    match parse(text.strip()):
-        case ast.Module(body=[ast.Expr(value=node)]):
-            try:
-                return ast.literal_eval(node)
-            except (ValueError, TypeError, RecursionError, MemoryError):
-                return text
-        case _:
-            return text
+    penalty: Any = parts.get("penalty") if isinstance(parts, Mapping) else None
+    return Score(penalty=penalty) if _is_number(penalty) and penalty < 0 else Score()

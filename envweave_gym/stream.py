@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
@@ -107,12 +107,21 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return self
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(init=False, eq=False)
 class Stream:
-    """The requests now open and the events since the last answer. No length: NumPy must not unpack it."""
+    """The requests now open and the events since the last answer. No length: NumPy must not unpack it.
 
-    requests: tuple[Request, ...] = ()
-    events: tuple[Event, ...] = ()
+    The stream of a step after which the episode goes on has ``step`` instead (:data:`unbuilt`), and is built
+    when somebody looks at it: a trainer looks at few, and building one costs half as much as a step of a
+    small environment.
+    """
+
+    __slots__ = ("events", "requests", "step")
+    requests: tuple[Request, ...]
+    events: tuple[Event, ...]
+
+    def __init__(self, requests: tuple[Request, ...] = (), events: tuple[Event, ...] = ()) -> None:
+        self.requests, self.events = requests, events
 
     def of_kind(self, kind: EventKind) -> tuple[Event, ...]:
         """The events of one kind."""
@@ -132,29 +141,25 @@ class Stream:
     def __reduce__(self) -> Any:
         return Stream, (self.requests, self.events)
 
-
-class StepStream(Stream):
-    """The stream of a step after which the episode goes on, built when somebody looks at it.
-
-    A trainer looks at few, and building one costs half as much as a step of a small environment.
-    """
-
-    __slots__ = ("step",)
-    step: tuple[int, Any, Sequence[Event], float, int]
-    """The number of the last event before it, the action as JSON, what was told, the reward, the turn."""
-
-    __init__ = object.__init__  # pyright: ignore[reportAssignmentType] - a call of Python's would cost twice
-
     def __getattr__(self, name: str) -> Any:
         if name not in ("requests", "events"):
             raise AttributeError(f"a stream has no {name!r}; it has requests and events")
-        before, action, told, reward, turn = self.step
-        events = [Event(UNNUMBERED, _ACT, AGENT, None, {"action": action}), *told]
-        if reward:
-            events.append(Event(UNNUMBERED, _REWARD, AGENT, None, {"reward": jsonable(reward)}))
-        self.requests = (Request(before + len(events), RequestKind.ACT, AGENT, turn),)
-        self.events = number(events, before + 1)
+        self.requests, self.events = _built(*self.step)
         return getattr(self, name)
+
+
+unbuilt: Callable[[type[Stream]], Stream] = object.__new__
+"""``unbuilt(Stream)`` is a stream without fields, to be given the arguments of :func:`_built` as ``step``."""
+
+
+def _built(
+    before: int, action: Any, told: Sequence[Event] | None, reward: float, turn: int
+) -> tuple[tuple[Request, ...], tuple[Event, ...]]:
+    """The request and the events of a step after event number ``before``; ``action`` is JSON."""
+    events = [Event(UNNUMBERED, _ACT, AGENT, None, {"action": action}), *(told or ())]
+    if reward:
+        events.append(Event(UNNUMBERED, _REWARD, AGENT, None, {"reward": jsonable(reward)}))
+    return (Request(before + len(events), RequestKind.ACT, AGENT, turn),), number(events, before + 1)
 
 
 def message(
@@ -194,25 +199,27 @@ class Emitter:
     somebody listens, what is told is dropped.
     """
 
-    _told: list[Event] | None = None
+    _told: Sequence[Event] | None = None
 
     def tell(self, *events: Event) -> None:
         """Put events into the stream."""
-        if self._told is not None:
-            self._told.extend(events)
+        told = self._told
+        if told:
+            self._told = told = told if type(told) is list else [*told]
+            told.extend(events)
+        elif told is not None:
+            self._told = events  # most tell one thing a step, for which a list costs too much
 
-    def listen(self) -> list[Event]:
-        """The list that everything told goes into from now on; whoever listens empties it."""
-        if self._told is None:
-            self._told = []
-        return self._told
+    def listen(self) -> Emitter:
+        """Keep what is told from now on; whoever listens takes it (:func:`taken`) from what this gives."""
+        self._told = self._told or ()
+        return self
 
 
-def taken(heard: list[Event]) -> tuple[Event, ...]:
-    """What was told since the last time, which empties the list of an :class:`Emitter`."""
-    events = tuple(heard)
-    heard.clear()
-    return events
+def taken(emitter: Emitter) -> Sequence[Event]:
+    """What was told since the last time."""
+    told, emitter._told = emitter._told, ()
+    return told or ()
 
 
 def jsonable(value: Any) -> Any:

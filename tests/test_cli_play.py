@@ -20,12 +20,12 @@ from envweave_gym.stream import UNNUMBERED, Event, EventKind, jsonable
 
 def test_play_counter_to_its_target():
     done = run(
-        "play", "envweave/Counter-v0", "--seed", "3", stdin='{"delta": 3}\n{"delta": 3}\n{"delta": 1}\n'
+        "play", "envweave/Counter-v0", "--seed", "46", stdin='{"delta": 3}\n{"delta": 3}\n{"delta": 1}\n'
     )
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
-    assert lines[1].startswith("seed 3; an action is JSON like {")
+    assert lines[1].startswith("seed 46; an action is JSON like {")
     assert lines[2:] == [
         "3 of 10",
         'agent> {"delta": 3}',
@@ -40,7 +40,7 @@ def test_play_counter_to_its_target():
 
 
 def test_junk_is_refused_in_one_line_and_asked_again():
-    done = run("play", "envweave/Counter-v0", "--seed", "3", stdin='what?\n{"delta": 99}\n{"delta": 7}\n')
+    done = run("play", "envweave/Counter-v0", "--seed", "46", stdin='what?\n{"delta": 99}\n{"delta": 7}\n')
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert [line.partition(":")[0] for line in lines[2:]] == [

@@ -300,7 +300,7 @@ def test_replies_are_parsed_for_each_agent():
             parse(env, text, agent)
     with pytest.raises(envweave_gym.InvalidAction, match="not in Unicode"):
         parse(code_review.env(comments="text"), "x" * 1001, REVIEWER)
-    with pytest.raises(envweave_gym.InvalidArgument, match="author_0, reviewer_0"):
+    with pytest.raises(envweave_gym.InvalidArgument, match="'author_0', 'reviewer_0'"):
         parse(env, "+", "reviewer_1")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -30,7 +31,9 @@ from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from plain_envs import Compass, Duel, Steps, Turns, wrapped
 from text_envs import WORDS, RepeatEnv, same
 
+import envweave_gym as ew
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.multiagent import kuhn_poker, line_race
 from envweave_gym.protocols import parse_action, read_action
 from envweave_gym.spaces import Chat, Json, Unicode
 from envweave_gym.wrappers import AECStream, ParallelStream
@@ -106,7 +109,7 @@ def test_a_vector_reads_an_action_for_one_of_its_environments() -> None:
 def test_the_only_agent_of_gymnasium_may_be_named() -> None:
     env = Steps(Discrete(3))
     assert parse_action(env, "2", agent="agent") == 2
-    with pytest.raises(InvalidArgument, match="its only agent is 'agent'"):
+    with pytest.raises(InvalidArgument, match=r"^Steps: 'player_0' is no agent; there are 'agent'$"):
         parse_action(env, "2", agent="player_0")
 
 
@@ -118,11 +121,15 @@ def test_the_only_agent_of_gymnasium_may_be_named() -> None:
 def test_a_game_reads_the_reply_of_the_agent_it_is_told(env: Any) -> None:
     assert parse_action(env, "2", agent="number_0") == 2
     assert parse_action(env, "2", agent="word_1") == "2"
-    with pytest.raises(InvalidArgument, match=r"needs agent=…; its agents are number_0, word_1"):
+    with pytest.raises(
+        InvalidArgument, match=r"^duel: parse_action needs agent=…; there are 'number_0', 'word_1'$"
+    ):
         parse_action(env, "2")
-    with pytest.raises(InvalidArgument, match=r"has no agent 'nobody'; its agents are number_0, word_1"):
+    with pytest.raises(
+        InvalidArgument, match=r"^duel: 'nobody' is no agent; there are 'number_0', 'word_1'$"
+    ):
         parse_action(env, "2", agent="nobody")
-    with pytest.raises(InvalidAction, match=r"'3' is not an action of Discrete\(3\)"):
+    with pytest.raises(InvalidAction, match=r"^duel: '3' is not an action of Discrete\(3\)"):
         parse_action(env, "3", agent="number_0")
 
 
@@ -131,6 +138,51 @@ def test_the_own_parser_of_a_game_is_told_the_agent() -> None:
         assert [parse_action(env, "me", agent=agent) for agent in ("a_0", "b_1")] == [0, 1]
         with pytest.raises(InvalidArgument, match="needs agent=…"):
             parse_action(env, "me")
+
+
+# What errors call the environment
+
+LINE, KUHN, RACE = "envweave/LineWorld-v0", "envweave/KuhnPoker-v0", "envweave/LineRace-v0"
+NAMED: dict[str, tuple[str, Callable[[], Any]]] = {
+    "by gymnasium": (LINE, lambda: gym.make(LINE)),
+    "under wrappers": (LINE, lambda: gym.wrappers.TimeLimit(gym.make(LINE), 3)),
+    "a native vector": (LINE, lambda: ew.make(LINE, num_envs=2)),
+    "a vector of gymnasium": (LINE, lambda: gym.make_vec(LINE, num_envs=2, vectorization_mode="sync")),
+    "a foreign ID": ("CartPole-v1", lambda: ew.make("CartPole-v1")),
+    "a foreign vector": ("CartPole-v1", lambda: ew.make("CartPole-v1", num_envs=2)),
+    "a local name": ("local://compass", lambda: ew.make("local://compass")),
+    "a vector of a local name": ("local://compass", lambda: ew.make("local://compass", num_envs=2)),
+    "a local game": ("local://duel", lambda: ew.make("local://duel", api="aec")),
+    "turns": (KUHN, lambda: ew.make(KUHN, api="aec")),
+    "turns in parallel": (KUHN, lambda: ew.make(KUHN, api="parallel")),
+    "turns under wrappers": (KUHN, lambda: BaseWrapper(kuhn_poker.env())),
+    "a race": (RACE, line_race.parallel_env),
+    "no stream": ("Compass", Compass),
+    "a vector without streams": ("SyncVectorEnv", twins),
+    "a game without a stream": ("kuhn_poker_v0", kuhn_poker.raw_env),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_errors_name_the_environment_once_and_show_no_object(case: str) -> None:
+    ew.register("local://compass", factory=Compass)
+    ew.register("local://duel", factory=Duel)
+    name, make = NAMED[case]
+    env = make()
+    agents = getattr(env, "possible_agents", [None])
+    with pytest.raises(InvalidAction, match=f"^{name}: ") as junk:
+        parse_action(env, "junk", agents[0])
+    with pytest.raises(InvalidArgument, match=f"^{name}: 'nobody' is no agent; there are ") as stranger:
+        parse_action(env, "1", "nobody")
+    for error in (junk, stranger):
+        assert str(error.value).count(name) == 1
+        assert " at 0x" not in str(error.value)
+
+
+def test_junk_of_a_parser_that_raises_something_else_is_an_invalid_action() -> None:
+    with pytest.raises(InvalidAction, match=r"^Compass: tuple.index\(x\): x not in tuple$") as caught:
+        parse_action(Compass(), "up")
+    assert type(caught.value.__cause__) is ValueError
 
 
 # Replies to a space

@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from arithmetic_env import Arithmetic, judged, run
 
-from envweave_gym.faults import InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.rewards import (
     CodeQuality,
     CodeSafety,
     Composite,
     MathAnswer,
+    RewardFailed,
     RewardTransform,
     Score,
     TaskCompletion,
@@ -86,10 +90,6 @@ def severe(action: str, observation: Any, info: Mapping[str, Any]) -> float:
     return -3.0
 
 
-def not_a_number(action: str, observation: Any, info: Mapping[str, Any]) -> float:
-    return float("nan")
-
-
 class Flattery(Transform):
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
         return Score(style=100.0)
@@ -102,11 +102,10 @@ def test_plain_functions_are_members() -> None:
 
 
 def test_nothing_pays_for_a_violation_wherever_it_stands() -> None:
-    for other in (generous, Flattery(), not_a_number, TaskCompletion()):
+    for other in (generous, Flattery(), TaskCompletion()):
         for members in ((CodeSafety(), other), (other, CodeSafety()), (Composite(CodeSafety()), other)):
             assert Composite(*members)("import os", None, {"result": {"success": True}}) <= 0.0
-    for other in (generous, not_a_number):
-        assert Composite(CodeSafety(), other)("import os", None, {}) == -1.0
+    assert Composite(CodeSafety(), generous)("import os", None, {}) == -1.0
 
 
 def test_a_violation_is_no_refuge_from_a_worse_reward() -> None:
@@ -130,9 +129,62 @@ def test_scores_keep_the_more_severe_penalty() -> None:
     assert both == Score(earned=2.0, style=0.5, penalty=-2.0)
     assert both.total == -1.5
     assert both.parts() == {"earned": 2.0, "style": 0.5, "penalty": -2.0}
-    for penalty in (0.0, 1.0, float("nan")):
-        with pytest.raises(InvalidArgument, match="below zero"):
-            Score(penalty=penalty)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, float("nan"), -float("inf"), "-1"])
+def test_a_penalty_is_a_number_below_zero(penalty: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^Score: penalty is a number below zero"):
+        Score(penalty=penalty)
+
+
+NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), np.float32("nan"), None, "1.0", b"1", 1j]
+NO_NUMBERS += [np.complex128(1), [1.0], np.array([1.0]), 10**400, Decimal("sNaN"), object()]
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: shown(value)[:20])
+def test_what_is_no_finite_number_is_no_reward_but_an_error_that_names_the_function(value: Any) -> None:
+    def broken(action: str, observation: Any, info: Mapping[str, Any]) -> Any:
+        return value
+
+    for function in (Composite(broken), Composite(CodeSafety(), Composite(CodeQuality(), broken))):
+        for code in ("1", "import os"):
+            with pytest.raises(RewardFailed, match=r"^the reward function broken gave .* no finite number$"):
+                function(code, None, {})
+    for part in ("earned", "style"):
+        with pytest.raises(InvalidArgument, match=f"^Score: {part} is a finite number, not "):
+            Score(**{part: value})
+
+
+@pytest.mark.parametrize("value", [1, True, np.float32(1), np.array(1.0), Fraction(1), Decimal(1)], ids=repr)
+def test_a_finite_number_of_any_kind_is_a_reward(value: Any) -> None:
+    assert Composite(lambda action, observation, info: value)("", None, {}) == 1.0
+
+
+def test_finite_rewards_that_add_up_to_infinity_are_an_error() -> None:
+    def huge(action: str, observation: Any, info: Mapping[str, Any]) -> float:
+        return 1e308
+
+    with pytest.raises(RewardFailed, match=r"^the reward function Composite\(.* raised InvalidArgument: "):
+        score_of(Composite(huge, huge), "", None, {})
+    with pytest.raises(InvalidArgument, match=r"^Score: its parts add up to inf"):
+        Score(earned=1e308, style=1e308)
+
+
+def test_a_member_that_raises_is_named() -> None:
+    def broken(action: str, observation: Any, info: Mapping[str, Any]) -> float:
+        raise InvalidAction("of another environment")
+
+    class Unfinished(Transform):
+        def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Any:
+            return 1.0
+
+    with pytest.raises(
+        RewardFailed, match=r"^the reward function broken raised InvalidAction: of an"
+    ) as caught:
+        Composite(CodeSafety(), Composite(broken))("import os", None, {})
+    assert isinstance(caught.value.__cause__, InvalidAction)
+    with pytest.raises(RewardFailed, match=r"^the reward function Unfinished\(\) gave 1.0, which is no Sc"):
+        Composite(Unfinished())("", None, {})
 
 
 def test_rewards_are_floats_whatever_numbers_they_are_made_of() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from envweave_gym.faults import InvalidArgument
-from envweave_gym.rewards import MathAnswer, Result, TaskCompletion, result_of
+from envweave_gym.rewards import MathAnswer, Result, TaskCompletion, math_transform, result_of
 
 
 def right(expected: Any, value: Any, **fields: Any) -> bool:
@@ -81,9 +81,10 @@ def test_right_answers(expected: Any, value: Any) -> None:
         (True, 1),
         (0, False),
         (1, "True"),
-        (float("nan"), float("nan")),
-        (float("nan"), "nan"),
-        ([float("nan")], [float("nan")]),
+        (1.5, float("nan")),
+        (1.5, "nan"),
+        ([1.5], [float("nan")]),
+        (float("inf"), "nan"),
         (float("inf"), "-inf"),
         (10**30 + 1, str(10**30)),
         (1.5, "1/0"),
@@ -118,9 +119,35 @@ def test_monstrous_values_are_just_wrong() -> None:
 def test_tolerance_is_the_authors() -> None:
     assert MathAnswer(3.14159, tolerance=0.01)("", "", {"result": {"value": 3.14}}) == 1.0
     assert MathAnswer(3.14159, tolerance=0.0)("", "", {"result": {"value": 3.14}}) == 0.0
-    for tolerance in (-1.0, float("nan")):
-        with pytest.raises(InvalidArgument, match="tolerance is a number of at least zero"):
-            MathAnswer(1, tolerance=tolerance)
+    assert MathAnswer(1, tolerance=Fraction(1, 2))("", "", {"result": {"value": 1.5}}) == 1.0
+
+
+@pytest.mark.parametrize(
+    "tolerance", [-1, -1e-9, float("nan"), float("inf"), None, "0.1", True, 1j, [0.1], np.array([0.1, 0.2])]
+)
+def test_a_tolerance_is_a_finite_number_of_at_least_zero(tolerance: Any) -> None:
+    for make in (MathAnswer, math_transform):
+        with pytest.raises(InvalidArgument, match=r"^MathAnswer: tolerance is a finite number of at least z"):
+            make(1, tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        float("nan"),
+        np.float32("nan"),
+        "nan",
+        "NaN",
+        Decimal("nan"),
+        complex("nan"),
+        [1, float("nan")],
+        np.array([1.0, np.nan]),
+    ],
+    ids=repr,
+)
+def test_an_answer_that_can_never_be_right_is_refused(expected: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^MathAnswer: expected=.* equals nothing, not even itself"):
+        MathAnswer(expected)
 
 
 def test_the_last_line_printed_answers_where_there_is_no_value() -> None:
@@ -170,3 +197,5 @@ def test_task_completion_asks_the_author() -> None:
     assert task("abcd", None, {"result": {"success": False}}) == -0.5
     assert task("abcd", None, {}) == 1.0
     assert TaskCompletion()("abcd", None, {}) == 0.0
+    with pytest.raises(InvalidArgument, match=r"^TaskCompletion: completed is a function .* not True"):
+        TaskCompletion(True)  # pyright: ignore[reportArgumentType]

@@ -11,6 +11,7 @@ from arithmetic_env import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envweave_gym.faults import InvalidArgument
 from envweave_gym.program_source import MAX_SOURCE
 from envweave_gym.rewards import CodeQuality, CodeSafety, MathAnswer, math_transform, safe_transform
 
@@ -80,6 +81,59 @@ VIOLATIONS = {
     "import string; string.Formatter().vformat('{0.__self__}', [print], {})": {"__self__"},
     "f'{x.__mro__}'": {"__mro__"},
     "f'{{0.__mro__}}'.format(x)": {"__mro__"},
+    # processes
+    "import asyncio\nawait asyncio.create_subprocess_exec('ls')": {"create_subprocess_exec"},
+    "asyncio.run(asyncio.create_subprocess_shell('ls'))": {"create_subprocess_shell"},
+    "from asyncio import create_subprocess_shell as run": {"create_subprocess_shell"},
+    "from asyncio import *\ncreate_subprocess_exec('ls')": {"create_subprocess_exec"},
+    "asyncio.get_event_loop().subprocess_shell(f, 'ls')": {"subprocess_shell"},
+    "import asyncio.subprocess": {"subprocess"},
+    "import concurrent.futures as c\nc.ProcessPoolExecutor()": {"ProcessPoolExecutor"},
+    "from concurrent import futures\nfutures.process.ProcessPoolExecutor": {"ProcessPoolExecutor"},
+    "from concurrent.futures import ProcessPoolExecutor": {"ProcessPoolExecutor"},
+    "from concurrent.futures import *\nProcessPoolExecutor()": {"ProcessPoolExecutor"},
+    "import pty; pty.spawn('sh')": {"pty"},
+    "from posix import posix_spawn": {"posix"},
+    "get_ipython().system('ls')": {"get_ipython"},
+    "import pip": {"pip"},
+    # text that is run
+    "import timeit\ntimeit.timeit('1')": {"timeit.timeit"},
+    "timeit.repeat(x)": {"timeit.repeat"},
+    "import timeit as t; u = t\nu.Timer('1').timeit()": {"timeit.Timer"},
+    "from timeit import repeat": {"timeit.repeat"},
+    "from timeit import *\ntimeit('1')": {"timeit.timeit"},
+    "getattr(timeit, 'timeit')('1')": {"timeit.timeit"},
+    "import cProfile; cProfile.run('1')": {"cProfile.run"},
+    "from profile import run": {"profile.run"},
+    "import trace\ntrace.Trace().run('1')": {"trace.Trace"},
+    "import code; code.interact()": {"code"},
+    "import runpy": {"runpy"},
+    "import doctest": {"doctest"},
+    "import pdb": {"pdb"},
+    "import pickle; pickle.loads(b)": {"pickle"},
+    "import _pickle": {"pickle"},
+    "import types; types.CodeType(*x)": {"types.CodeType"},
+    "import _xxsubinterpreters": {"xxsubinterpreters"},
+    # modules, in other ways
+    "from importlib import import_module": {"importlib"},
+    "import _frozen_importlib": {"frozen_importlib"},
+    "import pydoc; pydoc.locate('os')": {"pydoc"},
+    "math.__loader__.load_module('os')": {"__loader__", "load_module"},
+    "import sys; sys.meta_path[0].load_module('os')": {"meta_path", "load_module"},
+    "from sys import *\nmodules['os']": {"sys.*"},
+    "builtins.__import__('os')": {"builtins", "__import__"},
+    "getattr(__builtins__, '__import__')('os')": {"__builtins__", "__import__"},
+    "import inspect; inspect.getattr_static(x, '__glo' + name)": {"getattr_static"},
+    "import gc; gc.get_objects()": {"gc.get_objects"},
+    "import json; c = json.codecs; c.builtins": {"builtins"},
+    "import ctypes": {"ctypes"},
+    # files and the network
+    "import urllib; urllib.request.urlopen(u)": {"urllib.request"},
+    "import http; http.client": {"http.client"},
+    "import asyncio; asyncio.open_connection('host', 80)": {"asyncio.open_connection"},
+    "import ssl": {"ssl"},
+    "import logging; logging.FileHandler('x')": {"logging.FileHandler"},
+    "import zipfile": {"zipfile"},
 }
 
 
@@ -119,6 +173,18 @@ def test_violations_are_found_by_name(code: str) -> None:
         "'{0.__mro__}'",
         "f'{x.name:>{width}}'",
         "'{name}'.format_map({'name': 1}) + '{'",
+        "import timeit; timeit.default_timer()",
+        "import asyncio; asyncio.run(main()); asyncio.gather(a, b)",
+        "from concurrent.futures import ThreadPoolExecutor, as_completed",
+        "import itertools, threading; itertools.repeat(1); threading.Timer(1, f)",
+        "import numpy as np; np.trace(m); np.linalg.trace(m)",
+        "profile = load(); profile.run(); trace.Trace",
+        "import gc; gc.collect()",
+        "import types; types.FunctionType, types.SimpleNamespace()",
+        "import logging; logging.getLogger().info('x')",
+        "import urllib.parse; urllib.parse.quote('x'); from http import HTTPStatus",
+        "from math import *\ncode = sqrt(2); code",
+        "pool.create_connection(); self.modules; loader.repeat('x')",
         "import os as",
         "eval(",
         "",
@@ -147,6 +213,12 @@ def fenced(*programs: str) -> str:
         "1. In a list:\n\n    ```python\n    import os\n    ```",
         "In the middle of a line: ```python\nimport os```",
         "````python\ns = '```'\nt = '''\n```\n'''\nimport os\n````",
+        "> Quoted:\n>\n> ```python\n> import os\n> ```",
+        "> ```python\n>import os\n> ```\nand on.",
+        "> > Twice:\n> > ```python\n> > if 1 > 0:\n> >\n> >     import os\n> > ```",
+        ">> ~~~\n>> import os",
+        "> 1. In a list:\n>\n>    ```python\n>    import os\n>    ```",
+        "> Only the first line: ```python\nimport os\n```",
     ],
 )
 def test_the_code_in_the_fences_of_a_reply_is_judged(reply: str) -> None:
@@ -187,13 +259,34 @@ def test_a_fenced_answer_earns_what_the_bare_one_does() -> None:
     answer = math_transform(42)
     for code in ("21 * 2", "import os", "f(:"):
         info = {"result": run(code)}
-        assert answer(fenced(code), None, info) == answer(code, None, info)
+        quoted = "".join(f"> {line}\n" for line in fenced(code).splitlines())
+        for reply in (fenced(code), quoted):
+            assert answer(reply, None, info) == answer(code, None, info)
+
+
+def test_the_prompts_of_a_session_are_no_block_quote() -> None:
+    assert CodeSafety().violations(fenced(">>> import os")) == ()
 
 
 def test_what_a_task_needs_can_be_allowed() -> None:
     safety = CodeSafety(allow=("pathlib", "open"))
     assert safety("import pathlib\nopen('x')", None, {}) == 0.0
     assert safety.violations("import pathlib, os\nopen('x')") == ("os",)
+    assert CodeSafety(allow=["timeit.timeit"])("import timeit; timeit.timeit(f)", None, {}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("allow", "complaint"),
+    [
+        ("os", r"allow takes the names of violations, not 'os'; give a tuple"),
+        (None, "allow takes the names of violations, not None"),
+        (("os", "pathlb"), r"'pathlb' is no violation to be allowed \(did you mean .*'pathlib'"),
+        ((["os"],), r"\['os'\] is no violation"),
+    ],
+)
+def test_what_cannot_be_allowed_is_refused(allow: Any, complaint: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^CodeSafety: {complaint}"):
+        CodeSafety(allow=allow)
 
 
 def deep(depth: int, call: Any) -> Any:
@@ -263,7 +356,8 @@ TOKENS = [
     "case ",
     "await ",
 ]
-TOKENS += ["```", "```python\n", "\n~~~\n", "{0.__mro__}", ".format("]
+TOKENS += ["```", "```python\n", "\n~~~\n", "\n> ", "> > ```\n", "{0.__mro__}", ".format("]
+TOKENS += ["from timeit import *\n", "timeit."]
 TOKENS += ['"""', "f'", "\\d", "\\N{", ":=", "0x1", "nan", "1e999", "1/0", "Fraction(", "np.float64("]
 TOKENS += [*".()[]{}:'\"@=*,-#j1\n\r\x0c\0\ud800"]
 FRAGMENTS = st.lists(st.sampled_from(TOKENS), max_size=30).map("".join)

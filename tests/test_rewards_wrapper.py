@@ -18,11 +18,12 @@ from envweave_gym.rewards import (
     CodeSafety,
     Composite,
     Result,
+    RewardFailed,
     RewardTransform,
     TaskCompletion,
     math_transform,
 )
-from envweave_gym.stream import Event, EventKind, Stream
+from envweave_gym.stream import Event, EventKind, Stream, trainable
 
 
 def test_the_wrapper_pays_what_the_transform_says() -> None:
@@ -98,6 +99,71 @@ def test_an_action_that_is_no_text_is_refused_and_the_episode_goes_on() -> None:
         env.step(42)  # pyright: ignore[reportArgumentType]
     assert core.steps == 0
     assert env.step("21 * 2")[1] == 1.1
+
+
+def nothing(action: str, observation: Any, info: Mapping[str, Any]) -> Any:
+    return None
+
+
+def infinite(action: str, observation: Any, info: Mapping[str, Any]) -> Any:
+    return float("inf")
+
+
+def broken(action: str, observation: Any, info: Mapping[str, Any]) -> Any:
+    raise KeyError("answer")
+
+
+def refusing(action: str, observation: Any, info: Mapping[str, Any]) -> Any:
+    raise InvalidAction("this is not for the environment")
+
+
+@pytest.mark.parametrize(
+    ("transform", "complaint"),
+    [
+        (nothing, "the reward function nothing gave None, which is no finite number"),
+        (infinite, "the reward function infinite gave inf, which is no finite number"),
+        (broken, "the reward function broken raised KeyError: 'answer'"),
+        (refusing, "the reward function refusing raised InvalidAction: this is not for the environment"),
+    ],
+)
+def test_a_transform_that_fails_pays_nothing_but_says_so(transform: Any, complaint: str) -> None:
+    core = Arithmetic()
+    env = RewardTransform(core, Composite(CodeSafety(), transform))
+    env.reset(seed=0)
+    with pytest.raises(RewardFailed, match=rf"^Arithmetic: {complaint}; the step is done .* call reset\(\)$"):
+        env.step("1 + 1")
+    assert core.steps == 1
+    env.transform = math_transform(42)
+    assert env.step("21 * 2")[1] == 1.1
+
+
+def test_a_failure_of_the_transform_is_told_of_the_environment_by_its_id() -> None:
+    for env_id in ("envweave/Echo-v0", "local://judged"):
+        envweave_gym.register("local://judged", factory=lambda: Arithmetic())
+        env = RewardTransform(envweave_gym.make(env_id), broken)
+        env.reset(seed=0)
+        with pytest.raises(RewardFailed, match=f"^{env_id}: the reward function broken raised KeyError"):
+            env.step("1")
+        with pytest.raises(InvalidAction, match=f"^{env_id}: a reward transform judges text"):
+            env.step(1)
+
+
+def test_inside_the_stream_a_transform_that_fails_is_a_fault_and_not_a_refusal() -> None:
+    envweave_gym.register("local://refusing", factory=lambda: RewardTransform(Arithmetic(), refusing))
+    env = envweave_gym.make("local://refusing", on_fault="truncate")
+    env.reset(seed=0)
+    _, reward, _, truncated, info = env.step("1")
+    assert (reward, truncated, trainable(info)) == (0.0, True, False)
+    assert "the reward function refusing raised InvalidAction" in info["fault"].message
+
+
+@pytest.mark.parametrize("parts", [{"penalty": "grave"}, {"penalty": float("nan")}, {"penalty": 1.0}, 7])
+def test_what_a_foreign_environment_calls_reward_parts_is_no_violation(parts: Any) -> None:
+    core = Arithmetic()
+    env = RewardTransform(core, always_one)
+    env.reset(seed=0)
+    core.extra = {"reward_parts": parts}
+    assert env.step("1 + 1")[1] == 1.0
 
 
 def test_the_wrapped_environment_pickles_and_copies_in_mid_episode() -> None:

@@ -7,32 +7,18 @@ import pickle
 from typing import Any
 
 import pytest
+from auctions import ID, asked, auction
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 from pettingzoo.test.example_envs import generated_agents_env_v0
 from pettingzoo.utils.conversions import parallel_to_aec
 from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
-from toy_games import BID, BURN, LEAVE, PASS, REFUSE, Auction, Relay
+from toy_games import BID, LEAVE, PASS, Auction, Relay
 
 from envweave_gym import NumericInfo, TurnBasedParallel, state_of, trainable
-from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
+from envweave_gym.faults import InvalidAction, InvalidArgument
 from envweave_gym.multiagent import kuhn_poker, line_race
 from envweave_gym.stream import EventKind, RequestKind
 from envweave_gym.wrappers.games import AECStream, ParallelStream
-
-ID = "test/Auction-v0"
-
-
-def auction(**kwargs: Any) -> TurnBasedParallel:
-    return TurnBasedParallel(AECStream(Auction(**kwargs), name=ID))
-
-
-def asked(infos: dict[str, Any]) -> list[str]:
-    assert all(
-        info["stream"].requests == next(iter(infos.values()))["stream"].requests for info in infos.values()
-    )
-    active = [agent for agent, info in infos.items() if info["active"]]
-    assert active == list(next(iter(infos.values()))["stream"].agents())
-    return active
 
 
 def kinds(info: dict[str, Any]) -> list[str]:
@@ -68,64 +54,6 @@ def test_what_was_ignored_need_not_be_an_action() -> None:
     game.reset(seed=0)
     *_, infos = game.step({"player_0": 0, "player_1": object})
     assert infos["player_1"]["stream"].events[0].data == {"action": repr(object)}
-
-
-@pytest.mark.parametrize(
-    ("actions", "complaint"),
-    [
-        ({}, "player_0 must act, and there is no action of it"),
-        ({"player_1": 0}, "player_0 must act"),
-        ({"player_0": 2}, r"action 2 of player_0 is not in Discrete\(2\)"),
-        ({"player_0": None}, "action None of player_0"),
-        ({"player_0": 0, "player_2": 0}, "'player_2' is no agent; there are 'player_0', 'player_1'"),
-        ({"player_0": 0, 7: 0}, "7 is no agent"),
-        ([0, 1], "takes a dict of actions by agent"),
-        (None, "takes a dict of actions by agent"),
-    ],
-)
-def test_wrong_actions_change_nothing(actions: Any, complaint: str) -> None:
-    game, other = kuhn_poker.parallel_env(), kuhn_poker.parallel_env()
-    game.reset(seed=3)
-    other.reset(seed=3)
-    with pytest.raises(InvalidAction, match=f"^envweave/KuhnPoker-v0: .*{complaint}"):
-        game.step(actions)
-    assert game.aec_env.ledger.events == other.aec_env.ledger.events
-    for action in (0, 1, 1):
-        both = dict.fromkeys(game.agents, action)
-        assert str(game.step(both)) == str(other.step(both))
-    assert game.agents == []
-
-
-def test_calls_out_of_order_name_the_environment() -> None:
-    game = auction()
-    for actions in ({}, {"auctioneer_0": 0}):
-        with pytest.raises(
-            ResetNeeded, match=rf"^{ID}: step\(\) was called before reset\(\); call reset\(\)$"
-        ):
-            game.step(actions)
-    with pytest.raises(ResetNeeded, match=f"{ID}: render"):
-        game.render()
-    assert game.agents == []
-    game.reset(seed=0)
-    while game.agents:
-        game.step(dict.fromkeys(game.agents, LEAVE))
-    assert game.step({}) == ({}, {}, {}, {}, {})
-    with pytest.raises(ResetNeeded, match="after the episode ended"):
-        game.step({"auctioneer_0": 0})
-    with pytest.raises(InvalidArgument, match=rf"^{ID}: reset\(seed=-1\)"):
-        game.reset(seed=-1)
-    game.reset()
-    assert len(game.agents) == 4
-    assert state_of(game) == {"episode": 1, "step_count": 0}
-
-
-def test_a_bad_seed_leaves_the_running_episode_alone() -> None:
-    game = auction()
-    game.reset(seed=0)
-    with pytest.raises(InvalidArgument):
-        game.reset(seed="x")
-    assert len(game.agents) == 4
-    game.step({"auctioneer_0": PASS})
 
 
 def test_several_are_asked_at_once_and_earn_the_sum_of_the_round() -> None:
@@ -246,46 +174,6 @@ def test_agents_that_come_in_mid_game_are_told_of() -> None:
             assert list(part) == [*before, *(agent for agent in game.agents if agent not in before)]
         seen.update(game.agents)
     assert len(seen) > 5
-
-
-def test_an_exception_ends_the_episode_and_a_reset_begins_the_next() -> None:
-    game = auction()
-    game.reset(seed=0)
-    with pytest.raises(RuntimeError, match="on fire"):
-        game.step({"auctioneer_0": BURN})
-    assert game.agents == []
-    with pytest.raises(ResetNeeded, match=ID):
-        game.step({"auctioneer_0": PASS})
-    game.reset(seed=0)
-    *_, infos = game.step({"auctioneer_0": PASS})
-    assert asked(infos) == ["bidder_0", "bidder_1", "bidder_2"]
-
-
-@pytest.mark.parametrize("call", ["reset", "step"])
-def test_an_observation_that_fails_ends_the_episode(call: str) -> None:
-    core = Auction()
-    game = TurnBasedParallel(AECStream(core, name=ID))
-    game.reset(seed=0)
-
-    def fail(agent: str) -> Any:
-        raise RuntimeError("all is dark")
-
-    core.observe = fail  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="all is dark"):
-        game.reset(seed=0) if call == "reset" else game.step({"auctioneer_0": PASS})
-    assert game.agents == []
-    del core.observe
-    game.reset(seed=0)
-    game.step({"auctioneer_0": PASS})
-
-
-def test_a_refusal_of_the_environments_own_leaves_the_episode_going() -> None:
-    game = auction()
-    game.reset(seed=0)
-    with pytest.raises(InvalidAction, match="frowns"):
-        game.step({"auctioneer_0": REFUSE})
-    *_, infos = game.step({"auctioneer_0": PASS})
-    assert infos["auctioneer_0"]["seq"] == 2
 
 
 def test_a_simultaneous_game_comes_back_as_it_was() -> None:

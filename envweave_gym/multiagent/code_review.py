@@ -15,7 +15,7 @@ from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.multiagent.max_cycles import check_max_cycles
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
-from envweave_gym.protocols import read_name
+from envweave_gym.protocols import no_agent, read_name
 from envweave_gym.seeding import Seeds, mix
 from envweave_gym.spaces import Unicode
 from envweave_gym.stream import Emitter, message, metrics
@@ -224,7 +224,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         if agent == AUTHOR:
             return read_operator(text)
         if agent != REVIEWER:
-            raise InvalidArgument(f"parse_action(agent={shown(agent)}): give one of {', '.join(AGENTS)}")
+            raise InvalidArgument(no_agent(_NAME, agent, AGENTS))
         space = self.action_spaces[REVIEWER]
         if self.comments == "text":
             if not space.contains(text):

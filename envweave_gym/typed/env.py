@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.stream import Emitter, Event, jsonable
+from envweave_gym.stream import Emitter, jsonable
 from envweave_gym.typed.hints import fields_of, is_model, name_of
 from envweave_gym.typed.models import codec_of, space_of
 from envweave_gym.typed.scalars import MISFITS, Codec
@@ -140,8 +140,8 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         state = state() if callable(state) else state
         return {} if state is None else jsonable(msgspec.to_builtins(state, str_keys=True, enc_hook=jsonable))
 
-    def listen(self) -> list[Event]:
-        """What the class tells the stream."""
+    def listen(self) -> Emitter:
+        """The class itself tells the stream."""
         return self.core.listen() if isinstance(self.core, Emitter) else super().listen()
 
     def render(self) -> Any:

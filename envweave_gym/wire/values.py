@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from envweave_gym.faults import Fault, shown
 from envweave_gym.lazy_streams import LazyStreams
 from envweave_gym.spaces import encodable
-from envweave_gym.stream import StepStream, Stream, jsonable
+from envweave_gym.stream import Stream, jsonable
 
 ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT, PAIRS = range(1, 13)
 """The kinds of msgpack extensions."""
@@ -122,7 +122,6 @@ _PACKED: dict[type, Callable[[Any], Any]] = {
     tuple: lambda value: Ext(TUPLE, _encoder.encode([pack(item) for item in value])),
     np.ndarray: _array,
     Stream: _stream,
-    StepStream: _stream,
     Fault: lambda value: Ext(FAULT, _encoder.encode(value)),
     GraphInstance: _graph,
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from gymnasium.spaces import Space
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 from pettingzoo.utils.env import AECIterable
@@ -47,6 +48,7 @@ class AECStream(BaseWrapper[str, Any, Any]):
         """``name`` is what errors call the environment: its ID, where it has one."""
         super().__init__(env)
         self.narrator = Narrator(env.unwrapped, name)
+        self.name = self.narrator.name
         self._several: AsksSeveral | None = next(
             (layer for layer in layers(env) if hasattr(type(layer), "agents_to_act")), None
         )
@@ -183,7 +185,18 @@ class AECStream(BaseWrapper[str, Any, Any]):
     def observe(self, agent: str) -> Any:
         """What ``agent`` observes."""
         self.narrator.check_begun("observe")
+        self.narrator.check_agent(self.env, agent)
         return self.env.observe(agent)
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` observes."""
+        self.narrator.check_agent(self.env, agent)
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` may do."""
+        self.narrator.check_agent(self.env, agent)
+        return self.env.action_space(agent)
 
     def render(self) -> Any:
         """What the environment draws."""
@@ -215,6 +228,7 @@ class ParallelStream(BaseParallelWrapper[str, Any, Any]):
         """``name`` is what errors call the environment: its ID, where it has one."""
         super().__init__(env)
         self.narrator = Narrator(env.unwrapped, name)
+        self.name = self.narrator.name
 
     @property
     def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -254,6 +268,16 @@ class ParallelStream(BaseParallelWrapper[str, Any, Any]):
         requests = self.narrator.requests(self.agents, over=not self.agents)
         everybody = {**{agent: {} for agent in self.agents}, **infos}
         return {agent: self.narrator.info(own, agent, requests, since) for agent, own in everybody.items()}
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` observes."""
+        self.narrator.check_agent(self.env, agent)
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` may do."""
+        self.narrator.check_agent(self.env, agent)
+        return self.env.action_space(agent)
 
     def render(self) -> Any:
         """What the environment draws."""

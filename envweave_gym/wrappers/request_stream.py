@@ -34,11 +34,11 @@ from envweave_gym.stream import (
     EventKind,
     Request,
     RequestKind,
-    StepStream,
     Stream,
     jsonable,
     number,
     taken,
+    unbuilt,
 )
 
 OnFault = Literal["raise", "truncate"]
@@ -96,7 +96,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._last: Any = None
         self._broken: Fault | None = None
         self._faults = FaultCount(self.name)
-        self._heard = self.unwrapped.listen() if isinstance(self.unwrapped, Emitter) else []
+        self._emitter = (self.unwrapped if isinstance(self.unwrapped, Emitter) else Emitter()).listen()
         self._compile()
 
     def _check_arguments(self, max_steps: Any, on_fault: Any, reset_deadline: Any) -> None:
@@ -129,7 +129,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if options:
             start["options"] = jsonable(options)
         events = (Event(0, EventKind.EPISODE_START, None, None, start),)
-        events += number(taken(self._heard), 1)
+        events += number(taken(self._emitter), 1)
         if self._broken is not None:
             events += number([fault_event(self._broken)], len(events))
         self._seq = seq = len(events) - 1
@@ -141,7 +141,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Reset the environment, again and again where it fails, and copy its info."""
         deadline, pause = time.monotonic() + self._reset_deadline, 0.02
         while True:
-            self._heard.clear()  # what a failed try has told is not of this episode
+            taken(self._emitter)  # what a failed try has told is not of this episode
             try:
                 observation, info = self.env.reset(seed=seed, options=options)
                 return observation, info.copy()
@@ -161,7 +161,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Act once."""
         if not self._live:
             return self._step_nowhere(action)
-        admitted = self._admit(action)
+        admit = self._admit  # an attribute that is called in place is looked for as a method first
+        admitted = admit(action)
         if admitted is REFUSED:
             raise self._refusal(action)
         try:
@@ -178,16 +179,15 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             return self._lose(self._faults.add(fault_of(error)), _ACT, admitted)
         if self._truncates:
             self._last = observation
-        told, before, seq = (), self._seq, self._seq + 1
-        if self._heard:
-            told = tuple(self._heard)
-            self._heard.clear()
+        before, seq, told = self._seq, self._seq + 1, self._emitter._told
+        if told:
+            self._emitter._told = ()
             seq += len(told)
         if earned:
             seq += 1
         self._seq = info["seq"] = seq
         self._turn = turn = self._turn + 1
-        info["stream"] = stream = StepStream()
+        info["stream"] = stream = unbuilt(Stream)
         stream.step = before, admitted, told, earned, turn
         if turn >= self._limit:
             over = truncated = True
@@ -226,7 +226,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
         self._live, self._broken = False, None
         self._turn += 1
-        own = taken(self._heard)
+        own = taken(self._emitter)
         info = lost_info(fault, kind, admitted, seq=self._seq, turn=self._turn, own=own)
         self._seq = info["seq"]
         return self._last, 0.0, False, True, info
