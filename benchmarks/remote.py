@@ -279,13 +279,12 @@ def sessions_table(url: str, pid: int, other: Peer | None) -> None:
 
 def sleepers_table() -> None:
     """How long a step of 1,000 sessions takes that each sleep for a second."""
-    from envweave_gym.remote.rows import RowSession, at_once
+    from envweave_gym.remote.session import RemoteSession, at_once
 
     count, sleeper = 1000, "benchmarks.sleeper:Sleeper"
     with our_server("--max-sessions", "2048", sleeper) as (url, _):
         create = Create("Sleeper", "gym", {})
-        sessions = [RowSession(Address.of("Sleeper", url), create, 60.0) for _ in range(count)]
-        at_once(sessions, [None] * count)
+        sessions = [RemoteSession(Address.of("Sleeper", url), create, 60.0) for _ in range(count)]
         at_once(sessions, [lambda number: Reset(number, 0)] * count)
         taken = [timed(lambda: at_once(sessions, [lambda n: Step(n, 0)] * count), 1)[0] for _ in range(3)]
         for session in sessions:

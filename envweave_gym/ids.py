@@ -160,7 +160,8 @@ def _registered(name: str, api: Api | None, backend: Any) -> _Builder:
     env_id, urls = _found(known_as), urls_of(name, backend)
     kinds = [kind for kind, registry in REGISTRIES.items() if env_id in registry]
     if urls and (env_id not in cards() or "gym" not in kinds):
-        return partial(elsewhere, env_id or name, urls, api)
+        module = name.removesuffix(known_as)
+        return partial(elsewhere, module + (env_id or known_as), urls, api)
     if env_id is None:
         raise UnknownEnvironment(_unknown(known_as))
     if "gym" in kinds and api in (None, "gym"):

@@ -101,12 +101,12 @@ class Offers(dict[str, Offer]):
     """What a server has, by name."""
 
     def find(self, name: Any) -> Offer:
-        """The offer of this name; without its version too, and without a name where there is only one."""
+        """The offer of this name, which may have a module or no version; without a name the only one."""
         offer = self.get(name) if isinstance(name, str) else None
         if offer is None and name == "" and len(self) == 1:
             offer = next(iter(self.values()))
         if offer is None and isinstance(name, str):
-            offer = self.get(resolve(name) or "") if ":" not in name else None
+            offer = self.get(name.rpartition(":")[2] if ":" in name else resolve(name) or "")
         if offer is None:
             hint = nearest(name, self) if isinstance(name, str) else ""
             raise UnknownEnvironment(f"{shown(name)} is not served here{hint}; there are {', '.join(self)}")

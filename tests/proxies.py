@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from envweave_gym.remote.address import Address, remember_token
+
 WAYS = ("pass", "cut", "truncate", "repeat", "delay")
 
 
@@ -86,8 +88,10 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy(url: str, seed: int = 0, **chances: float) -> Iterator[Proxy]:
-    """A proxy for a block."""
+    """A proxy for a block, to which the token of the server behind it goes."""
     made = Proxy(url, seed, **chances)
+    _, _, token = Address(url).headers().get("Authorization", "").partition(" ")
+    remember_token(made.url, token)
     try:
         yield made
     finally:

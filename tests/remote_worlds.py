@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
+import pettingzoo
 import pytest
+from pettingzoo import ParallelEnv
+from servers import until
 
-from envweave_gym.providers.subprocess import private_server
+from envweave_gym.providers.subprocess import PrivateServer, private_server
 from envweave_gym.remote import session
-from envweave_gym.remote.transport import WebSocketBlocked
+from envweave_gym.remote.websockets import WebSocketBlocked
 
 
 @pytest.fixture(scope="session")
@@ -22,24 +27,37 @@ def url() -> str:
     return server.url
 
 
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[PrivateServer]:
+    """A server to kill; it is there again when the next call comes."""
+    server = PrivateServer()
+    yield server
+    server.stop()
+
+
+def kill(server: PrivateServer) -> None:
+    """End the server and with it all its sessions."""
+    pid = server.pid
+    assert pid is not None
+    os.killpg(pid, signal.SIGKILL)
+    until(lambda: server.pid is None)
+
+
 @pytest.fixture(params=["websocket", "http"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways a frame can go."""
+    if request.param == "http":
+        block_websockets(monkeypatch)
+    return request.param
+
+
+def block_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no WebSocket through."""
 
     def blocked(*args: Any) -> Any:
         raise WebSocketBlocked
 
-    if request.param == "http":
-        monkeypatch.setattr(session, "WebSocketTransport", blocked)
-    return request.param
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.01)
+    monkeypatch.setattr(session, "WebSocketTransport", blocked)
 
 
 class Trouble(gym.Env[int, int]):
@@ -60,8 +78,6 @@ class Trouble(gym.Env[int, int]):
         return 0, {}
 
     def step(self, action: int) -> Any:
-        import os
-
         self.count += 1
         if action == 1:
             raise OSError("the disk is full")
@@ -75,5 +91,49 @@ class Trouble(gym.Env[int, int]):
         return {"count": self.count}
 
 
+class Keeper(gym.Env[Any, Any]):
+    """Keeps its arguments, and tells them."""
+
+    observation_space, action_space = gym.spaces.Discrete(1), gym.spaces.Discrete(1)
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, False, False, {}
+
+    def episode_state(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+
+class KeeperGame(ParallelEnv[str, Any, Any]):
+    """A game that does the same."""
+
+    metadata = {"name": "keeper"}
+    possible_agents = ["only"]
+
+    def __init__(self, **given: Any) -> None:
+        self.given, self.agents = given, []
+        self.observation_spaces = self.action_spaces = {"only": gym.spaces.Discrete(1)}
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.agents = ["only"]
+        return {"only": 0}, {"only": {}}
+
+    def step(self, actions: Any) -> Any:
+        return {"only": 0}, {"only": 0.0}, {"only": False}, {"only": False}, {"only": {}}
+
+    def episode_state(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+
 gym.register("tests/Trouble-v0", entry_point="remote_worlds:Trouble")
-TROUBLE = "remote_worlds:tests/Trouble-v0"
+gym.register("tests/Keeper-v0", entry_point="remote_worlds:Keeper")
+pettingzoo.register("parallel", "tests/KeeperGame-v0", "remote_worlds:KeeperGame")
+TROUBLE, KEEPER, KEEPER_GAME = (
+    f"remote_worlds:tests/{name}-v0" for name in ("Trouble", "Keeper", "KeeperGame")
+)

@@ -13,14 +13,17 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.utils.env_match import check_environments_match
 from gymnasium.vector import AsyncVectorEnv
-from remote_worlds import TROUBLE, transport, url
+from remote_worlds import KEEPER_GAME, TROUBLE, kill, mortal, transport, url
+from servers import running_server
 
 import envweave_gym as ew
 from envweave_gym.catalog import CARDS
 from envweave_gym.faults import FAULTS_IN_A_ROW
+from envweave_gym.providers.subprocess import PrivateServer
+from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
 
-__all__ = ["transport", "url"]
+__all__ = ["mortal", "transport", "url"]
 LINE, COUNTER, ECHO, CODEFIX = (f"envweave/{name}-v0" for name in ("LineWorld", "Counter", "Echo", "CodeFix"))
 GYM_IDS = [card.id for card in CARDS if not (card.is_game or card.proxy)]
 any_gym_id = pytest.mark.parametrize("env_id", GYM_IDS)
@@ -81,6 +84,27 @@ def test_every_name_means_the_same_environment(url: str):
     ]
     assert {type(env.unwrapped) for env in made} == {RemoteEnv}
     assert len({tuple(env.reset(seed=2)[0].tolist()) for env in made}) == 1
+
+
+def test_the_module_of_an_id_is_named_to_the_server(url: str):
+    for name, kwargs in ((TROUBLE, {}), (TROUBLE.removesuffix("-v0"), {}), (TROUBLE, {"num_envs": 2})):
+        env = ew.make(name, backend=url, **kwargs)
+        env.reset(seed=1)
+        with pytest.raises(ew.InvalidAction, match=r"^tests/Trouble-v0: "):
+            env.step("junk")
+        env.close()
+    game = ew.make(KEEPER_GAME, backend=url)
+    assert game.possible_agents == ["only"]
+
+
+def test_a_server_that_has_an_id_without_its_module_knows_it_with_it():
+    with running_server(TROUBLE) as server:
+        remember_token(server.url, server.token or "")
+        env = ew.make(TROUBLE, backend=server.url)
+        assert env.reset(seed=1)[0] == 0
+        env.close()
+        with pytest.raises(ew.UnknownEnvironment, match="'os:tests/Nope-v0' is not served here"):
+            ew.make(f"{server.url}#os:tests/Nope-v0")
 
 
 def test_a_spec_makes_it_again(url: str):
@@ -265,21 +289,21 @@ def test_a_slow_answer_is_asked_for_again_and_done_once(transport: str, url: str
     assert env.step(0)[0] == 2
 
 
-def test_a_session_that_is_gone_is_a_fault_or_an_exception(url: str):
-    for on_fault in ("truncate", "raise"):
-        env = RemoteEnv(COUNTER, url, on_fault=on_fault)
-        env.reset(seed=1)
-        env._open_session().close()
-        env._open_session()._committed = 1
-        if on_fault == "raise":
-            with pytest.raises(ew.SessionLost, match="there is no session"):
-                env.step({"delta": 1})
-        else:
-            _, reward, _, truncated, info = env.step({"delta": 1})
-            assert (reward, truncated, info["fault"].kind) == (0.0, True, ew.FaultKind.LOST)
-            assert not ew.trainable(info)
-        env.reset()
-        env.step({"delta": 1})
+@pytest.mark.parametrize("on_fault", ["truncate", "raise"])
+def test_a_session_that_is_gone_is_a_fault_or_an_exception(on_fault: str, mortal: PrivateServer):
+    env = RemoteEnv(COUNTER, mortal.url, on_fault=on_fault)
+    env.reset(seed=1)
+    kill(mortal)
+    if on_fault == "raise":
+        with pytest.raises(ew.SessionLost, match="there is no session"):
+            env.step({"delta": 1})
+    else:
+        _, reward, _, truncated, info = env.step({"delta": 1})
+        assert (reward, truncated, info["fault"].kind) == (0.0, True, ew.FaultKind.LOST)
+        assert not ew.trainable(info)
+    env.reset()
+    env.step({"delta": 1})
+    env.close()
 
 
 def test_too_many_faults_in_a_row_are_a_storm(url: str):

@@ -13,7 +13,6 @@ from remote_worlds import url
 
 import envweave_gym as ew
 from envweave_gym.providers.subprocess import PrivateServer
-from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
 
 __all__ = ["url"]
@@ -32,7 +31,6 @@ def counted(env: Any, steps: int) -> None:
 
 def test_a_step_is_done_once_however_often_the_connection_breaks(url: str):
     with proxy(url, seed=3) as between:
-        remember_token(between.url, ew_token(url))
         env = RemoteEnv(COUNTER, between.url, **FOREVER)
         _ = env.description
         between.chances = {"cut": 0.1, "truncate": 0.1}
@@ -46,7 +44,6 @@ def test_a_step_is_done_once_however_often_the_connection_breaks(url: str):
 
 def test_a_frame_that_comes_twice_is_done_once(url: str):
     with proxy(url, seed=4) as between:
-        remember_token(between.url, ew_token(url))
         env = RemoteEnv(COUNTER, between.url, **FOREVER)
         env.reset(seed=1)
         between.chances = {"repeat": 0.2, "delay": 0.02}
@@ -77,10 +74,3 @@ def test_a_server_that_stands_still_is_a_timeout_and_the_next_episode_goes_on():
     assert int(env.step({"delta": 1})[0]["count"]) == int(last["count"])
     env.close()
     server.stop()
-
-
-def ew_token(url: str) -> str:
-    """The token of the private server, for the proxy before it."""
-    from envweave_gym.remote.address import _tokens
-
-    return _tokens[url]

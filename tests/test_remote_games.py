@@ -288,7 +288,7 @@ def test_closing_ends_the_session_and_a_reset_begins_another(api: str, url: str)
     assert env.agents == []
     with pytest.raises(ew.ResetNeeded):
         env.step(0)
-    with pytest.raises(ew.SessionLost, match="the session of this episode is gone"):
+    with pytest.raises(ew.ResetNeeded, match="ledger was asked for after close"):
         _ = env.ledger
     env.reset(seed=1)
     assert ew.state_of(env) == {"episode": 1, "step_count": 0, "history": ""}

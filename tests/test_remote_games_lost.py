@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,7 @@ from remote_tables import (
     WHISPER,
     talk,
 )
-from remote_worlds import transport, until, url
+from remote_worlds import kill, mortal, transport, url
 from toy_games import CRASH
 
 import envweave_gym as ew
@@ -29,25 +26,9 @@ from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.games import RemoteAEC, RemoteParallel
 from envweave_gym.stream import EventKind, RequestKind
 
-__all__ = ["transport", "url"]
+__all__ = ["mortal", "transport", "url"]
 any_api = pytest.mark.parametrize("api", ["aec", "parallel"])
 CRASHED = Fault(FaultKind.CRASH, "RuntimeError: lost in step", retryable=True)
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[PrivateServer]:
-    """A server to kill; it is there again when the next call comes."""
-    server = PrivateServer()
-    yield server
-    server.stop()
-
-
-def kill(server: PrivateServer) -> None:
-    """End the server and with it all its sessions."""
-    pid = server.pid
-    assert pid is not None
-    os.killpg(pid, signal.SIGKILL)
-    until(lambda: server.pid is None)
 
 
 def told(info: dict[str, Any]) -> list[tuple[str, str | None]]:

@@ -15,7 +15,6 @@ from toy_games import CRASH, Whisper
 
 import envweave_gym as ew
 from envweave_gym.faults import FaultKind
-from envweave_gym.remote import address
 from envweave_gym.remote.games import RemoteAEC
 from envweave_gym.wire.messages import Refused, Reset, Step, read_reply
 from envweave_gym.wrappers.games import AECStream
@@ -64,7 +63,6 @@ def test_a_game_that_ends_its_process_is_alone_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("env_id", OURS)
 def test_every_move_is_made_once_however_often_the_connection_breaks(env_id: str, url: str) -> None:
     with proxy(url, seed=3) as between:
-        address.remember_token(between.url, address._tokens[url])
         (turn, turns), (round_, rounds) = (pair(env_id, api, between.url) for api in ("aec", "parallel"))
         assert turns.possible_agents == rounds.possible_agents
         between.chances = {"cut": 0.05, "truncate": 0.05}

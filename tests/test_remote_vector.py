@@ -365,10 +365,10 @@ class TestAVector:
         assert not env.closed
         env.close()
 
-    def test_waits_for_all_servers_at_once(self, url: str):
-        env = RemoteVectorEnv(TROUBLE, [url] * 4, num_envs=4, nap=0.3)
+    def test_waits_for_all_servers_at_once(self, transport: str, url: str):
+        env = RemoteVectorEnv(TROUBLE, [url] * 4, num_envs=4, nap=0.5)
         env.reset(seed=0)
         started = time.monotonic()
         env.step([2, 2, 2, 2])
-        assert time.monotonic() - started < 0.9
+        assert time.monotonic() - started < 1.5
         env.close()

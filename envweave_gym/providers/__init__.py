@@ -17,9 +17,9 @@ def urls_of(name: str, backend: Any) -> list[str]:
     if backend is None or backend == "inproc":
         return []
     if backend == "subprocess":
-        from envweave_gym.providers.subprocess import private_server
+        from envweave_gym.providers.subprocess import own_url
 
-        return [private_server().url]
+        return [own_url()]
     if isinstance(backend, str) and _URL.match(backend):
         return [backend]
     if isinstance(backend, list) and backend and all(isinstance(u, str) and _URL.match(u) for u in backend):

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from importlib.util import find_spec
+from typing import Any
 
 from envweave_gym.faults import PACKAGE, MissingExtra, NotAvailable
 from envweave_gym.remote.address import keep_up, remember_token
@@ -101,6 +102,21 @@ class PrivateServer:
             self._process.stdin.close()
         self._process = None
         self._listener.close()
+
+
+class OwnUrl(str):
+    """The URL of the private server of this process, which is in pickles that of whoever reads them.
+
+    So environments go to other processes without the token, and are served there after this one has ended.
+    """
+
+    def __reduce__(self) -> Any:
+        return own_url, ()
+
+
+def own_url() -> OwnUrl:
+    """Where the private server of this process is."""
+    return OwnUrl(private_server().url)
 
 
 def private_server() -> PrivateServer:

@@ -30,14 +30,14 @@ def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], k
 
 def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     """The API of what a server has under this name."""
-    from envweave_gym.remote.address import Address, describe
-    from envweave_gym.remote.env import CALL_DEADLINE
-    from envweave_gym.wire.messages import Create
+    from envweave_gym.remote.address import Address
+    from envweave_gym.remote.descriptions import describe, name_of, wanted
+    from envweave_gym.remote.served import CALL_DEADLINE
 
-    own = {key: value for key, value in kwargs.items() if key not in ("token", "call_deadline")}
-    address = Address.of(env_id or urls[0], urls[0], kwargs.get("token"))
-    described = describe(address, Create(env_id, "", own), kwargs.get("call_deadline", CALL_DEADLINE))
-    return described["api"]
+    name, own = name_of(env_id, urls[0]), {**kwargs}
+    token, deadline = own.pop("token", None), own.pop("call_deadline", CALL_DEADLINE)
+    address = Address.of(name, urls[0], token)
+    return describe(address, wanted(name, env_id, "", own), deadline)["api"]
 
 
 def _one_of(urls: list[str]) -> str:

@@ -1,24 +1,19 @@
-"""Where a server is and how it is asked: its URL, its token, and what it says of its environments."""
+"""Where a server is, and the token that it asks for."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.remote.errors import raise_refused
-from envweave_gym.wire.messages import Answer, Create, Refused, encode, read_reply
+from envweave_gym.faults import InvalidArgument, shown
 
 TOKEN = "ENVWEAVE_TOKEN"
 """The environment variable whose value is the token where no other is named."""
 
-FRAMES = {"Content-Type": "application/msgpack"}
 _tokens: dict[str, str] = {}
 _keepers: dict[str, Callable[[], None]] = {}
 
@@ -79,39 +74,3 @@ def keep_up(url: str, ensure: Callable[[], None] | None) -> None:
         _keepers.pop(url, None)
     else:
         _keepers[url] = ensure
-
-
-@lru_cache(maxsize=256)
-def _described(address: Address, create: str, deadline: float) -> dict[str, Any]:
-    import requests
-
-    message = Create(**json.loads(create))
-    address.ensure()
-    try:
-        response = requests.post(
-            f"{address.url}/v1/describe",
-            encode(message),
-            headers={**address.headers(), **FRAMES},
-            timeout=deadline,
-        )
-    except requests.RequestException as error:
-        raise ConnectionError(f"{address.url} does not answer: {error}") from None
-    return _description(address, response)
-
-
-def _description(address: Address, response: Any) -> dict[str, Any]:
-    try:
-        reply = read_reply(response.content)
-    except ValueError:
-        raise NotAvailable(f"{address.url} is no envweave-gym server: HTTP {response.status_code}") from None
-    if isinstance(reply, Refused):
-        raise_refused(reply, address.url)
-    if not isinstance(reply, Answer):
-        raise NotAvailable(f"{address.url} answered with {type(reply).__name__}; it speaks another version")
-    return reply.value
-
-
-def describe(address: Address, create: Create, deadline: float) -> dict[str, Any]:
-    """What the server says of an environment: asked once in a process, and known to those forked from it."""
-    fields = {"env_id": create.env_id, "api": create.api, "kwargs": create.kwargs}
-    return _described(address, json.dumps(fields, sort_keys=True), deadline)

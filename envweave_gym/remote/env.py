@@ -12,8 +12,7 @@ from envweave_gym.arguments import check_options
 from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm, InvalidAction, ResetNeeded, shown
 from envweave_gym.losses import lost_info, lost_reset_info
 from envweave_gym.protocols import read_action
-from envweave_gym.remote.served import CALL_DEADLINE, FAULTS, ServedEnvironment, Spaces
-from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.served import CALL_DEADLINE, FAULTS, LOSSES, ServedEnvironment, Spaces
 from envweave_gym.seeding import HashedRandomness, Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import EventKind, Stream, jsonable
@@ -57,7 +56,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
             call_deadline=call_deadline,
             kwargs=given,
         )
-        self.name, self._address = self._served.name, self._served.address
+        self.name = self._served.name
         self._render_mode = kwargs.get("render_mode")
         self._spaces, self._seeds = Spaces(), Seeds(self.name)
         self._live, self._began = False, False
@@ -183,26 +182,29 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """The action that ``text`` means."""
+        """The action that ``text`` means; where the episode is lost, any one, for the step that says so."""
         if not self.description["parses"]:
             return read_action(self.action_space, text)
-        return self._served.ask("parse_action", [text, agent])
+        if self._live or self._broken is None:
+            try:
+                return self._served.ask("parse_action", [text, agent])
+            except LOSSES as error:
+                if not self._live:
+                    raise
+                self._live = False
+                self._broken = self._served.lost(error)
+        return placeholder(self.action_space)
 
     def close(self) -> None:
         """Close the session."""
         self._served.close()
-        self._live = False
-
-    # Inside
-
-    def _open_session(self) -> RemoteSession:
-        return self._served.session()
+        self._live, self._broken = False, None
 
     def __reduce__(self) -> Any:
         return _again, (self._made, self.spec)
 
     def __str__(self) -> str:
-        return f"<RemoteEnv<{self.name} at {self._address.url}>>"
+        return f"<RemoteEnv<{self.name} at {self._served.address.url}>>"
 
 
 def _again(make: Callable[[], RemoteEnv], spec: Any) -> RemoteEnv:

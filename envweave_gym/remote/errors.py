@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import msgspec
+
 from envweave_gym import faults
 from envweave_gym.wire.messages import Refused
 
@@ -25,7 +27,20 @@ _KINDS: dict[str, type[Exception]] = {
     "ValueError": faults.InvalidAction,
     "Unauthorized": faults.NotAvailable,
     "Forbidden": faults.NotAvailable,
+    "RequestEntityTooLarge": faults.InvalidArgument,
 }
+_ABOUT_SERVERS = ("Unauthorized", "Forbidden", "NoSession", "RequestEntityTooLarge")
+
+OUT_OF_ORDER = (502, 503, 504)
+"""What a proxy answers while the server behind it is not there."""
+_TOO_LARGE, _TOO_BIG = 413, 1009
+"""What HTTP and WebSockets answer to a frame that is larger than they take."""
+_UNWELCOME = (1003, 1008, 1010)
+"""How WebSockets end that will never be welcome; after any other end another may be."""
+
+
+class Strange(ConnectionError):
+    """What answers is no server; it may be something before one, so that asking again may help."""
 
 
 def raise_refused(refused: Refused, url: str) -> NoReturn:
@@ -33,5 +48,43 @@ def raise_refused(refused: Refused, url: str) -> NoReturn:
     kind = _KINDS.get(refused.kind)
     if kind is None:
         raise faults.SessionLost(f"{url}: {refused.kind}: {refused.message}")
-    at = f"{url}: " if refused.kind in ("Unauthorized", "Forbidden", "NoSession") else ""
+    at = f"{url}: " if refused.kind in _ABOUT_SERVERS else ""
     raise kind(at + refused.message)
+
+
+def hung_up(payload: bytes, url: str) -> Exception:
+    """The end of a WebSocket, by the payload of its last frame: a code, and why.
+
+    A loss, unless the same frame would end the next connection too.
+    """
+    code, reason = int.from_bytes(payload[:2], "big"), payload[2:].decode(errors="replace")
+    if code == _TOO_BIG:
+        return faults.InvalidArgument(f"{url}: {reason or 'the frame is larger than it takes'}")
+    kind = faults.NotAvailable if code in _UNWELCOME else ConnectionError
+    return kind(f"{url} has hung up: {reason or 'without a word'} ({code or 'no code'})")
+
+
+def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
+    """Raise what an answer means that is no frame: the words of a server, or of what stands before it."""
+    told = refusal_in(body)
+    if told is not None:
+        raise_refused(told, url)
+    if status == _TOO_LARGE:
+        raise faults.InvalidArgument(f"{url}: the frame is larger than what stands before the server takes")
+    if status in OUT_OF_ORDER:
+        raise ConnectionError(f"{url} is not reached: HTTP {status}")
+    raise Strange(f"{url} is no envweave-gym server: HTTP {status}")
+
+
+def refusal_in(body: bytes | None) -> Refused | None:
+    """What the server says in the body of an error, where that is one of its own."""
+    try:
+        told = msgspec.json.decode(body or b"", type=_Error)
+    except msgspec.MsgspecError:
+        return None
+    return Refused(-1, told.error, told.message)
+
+
+class _Error(msgspec.Struct):
+    error: str
+    message: str

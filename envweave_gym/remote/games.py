@@ -138,7 +138,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
 
     def _look(self, agent: str) -> None:
         try:
-            self._seen[agent] = self._asked("observe", agent)
+            self._seen[agent] = self._served.ask("observe", agent)
             self._fresh.add(agent)
         except LOSSES as error:
             if not self.agents:

@@ -12,7 +12,8 @@ from gymnasium.vector.utils import iterate
 from envweave_gym.faults import Fault
 from envweave_gym.remote.batches import batch_of, kept, part_of, rows_of
 from envweave_gym.remote.row_ledger import Draws, RowLedger
-from envweave_gym.remote.rows import RowGroup, RowReset, at_once, raise_refusal, reset_at_once
+from envweave_gym.remote.rows import RowGroup, RowReset, raise_refusal, reset_at_once
+from envweave_gym.remote.session import at_once
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import EventKind
 from envweave_gym.vector_calls import Bools

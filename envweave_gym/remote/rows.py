@@ -1,103 +1,17 @@
-"""The rows of a remote vector that one server steps, and calls to many servers at once."""
+"""The rows of a remote vector that one server steps, and their resets."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.faults import EnvweaveError, Fault
+from envweave_gym.faults import Fault
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
-from envweave_gym.remote.session import HANDSHAKE, RemoteSession, _answers, reply_of
-from envweave_gym.wire.messages import Refused, Reply, Reset, Step, encode
+from envweave_gym.remote.session import at_once
+from envweave_gym.wire.messages import Reply, Reset
 from envweave_gym.wire.values import pack
-
-_GRACE = 0.5
-"""So many seconds at least a reply is looked for, which has had all the time that others were waited for."""
-
-_ATTEMPTS = 4
-Build = Callable[[int], Reset | Step] | None
-"""The call with a number, or none for that which creates the session."""
-
-
-class RowSession(RemoteSession):
-    """A session whose call can be sent now and its reply be read later."""
-
-    _under_way = (b"", 0, 0.0)
-    _sent = False
-
-    @property
-    def created(self) -> bool:
-        """Whether the server has made this session, as far as is known."""
-        return self._committed >= 0
-
-    def send(self, build: Build, patience: float = 0.0) -> None:
-        """Send the next call as far as there is a way; :meth:`receive` sends it where there was none."""
-        now = time.monotonic()
-        deadline = now + self._deadline + patience
-        number = self._committed + 1
-        frame = self._create if build is None else encode(build(number))
-        self._under_way, self._sent = (frame, number, deadline), False
-        if os.getpid() != self._pid:
-            return
-        try:
-            if self._transport is None:
-                self._transport = self._connected(min(deadline, now + HANDSHAKE))
-            self._transport.send(frame, deadline)
-            self._sent = True
-        except (OSError, EnvweaveError):
-            self._hang_up()
-
-    def receive(self) -> Reply:
-        """The reply to what was sent, which is sent again where it was lost."""
-        frame, number, deadline = self._under_way
-        reply = self._arrived(number, deadline) if self._sent else None
-        if reply is None:
-            reply = self._exchange(frame, number, deadline)
-        elif isinstance(reply, Refused):
-            self._refused(reply)
-        self._committed = number
-        return reply
-
-    def _arrived(self, number: int, deadline: float) -> Reply | None:
-        now = time.monotonic()
-        until = now + max((deadline - now) / _ATTEMPTS, _GRACE)
-        try:
-            while self._transport is not None:
-                reply = reply_of(self._transport.receive(until), self.address.url)
-                if _answers(reply, number):
-                    return reply
-        except (ConnectionError, TimeoutError):
-            self._hang_up()
-        return None
-
-    def drop(self) -> None:
-        """Hang up, so that a reply that is still to come is not taken for that to another call."""
-        if os.getpid() == self._pid:
-            self._hang_up()
-
-
-def at_once(
-    sessions: Sequence[RowSession], builds: Sequence[Build], patience: float = 0.0
-) -> list[Reply | Exception]:
-    """Send a call in every session, then wait for all replies; what one raises stands in its place."""
-    try:
-        for session, build in zip(sessions, builds, strict=True):
-            session.send(build, patience)
-        return [_received(session) for session in sessions]
-    except BaseException:
-        for session in sessions:
-            session.drop()
-        raise
-
-
-def _received(session: RowSession) -> Reply | Exception:
-    try:
-        return session.receive()
-    except Exception as error:  # noqa: BLE001 - it is raised once the replies of the others are read
-        return error
 
 
 class RowGroup(ServedEnvironment):
@@ -119,18 +33,6 @@ class RowGroup(ServedEnvironment):
         self.rows, self.size = rows, rows.stop - rows.start
         self.numbers = range(rows.start, rows.stop)
 
-    def session(self) -> RowSession:
-        """The session there is, or else a new one, which its first call opens."""
-        if not isinstance(self._session, RowSession):
-            self._session = RowSession(self.address, self._create, self._call_deadline)
-        return self._session
-
-    def fresh_session(self) -> RowSession:
-        """The session for a reset: another than one whose environments have crashed."""
-        if self._crashed:
-            self.close()
-        return self.session()
-
     def lost(self, error: Exception) -> Fault:
         """All rows are lost: leave the session, and count the fault or raise ``error``."""
         self.live = False
@@ -140,9 +42,8 @@ class RowGroup(ServedEnvironment):
         self.shaky = True
         return super()._count(error)
 
-    def close(self) -> None:
-        """Close the session."""
-        super().close()
+    def _leave(self) -> None:
+        super()._leave()
         self.live, self.broken = False, None
 
 
@@ -174,15 +75,7 @@ def reset_at_once(resets: Sequence[RowReset]) -> list[Any]:
     """Reset many groups: their replies, or the :class:`Fault` that was counted."""
     started, sessions = time.monotonic(), [one.group.fresh_session() for one in resets]
     patience = max((one.group._reset_deadline for one in resets), default=0.0)
-    fresh = [session for session in sessions if not session.created]
-    made = at_once(fresh, [None] * len(fresh), patience)
-    results: dict[str, Any] = {
-        session.id: error for session, error in zip(fresh, made, strict=True) if isinstance(error, Exception)
-    }
-    ready = [pair for pair in zip(sessions, resets, strict=True) if pair[0].id not in results]
-    replies = at_once([session for session, _ in ready], [one.build for _, one in ready], patience)
-    results |= {session.id: reply for (session, _), reply in zip(ready, replies, strict=True)}
-    told = [results[session.id] for session in sessions]
+    told = at_once(sessions, [one.build for one in resets], patience)
     raise_refusal(told)
     return [
         one.again(result, started) if isinstance(result, Exception) else result

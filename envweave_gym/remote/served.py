@@ -12,14 +12,15 @@ from envweave_gym.faults import (
     Fault,
     FaultKind,
     InvalidArgument,
+    ResetNeeded,
     SessionLost,
     fault_of,
     shown,
 )
 from envweave_gym.losses import FaultCount
-from envweave_gym.remote.address import Address, describe
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.descriptions import describe, name_of, wanted
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.wire.messages import Create
 from envweave_gym.wire.spaces import space_from_data
 
 CALL_DEADLINE = 60.0
@@ -38,7 +39,8 @@ class ServedEnvironment:
     - Nothing is asked of the server before :attr:`description` is, and a session is opened by the first call.
     - ``reset`` and ``step`` give the server's reply, or the :class:`Fault` that the episode was lost to. With
       ``on_fault="raise"`` they raise what happened instead.
-    - A session that is lost, or whose environment has crashed, is left; the next reset opens another.
+    - A session that is lost, or whose environment has crashed, is left; the next reset opens another, and so
+      does one after :meth:`close`. No question does: it would be answered by another environment.
     """
 
     def __init__(
@@ -53,17 +55,19 @@ class ServedEnvironment:
         call_deadline: float,
         kwargs: dict[str, Any],
     ) -> None:
-        self.name = env_id or url
+        self.name = name_of(env_id, url)
         check_faults(self.name, on_fault, reset_deadline)
         _check_deadline(self.name, call_deadline)
         self.address = Address.of(self.name, url, token)
         self.faults = FaultCount(self.name)
         self.truncates = on_fault == "truncate"
         self._reset_deadline, self._call_deadline = reset_deadline, call_deadline
-        self._create = Create(env_id, api, kwargs)
+        self._create = wanted(self.name, env_id, api, kwargs)
         self._described: dict[str, Any] | None = None
         self._session: RemoteSession | None = None
-        self._crashed = False
+        self._crashed = self._closed = False
+        self.gone = False
+        """Whether the session that there was is lost or closed."""
 
     @property
     def description(self) -> dict[str, Any]:
@@ -72,19 +76,12 @@ class ServedEnvironment:
             self._described = describe(self.address, self._create, self._call_deadline)
         return self._described
 
-    @property
-    def has_session(self) -> bool:
-        """Whether there is a session to ask: none before the first call, after a loss and after closing."""
-        return self._session is not None
-
     def reset(self, seed: int, options: dict[str, Any] | None) -> Any:
         """Start an episode, in the session there is or else in another; tried until the deadline."""
         deadline, pause = time.monotonic() + self._reset_deadline, 0.02
         while True:
-            if self._crashed:
-                self.close()
             try:
-                return self.session().reset(seed, options, patience=self._reset_deadline)
+                return self.fresh_session().reset(seed, options, patience=self._reset_deadline)
             except FAULTS as error:
                 self._part(error)
                 hopeless = self._crashed and not self.truncates
@@ -95,7 +92,7 @@ class ServedEnvironment:
 
     def _give_up(self, error: Exception) -> Fault:
         fault = self._count(error)
-        self.close()
+        self._leave()
         return fault
 
     def step(self, action: Any) -> Any:
@@ -107,6 +104,10 @@ class ServedEnvironment:
 
     def ask(self, question: str, argument: Any = None) -> Any:
         """The answer to a question; what goes wrong is raised."""
+        if self._closed:
+            raise ResetNeeded(f"{self.name}: {question} was asked for after close(); call reset()")
+        if self.gone:
+            raise SessionLost(f"{self.name}: the session of this episode is gone; call reset()")
         return self.session().ask(question, argument)
 
     def lost(self, error: Exception) -> Fault:
@@ -119,7 +120,7 @@ class ServedEnvironment:
         self._crashed = isinstance(error, EnvironmentCrashed)
         if self._session is not None and not self._crashed:
             self._session.abandon()
-            self._session = None
+            self._session, self.gone = None, True
 
     def _count(self, error: Exception) -> Fault:
         if not self.truncates:
@@ -129,14 +130,26 @@ class ServedEnvironment:
 
     def close(self) -> None:
         """Close the session."""
+        self._leave()
+        self._closed = True
+
+    def _leave(self) -> None:
+        """Close the session, which is another's loss."""
         if self._session is not None:
             self._session.close()
-        self._session, self._crashed = None, False
+        self._session, self._crashed, self.gone = None, False, True
+
+    def fresh_session(self) -> RemoteSession:
+        """The session for a reset: the one there is, unless its environment has crashed, or else another."""
+        if self._crashed:
+            self._leave()
+        return self.session()
 
     def session(self) -> RemoteSession:
         """The session there is, or else a new one, which its first call opens."""
         if self._session is None:
             self._session = RemoteSession(self.address, self._create, self._call_deadline)
+            self._closed = self.gone = False
         return self._session
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm, SessionLost
+from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm
 from envweave_gym.losses import fault_event
 from envweave_gym.protocols import read_action
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
@@ -93,27 +93,27 @@ class RemoteGame:
     def render(self) -> Any:
         """What the game draws."""
         self._narrator.check_begun("render")
-        return self._asked("render")
+        return self._served.ask("render")
 
     def state(self) -> Any:
         """PettingZoo's global view, where the game has one."""
         if self.description["has_state"]:
-            return self._asked("global_state")
+            return self._served.ask("global_state")
         name = self.metadata.get("name", self._served.name)
         raise NotImplementedError(f"state() method has not been implemented in the environment {name}.")
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives; of a lost episode only the counters are left."""
         episode = {"episode": self._narrator.episode}
-        if self._gone():
+        if self._served.gone:
             return episode | {"step_count": self._turn}
-        return {**self._asked("state"), **episode}
+        return {**self._served.ask("state"), **episode}
 
     @property
     def ledger(self) -> Ledger:
         """The numbered events of the episode: the operator's view, with everything hidden in it."""
         ledger = Ledger()
-        ledger.turn, told = self._asked("ledger")
+        ledger.turn, told = self._served.ask("ledger")
         ledger.events.extend(told.events)
         return ledger
 
@@ -123,20 +123,12 @@ class RemoteGame:
             return read_action(self.action_space(str(agent)), text)
         if self._broken is None:
             try:
-                return self._asked("parse_action", [text, agent])
+                return self._served.ask("parse_action", [text, agent])
             except LOSSES as error:
                 if not self.agents:
                     raise
                 self._broken = self._tried(self._served.lost, error)
         return placeholder(self.action_space(str(agent)))
-
-    def _asked(self, question: str, argument: Any = None) -> Any:
-        if self._gone():
-            raise SessionLost(f"{self._served.name}: the session of this episode is gone; call reset()")
-        return self._served.ask(question, argument)
-
-    def _gone(self) -> bool:
-        return self._narrator.episode >= 0 and not self._served.has_session
 
     def close(self) -> None:
         """Close the session."""

@@ -6,15 +6,20 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from envweave_gym.faults import SessionLost
+import msgspec
+
+from envweave_gym.faults import EnvweaveError, SessionLost
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
-from envweave_gym.remote.transport import HttpTransport, Transport, WebSocketBlocked, WebSocketTransport
+from envweave_gym.remote.http import HttpTransport
+from envweave_gym.remote.transport import Transport
+from envweave_gym.remote.websockets import WebSocketBlocked, WebSocketTransport
 from envweave_gym.wire.messages import (
     DONE_ALL_THE_SAME,
+    NUMBERLESS,
     Answer,
     Ask,
     Close,
@@ -30,14 +35,31 @@ from envweave_gym.wire.values import pack
 
 _CLOSE_DEADLINE = 5.0
 _ATTEMPTS = 4
-HANDSHAKE = 0.5
+_HANDSHAKE = 0.5
 """So many seconds the first handshake may take, and each further one twice as many: a server that has just
 died may leave its connections to the next one unanswered."""
+_GRACE = 0.5
+"""So many seconds at least a reply is looked for, which has had all the time that others were waited for."""
 _log = logging.getLogger(__name__)
+
+Build = Callable[[int], Reset | Step]
+"""The call with a number."""
+
+
+class _Call(msgspec.Struct, gc=False):
+    """A call or a question that is under way."""
+
+    frame: bytes
+    number: int
+    deadline: float
+    patience: float
+    """After so many seconds without a word it is sent again, over another connection."""
+    opening: bytes = b""
+    """What goes before it: the call that makes the session, whose refusal is that of both."""
 
 
 class RemoteSession:
-    """One session: made by the first reset, gone after :meth:`close`, a loss, or a fork."""
+    """One session: made by the first call, gone after :meth:`close`, a loss, or a fork."""
 
     def __init__(self, address: Address, create: Create, deadline: float) -> None:
         self._transport: Transport | None = None
@@ -45,133 +67,203 @@ class RemoteSession:
         self._create = encode(create)
         self._deadline = deadline
         self._committed = -1
-        self._asked = -1
+        self._asked = NUMBERLESS
+        self._maybe_there = False
+        """Whether the server may have this session: something was sent that makes it."""
+        self._sent = False
         self._pid = os.getpid()
 
-    def reset(self, seed: Any, options: Any, *, patience: float = 0.0) -> Any:
-        """Start an episode; a new session is created with it."""
-        deadline = time.monotonic() + self._deadline + patience
-        if self._committed < 0:
-            frame = encode(Reset(1, seed, pack(options)))
-            reply = self._exchange(frame, 1, deadline, opening=self._create)
-            self._committed = 1
-            return reply
-        return self._do(lambda number: Reset(number, seed, pack(options)), deadline)
+    # What is called
 
-    def step(self, action: Any) -> Any:
-        """Act."""
-        return self._do(lambda number: Step(number, action), time.monotonic() + self._deadline)
+    def reset(self, seed: Any, options: Any, *, patience: float = 0.0) -> Reply:
+        """Start an episode; a new session is created with it."""
+        self.send(lambda number: Reset(number, seed, pack(options)), patience)
+        return self.receive()
+
+    def step(self, action: Any) -> Reply:
+        """Act, with an action that is packed already."""
+        self.send(lambda number: Step(number, action))
+        return self.receive()
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """The answer to a question."""
-        deadline = time.monotonic() + self._deadline
-        self._make_sure(deadline)
+        """The answer to a question; a new session is created for it."""
+        if self._committed < 0:
+            self._begin(self._create, 0, self._deadline)
+            self.receive()
         self._asked -= 1
-        message = Ask(self._asked, question, pack(argument))
-        reply = self._exchange(encode(message), self._asked, deadline)
+        self._begin(encode(Ask(self._asked, question, pack(argument))), self._asked, self._deadline)
+        reply = self.receive()
         return reply.value if isinstance(reply, Answer) else None
 
-    def _make_sure(self, deadline: float) -> None:
-        """Create the session unless it is there."""
-        if self._committed < 0:
-            self._exchange(self._create, 0, deadline)
-            self._committed = 0
+    def send(self, build: Build, patience: float = 0.0) -> None:
+        """Send the next call; where it is lost on its way :meth:`receive` sends it again."""
+        seconds = self._deadline + patience
+        if self._committed >= 0:
+            number = self._committed + 1
+            self._begin(encode(build(number)), number, seconds)
+        else:
+            self._begin(encode(build(1)), 1, seconds, self._create)
 
-    def _do(self, message: Callable[[int], Reset | Step], deadline: float) -> Reply:
-        number = self._committed + 1
-        reply = self._exchange(encode(message(number)), number, deadline)
-        self._committed = number
-        return reply
-
-    def _exchange(self, frame: bytes, number: int, deadline: float, opening: bytes = b"") -> Reply:
-        """Send a frame until its reply is there: the server does it once, however often it comes.
+    def receive(self, grace: float = 0.0) -> Reply:
+        """The reply to what was sent last: the server does it once, however often it comes.
 
         A reply may be lost without a word, so after a part of the time the frame is sent again over another
-        connection.
+        connection. A reply that may be there by now is looked for in the seconds of ``grace`` even after the
+        deadline.
         """
-        if os.getpid() != self._pid:
-            self._transport = None
-            raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
-        pause, handshake, patience = 0.0, HANDSHAKE, (deadline - time.monotonic()) / _ATTEMPTS
+        call, pause, handshake = self._call, 0.0, _HANDSHAKE
+        until = self._until()
+        if grace:
+            until = max(until, time.monotonic() + grace)
         while True:
             try:
-                if self._transport is None:
-                    self._transport = self._connected(min(deadline, time.monotonic() + handshake))
-                reply = self._once(frame, number, min(deadline, time.monotonic() + patience), opening)
+                if not self._sent:
+                    self._put(handshake)
+                reply = self._reply(call, until)
                 break
             except (ConnectionError, TimeoutError):
                 handshake *= 2
                 self._hang_up()
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + pause > call.deadline:
                     raise
             except BaseException:
                 self._hang_up()  # a reply that is still to come must not be taken for that to another call
                 raise
             time.sleep(pause)
             pause = min(1.5 * pause + 0.002, 1.0)
+            until = self._until()
         if isinstance(reply, Refused):
             self._refused(reply)
+        if call.number >= 0:
+            self._committed = call.number
         return reply
 
-    def _refused(self, reply: Refused) -> None:
-        if reply.kind in DONE_ALL_THE_SAME and reply.number > 0:
-            self._committed = reply.number
-        raise_refused(reply, self.address.url)
+    # How frames go
 
-    def _once(self, frame: bytes, number: int, deadline: float, opening: bytes = b"") -> Reply:
-        """Send a frame and wait for its reply; ``opening`` goes before it, and its refusal is one of both."""
-        transport = self._transport
+    def _begin(self, frame: bytes, number: int, seconds: float, opening: bytes = b"") -> None:
+        """Send a frame, as far as there is a way."""
+        if os.getpid() != self._pid:
+            self._transport = None
+            raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
+        deadline = time.monotonic() + seconds
+        self._call = _Call(frame, number, deadline, seconds / _ATTEMPTS, opening)
+        self._sent = False
+        try:
+            self._put(_HANDSHAKE)
+        except (ConnectionError, TimeoutError):
+            self._hang_up()
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _put(self, handshake: float) -> None:
+        """Send what is under way, over a connection that is made within so many seconds if there is none."""
+        call, transport = self._call, self._transport
         if transport is None:
-            raise ConnectionError(f"{self.address.url} is not connected")
-        if opening:
-            transport.send(opening, deadline)
-            if not transport.pipelines:
-                reply = reply_of(transport.receive(deadline), self.address.url)
-                if isinstance(reply, Refused):
-                    return reply
-        transport.send(frame, deadline)
-        while True:
-            reply = reply_of(transport.receive(deadline), self.address.url)
-            if _answers(reply, number):
-                return reply
-            if opening and isinstance(reply, Refused) and reply.number == 0:
-                self._hang_up()  # the refusal of the second frame is still to come
-                return reply
+            transport = self._connected(min(call.deadline, time.monotonic() + handshake))
+            self._transport = transport
+        if self._committed < 0:
+            self._maybe_there = True
+        until = self._until()
+        if call.opening:
+            transport.send(call.opening, until)
+        transport.send(call.frame, until)
+        self._sent = True
+
+    def _until(self) -> float:
+        """When it is time to send once more what is under way."""
+        call, again = self._call, time.monotonic() + self._call.patience
+        return again if again < call.deadline else call.deadline
 
     def _connected(self, deadline: float) -> Transport:
         self.address.ensure()
         try:
             return WebSocketTransport(self.address, self.id, deadline)
         except WebSocketBlocked:
-            return HttpTransport(self.address, self.id)
+            return HttpTransport(self.address, f"/v1/sessions/{self.id}/frames")
+
+    def _reply(self, call: _Call, until: float) -> Reply:
+        transport = self._transport
+        if transport is None:
+            raise ConnectionError(f"{self.address.url} is not connected")
+        while True:
+            reply = _reply_in(transport.receive(until), self.address.url)
+            if call.opening and isinstance(reply, Refused) and reply.number < 1:
+                self._hang_up()  # the refusal of the second frame is still to come
+                return reply
+            if _answers(reply, call.number):
+                return reply
+
+    def _refused(self, reply: Refused) -> None:
+        if reply.number == 0:
+            self._maybe_there = False
+        elif reply.kind in DONE_ALL_THE_SAME and reply.number > 0:
+            self._committed = reply.number
+        elif reply.number > 0:
+            self._committed = max(self._committed, 0)
+        raise_refused(reply, self.address.url)
 
     def _hang_up(self) -> None:
+        self._sent = False
         if self._transport is not None:
             self._transport.close()
             self._transport = None
 
+    # How it ends
+
+    def drop(self) -> None:
+        """Hang up, so that a reply that is still to come is not taken for that to another call."""
+        if os.getpid() == self._pid:
+            self._hang_up()
+
     def close(self) -> None:
         """Close the session, as far as the server can be reached."""
-        if os.getpid() == self._pid and self._committed >= 0 and self._transport is not None:
+        if os.getpid() == self._pid and self._maybe_there:
             self._asked -= 1
-            deadline = time.monotonic() + min(self._deadline, _CLOSE_DEADLINE)
+            seconds = min(self._deadline, _CLOSE_DEADLINE)
+            self._call = _Call(encode(Close(self._asked)), self._asked, time.monotonic() + seconds, seconds)
             try:
-                self._once(encode(Close(self._asked)), self._asked, deadline)
-            except (OSError, SessionLost) as error:
+                self._put(_HANDSHAKE)
+                self._reply(self._call, self._call.deadline)
+            except (OSError, EnvweaveError) as error:
                 _log.debug("session %s of %s was not closed: %s", self.id, self.address.url, error)
         self.abandon()
 
     def abandon(self) -> None:
         """Leave the session to its lease."""
-        if os.getpid() == self._pid:
-            self._hang_up()
-        self._committed = -1
+        self.drop()
+        self._committed, self._maybe_there = -1, False
 
     def __del__(self) -> None:
         self._hang_up()
 
 
-def reply_of(frame: bytes, url: str) -> Reply:
+def at_once(
+    sessions: Sequence[RemoteSession], builds: Sequence[Build], patience: float = 0.0
+) -> list[Reply | Exception]:
+    """Send a call in every session, then wait for all replies; what one raises stands in its place."""
+    try:
+        sent = [
+            _tried(session.send, build, patience) for session, build in zip(sessions, builds, strict=True)
+        ]
+        return [
+            error or _tried(session.receive, _GRACE if place else 0.0)
+            for place, (session, error) in enumerate(zip(sessions, sent, strict=True))
+        ]
+    except BaseException:
+        for session in sessions:
+            session.drop()
+        raise
+
+
+def _tried(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except Exception as error:  # noqa: BLE001 - it is raised once the replies of the others are read
+        return error
+
+
+def _reply_in(frame: bytes, url: str) -> Reply:
     """The reply in a frame; what is none has come from something else on the way, and counts as lost."""
     try:
         return read_reply(frame)
@@ -182,4 +274,4 @@ def reply_of(frame: bytes, url: str) -> Reply:
 def _answers(reply: Reply, number: int) -> bool:
     """Whether this is the reply to that call, and no late copy of another."""
     given = reply.number if isinstance(reply, Answer | Refused) else reply.call
-    return given == number or (isinstance(reply, Refused) and given == -1)
+    return given == number or (isinstance(reply, Refused) and given == NUMBERLESS)

@@ -19,12 +19,14 @@ from envweave_gym.arguments import autoreset_mode_of, check_num_envs
 from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
 from envweave_gym.protocols import read_action
-from envweave_gym.remote.address import describe
 from envweave_gym.remote.batches import joined, kept, merged, travels
+from envweave_gym.remote.descriptions import describe, name_of, wanted
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted, in_order
 from envweave_gym.remote.row_ledger import RowLedger
-from envweave_gym.remote.rows import RowGroup, RowSession
+from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES
+from envweave_gym.remote.session import RemoteSession
+from envweave_gym.spaces import placeholder
 from envweave_gym.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.vector import checked_choices
 from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
@@ -68,7 +70,7 @@ class RemoteVectorEnv(_Checked):
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
             raise InvalidArgument(f"{env_id}: there is no server in {shown(urls)}; give a URL, or several")
-        self.name = env_id or self._urls[0]
+        self.name = name_of(env_id, self._urls[0])
         check_num_envs(self.name, num_envs)
         self.num_envs, self._mode = num_envs, autoreset_mode_of(self.name, autoreset_mode)
         self._env_id, self._token, self._call_deadline = env_id, token, call_deadline
@@ -78,21 +80,24 @@ class RemoteVectorEnv(_Checked):
         self._ledger = RowLedger(num_envs)
 
     def _group(self, url: str, rows: slice) -> RowGroup:
-        kwargs = self._create(rows.stop - rows.start).kwargs
+        kwargs = self._row_arguments(rows.stop - rows.start)
         deadlines = {"call_deadline": self._call_deadline, **self._faults}
         return RowGroup(rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines)
 
-    def _create(self, rows: int) -> Create:
-        kwargs = {"num_envs": rows, "autoreset_mode": self._mode.value, **self._faults, **self._kwargs}
-        return Create(self._env_id, "vector", kwargs)
+    def _row_arguments(self, rows: int) -> dict[str, Any]:
+        return {"num_envs": rows, "autoreset_mode": self._mode.value, **self._faults, **self._kwargs}
+
+    @cached_property
+    def _single(self) -> Create:
+        """What to ask for to learn about one row."""
+        return wanted(self.name, self._env_id, "vector", self._row_arguments(1))
 
     # What the servers say of it
 
     @cached_property
     def description(self) -> dict[str, Any]:
         """What the first server that answers says of the environment."""
-        create = self._create(1)
-        return self._first_answer(lambda group: describe(group.address, create, self._call_deadline))
+        return self._first_answer(lambda group: describe(group.address, self._single, self._call_deadline))
 
     @cached_property
     def single_observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -183,10 +188,22 @@ class RemoteVectorEnv(_Checked):
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """The action of one row that ``text`` means."""
+        """The action of one row that ``text`` means; where all are lost, any action, which no row takes."""
         if not self.description["parses"]:
             return read_action(self.single_action_space, text)
-        return self._ask("parse_action", [text, agent])
+        for group in self._groups:
+            if group.live:
+                try:
+                    return group.ask("parse_action", [text, agent])
+                except LOSSES as error:
+                    group.broken = group.lost(error)
+        gone = [group for group in self._groups if group.gone]
+        if not gone:
+            return self._ask("parse_action", [text, agent])
+        resumes = self._mode is not AutoresetMode.DISABLED or any(group.broken for group in gone)
+        if self._begun and resumes:
+            return placeholder(self.single_action_space)
+        return gone[0].ask("parse_action", [text, agent])  # which says why nobody answers
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the sessions."""
@@ -267,7 +284,7 @@ class RemoteVectorEnv(_Checked):
         return self._first_answer(lambda group: self._ask_another(group, question, argument))
 
     def _ask_another(self, group: RowGroup, question: str, argument: Any) -> Any:
-        session = RowSession(group.address, self._create(1), self._call_deadline)
+        session = RemoteSession(group.address, self._single, self._call_deadline)
         try:
             return session.ask(question, argument)
         finally:

@@ -1,26 +1,34 @@
-"""The frames of a WebSocket that carry our messages: whole and binary, read and written without a library.
+"""The frames that carry our messages: in the bodies of HTTP, and in WebSockets, whole and binary.
 
-A protocol library spends more on such a frame than a small environment on a step. So both sides look at the
-head of a frame: one that is whole and binary they take themselves, every other kind (pings, fragments,
-closing) goes to the library as it came.
+A protocol library spends more on a frame of a WebSocket than a small environment on a step. So both sides
+look at the head of a frame, and take one that is whole and binary themselves.
 """
 
 from __future__ import annotations
 
 import struct
 
+CONTENT_TYPE = "application/msgpack"
+"""What the body of an HTTP request or response is that is a frame."""
+
+FINAL, KIND = 0x80, 0x0F
+"""The bits of the first byte of a frame that tell whether it is the last of a message, and its kind."""
+
+CLOSE, PING, PONG = 0x8, 0x9, 0xA
+"""The kinds of frames that carry no message."""
+
 WHOLE_BINARY = 0x82
 """The first byte of a frame that is a binary message of its own."""
 
 
-def head_of(size: int, *, masked: bool) -> bytes:
-    """The head of a whole binary frame with so many bytes of payload, without its mask."""
+def head_of(size: int, *, masked: bool, first: int = WHOLE_BINARY) -> bytes:
+    """The head of a whole frame with so many bytes of payload, without its mask."""
     bit = 0x80 if masked else 0
     if size < 126:
-        return bytes((WHOLE_BINARY, bit | size))
+        return bytes((first, bit | size))
     if size < 1 << 16:
-        return struct.pack("!BBH", WHOLE_BINARY, bit | 126, size)
-    return struct.pack("!BBQ", WHOLE_BINARY, bit | 127, size)
+        return struct.pack("!BBH", first, bit | 126, size)
+    return struct.pack("!BBQ", first, bit | 127, size)
 
 
 def place_of(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int] | None:

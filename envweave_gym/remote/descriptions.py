@@ -1,0 +1,70 @@
+"""What is asked of a server before anything is played: which environment, and what it is like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.errors import Strange, raise_refused
+from envweave_gym.remote.http import HttpTransport
+from envweave_gym.wire.messages import Answer, Create, Refused, encode, read_reply
+from envweave_gym.wire.values import pack
+
+_PLAIN = (bool, int, float, str, bytes, np.generic, Enum, type(None))
+
+
+def name_of(env_id: str, url: str) -> str:
+    """What errors call an environment: its ID without the module it is in, or where it is."""
+    return env_id.rpartition(":")[2] or url
+
+
+def wanted(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:
+    """What to ask a server for; ``kwargs`` arrive there as they are, or are refused here."""
+    for argument, value in kwargs.items():
+        if not _travels(value):
+            raise InvalidArgument(
+                f"{name}: {argument}={shown(value)} cannot be sent to a server; "
+                "give numbers, texts, arrays, or lists, tuples and dicts of those"
+            )
+    return Create(env_id, api, pack(kwargs))
+
+
+def _travels(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    if isinstance(value, Mapping):
+        return all(_travels(key) and _travels(item) for key, item in value.items())
+    return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_travels, value)))
+
+
+def describe(address: Address, create: Create, deadline: float) -> dict[str, Any]:
+    """What the server says of an environment: asked once in a process, and known to those forked from it."""
+    return _described(address, encode(create), deadline)
+
+
+@lru_cache(maxsize=256)
+def _described(address: Address, create: bytes, deadline: float) -> dict[str, Any]:
+    transport, until = HttpTransport(address, "/v1/describe"), time.monotonic() + deadline
+    try:
+        transport.send(create, until)
+        frame = transport.receive(until)
+    except Strange as error:
+        raise NotAvailable(str(error)) from None
+    finally:
+        transport.close()
+    try:
+        reply = read_reply(frame)
+    except (ValueError, RecursionError) as error:
+        raise NotAvailable(f"{address.url} is no envweave-gym server: it sent {shown(frame)}") from error
+    if isinstance(reply, Refused):
+        raise_refused(reply, address.url)
+    if not isinstance(reply, Answer):
+        raise NotAvailable(f"{address.url} answered with {type(reply).__name__}; it speaks another version")
+    return reply.value

@@ -1,0 +1,77 @@
+"""Frames over plain HTTP, one in the body of a request, where WebSockets are blocked."""
+
+from __future__ import annotations
+
+import threading
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.errors import raise_foreign
+from envweave_gym.remote.transport import left, too_late
+from envweave_gym.wire.framing import CONTENT_TYPE
+
+
+class HttpTransport:
+    """One request for each frame, the next after the reply to the last.
+
+    They are made in a thread of their own, so that many servers can be waited for at once, and one be left
+    when the deadline is over: those of ``requests`` hold for each piece of an answer, of which there may be
+    many.
+    """
+
+    def __init__(self, address: Address, path: str) -> None:
+        import requests
+
+        self._address, self._requests, self._session = address, requests, requests.Session()
+        self._url, self._headers = address.url, {**address.headers(), "Content-Type": CONTENT_TYPE}
+        self._path = address.url + path
+        self._frames: SimpleQueue[tuple[bytes, float] | None] = SimpleQueue()
+        self._replies: SimpleQueue[bytes | Exception] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"frames to {self._url}", daemon=True)
+            self._thread.start()
+        self._frames.put((frame, deadline))
+
+    def receive(self, deadline: float) -> bytes:
+        """The reply to the oldest frame whose reply has not been received."""
+        try:
+            reply = self._replies.get(timeout=left(deadline, self._url))
+        except Empty:
+            raise too_late(self._url) from None
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _work(self) -> None:
+        """Make one request after the other; the first that fails is the last."""
+        while (call := self._frames.get()) is not None:
+            try:
+                self._replies.put(self._post(*call))
+            except Exception as error:  # noqa: BLE001 - receive raises it
+                self._replies.put(error)
+                return
+
+    def _post(self, frame: bytes, deadline: float) -> bytes:
+        self._address.ensure()
+        try:
+            response = self._session.post(
+                self._path, frame, headers=self._headers, timeout=left(deadline, self._url)
+            )
+        except self._requests.Timeout:
+            raise too_late(self._url) from None
+        except self._requests.RequestException as error:
+            raise ConnectionError(f"{self._url} does not answer: {error}") from None
+        kind: Any = response.headers.get("Content-Type", "")
+        if not kind.startswith(CONTENT_TYPE):
+            raise_foreign(response.status_code, response.content, self._url)
+        return response.content
+
+    def close(self) -> None:
+        """Hang up."""
+        self._frames.put(None)
+        self._session.close()

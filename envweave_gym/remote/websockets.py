@@ -1,0 +1,242 @@
+"""Frames over a WebSocket: websocket-client shakes hands, and everything after that is done here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from contextlib import suppress
+from functools import cache
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import websocket
+
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.errors import OUT_OF_ORDER, hung_up, raise_refused, refusal_in
+from envweave_gym.remote.transport import left, too_late
+from envweave_gym.wire.framing import CLOSE, FINAL, KIND, PING, PONG, WHOLE_BINARY, head_of, masked, place_of
+
+_OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
+_CHUNK = 1 << 16
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_SAYS_WHY = (401, 403, 404, 503)
+_SWITCHED = 101
+_LAST_WORDS = 0.2
+"""So many seconds a server is listened to that has hung up while a frame was sent to it."""
+
+
+class WebSocketBlocked(Exception):
+    """Something between here and the server does not let WebSockets through."""
+
+
+class BufferedSocket:
+    """A socket that reads ahead, and whose calls all end when :attr:`deadline` is over.
+
+    The timeout of a socket holds for each piece that arrives, and a peer may send many. websocket-client asks
+    for a byte at a time in the handshake.
+    """
+
+    def __init__(self, plain: socket.socket, url: str, deadline: float) -> None:
+        self._plain, self._url, self.deadline = plain, url, deadline
+        self._ahead, self._next = b"", 0
+
+    # What websocket-client calls
+
+    def recv(self, bufsize: int) -> bytes:
+        """At most ``bufsize`` bytes, from what was read before where there is some."""
+        if self._next >= len(self._ahead):
+            self._ahead, self._next = self._read(bufsize), 0
+        start, end = self._next, self._next + bufsize
+        self._next = min(end, len(self._ahead))
+        return self._ahead[start:end]
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send some of the bytes; how many."""
+        self._plain.settimeout(left(self.deadline, self._url))
+        return self._plain.send(data)
+
+    def gettimeout(self) -> float:
+        """So many seconds are left."""
+        return left(self.deadline, self._url)
+
+    def fileno(self) -> int:
+        """The file."""
+        return self._plain.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._plain.close()
+
+    # Frames
+
+    def sendall(self, data: bytes) -> None:
+        """Send the bytes."""
+        sent = self.send(data)
+        while sent < len(data):
+            sent += self.send(memoryview(data)[sent:])
+
+    def frame(self) -> tuple[int, bytes]:
+        """The first byte of the next frame, which tells its kind, and its payload."""
+        while (place := place_of(self._ahead, self._next)) is None:
+            self._read_on(len(self._ahead) - self._next + 1)
+        start, end = place
+        first = self._ahead[self._next]
+        if end > len(self._ahead):
+            start, end = start - self._next, end - self._next
+            self._read_on(end)
+        self._next = end
+        return first, self._ahead[start:end]
+
+    def _read(self, size: int) -> bytes:
+        self._plain.settimeout(left(self.deadline, self._url))
+        return self._plain.recv(max(size, _CHUNK))
+
+    def _read_on(self, size: int) -> None:
+        """Read more behind what is there, until there are ``size`` bytes of it."""
+        parts, have = [self._ahead[self._next :]], len(self._ahead) - self._next
+        while have < size:
+            data = self._read(size - have)
+            if not data:
+                raise ConnectionError("the server has hung up")
+            parts.append(data)
+            have += len(data)
+        self._ahead, self._next = b"".join(parts), 0
+
+
+class WebSocketTransport:
+    """One WebSocket."""
+
+    def __init__(self, address: Address, session_id: str, deadline: float) -> None:
+        self._url = address.url
+        try:
+            self._socket = _connected(address, f"/v1/sessions/{session_id}/stream", deadline)
+        except websocket.WebSocketBadStatusException as error:
+            _turned_away(error, self._url)
+        except (websocket.WebSocketException, OSError) as error:
+            raise _lost(self._url, error) from None
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+        self._socket.deadline = deadline
+        try:
+            self._send(WHOLE_BINARY, frame)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            self._hear_why()
+            raise _lost(self._url, error) from None
+
+    def _send(self, first: int, payload: bytes) -> None:
+        key = os.urandom(4)
+        head = head_of(len(payload), masked=True, first=first)
+        self._socket.sendall(head + key + masked(key, payload))
+
+    def _hear_why(self) -> None:
+        """Raise what a server has said that hung up, where another connection would end the same way."""
+        self._socket.deadline = time.monotonic() + _LAST_WORDS
+        with suppress(OSError):
+            while True:
+                self._next()
+
+    def receive(self, deadline: float) -> bytes:
+        """The next frame of the server; pings are answered in between."""
+        self._socket.deadline = deadline
+        try:
+            return self._next()
+        except OSError as error:
+            raise _lost(self._url, error) from None
+
+    def _next(self) -> bytes:
+        first, payload = self._socket.frame()
+        if first == WHOLE_BINARY:
+            return payload
+        parts: list[bytes] = []
+        while True:
+            kind = first & KIND
+            if kind == CLOSE:
+                raise hung_up(payload, self._url)
+            if kind == PING:
+                self._send(FINAL | PONG, payload)
+            elif kind != PONG:
+                parts.append(payload)
+                if first & FINAL:
+                    return b"".join(parts)
+            first, payload = self._socket.frame()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+def _connected(address: Address, path: str, deadline: float) -> BufferedSocket:
+    """A WebSocket after the handshake. A proxy is left to websocket-client, which knows the way through."""
+    url, headers = address.websocket + path, [f"{name}: {value}" for name, value in address.headers().items()]
+    ours = None
+    if not _is_proxied(url):
+        ours = BufferedSocket(_dialled(url, deadline), address.url, deadline)
+    library: Any = websocket.WebSocket(sockopt=list(_OPTIONS), enable_multithread=False)
+    library.connect(
+        url,
+        socket=ours,
+        timeout=left(deadline, address.url),
+        header=headers,
+        suppress_origin=True,
+        redirect_limit=0,
+    )
+    ours = ours or BufferedSocket(library.sock, address.url, deadline)
+    if library.getstatus() != _SWITCHED:
+        ours.close()
+        raise WebSocketBlocked
+    return ours
+
+
+def _dialled(url: str, deadline: float) -> socket.socket:
+    """A socket that is connected to the first address of ``url`` that answers."""
+    parts = urlsplit(url)
+    host, secure = parts.hostname or "", parts.scheme == "wss"
+    failed = OSError(f"{host} has no address")
+    for family, kind, proto, _, where in socket.getaddrinfo(
+        host, parts.port or (443 if secure else 80), type=socket.SOCK_STREAM
+    ):
+        plain = socket.socket(family, kind, proto)
+        try:
+            for option in _OPTIONS:
+                plain.setsockopt(*option)
+            plain.settimeout(left(deadline, url))
+            plain.connect(where)
+            return _tls().wrap_socket(plain, server_hostname=host) if secure else plain
+        except OSError as error:
+            plain.close()
+            failed = error
+    raise failed
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Trusts whom this machine trusts, or else the same certificates as ``requests`` is told to."""
+    return ssl.create_default_context(cafile=os.environ.get("REQUESTS_CA_BUNDLE"))
+
+
+def _is_proxied(url: str) -> bool:
+    parts = urlsplit(url)
+    name = "https_proxy" if parts.scheme == "wss" else "http_proxy"
+    return bool(os.environ.get(name) or os.environ.get(name.upper())) and parts.hostname not in _LOOPBACK
+
+
+def _turned_away(error: Any, url: str) -> NoReturn:
+    """Raise what the server says, where it is the server that says it."""
+    told = refusal_in(error.resp_body) if error.status_code in _SAYS_WHY else None
+    if told is not None:
+        raise_refused(told, url)
+    if error.status_code in OUT_OF_ORDER:
+        raise ConnectionError(f"{url} is not reached: HTTP {error.status_code}") from None
+    raise WebSocketBlocked from None
+
+
+def _lost(url: str, error: Exception) -> Exception:
+    if isinstance(error, websocket.WebSocketTimeoutException | TimeoutError):
+        return too_late(url)
+    told = str(error) or type(error).__name__
+    return ConnectionError(told if told.startswith(url) else f"{url}: {told}")

@@ -1,0 +1,107 @@
+"""A deadline is that of the whole call, however often a peer lets hear of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from remote_peers import PACE, Script, Talk, lets_through, peer, replies_slowly, response
+from remote_worlds import block_websockets
+
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.descriptions import describe
+from envweave_gym.remote.session import RemoteSession
+from envweave_gym.wire.framing import CONTENT_TYPE, PING
+from envweave_gym.wire.messages import Create
+
+DEADLINE = 0.6
+MUCH = b"x" * 1000
+
+
+@contextmanager
+def too_late() -> Iterator[None]:
+    """The block ends soon after the deadline, because of it."""
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="did not answer before the deadline"):
+        yield
+    assert DEADLINE / 2 < time.monotonic() - started < DEADLINE + 2
+
+
+def shakes_hands_slowly(talk: Talk) -> None:
+    talk.shake_hands(slowly=True)
+
+
+def turns_away_slowly(talk: Talk) -> None:
+    talk.request()
+    talk.trickle(response(404, MUCH))
+
+
+def pings_for_ever(talk: Talk) -> None:
+    talk.shake_hands()
+    while True:
+        talk.say(b"", kind=PING)
+        time.sleep(PACE)
+
+
+def sends_parts_for_ever(talk: Talk) -> None:
+    talk.shake_hands()
+    while True:
+        talk.trickle(b"\x02\x01x")
+
+
+def reads_slowly(talk: Talk) -> None:
+    talk.shake_hands()
+    time.sleep(10)
+
+
+def begins_slowly(talk: Talk) -> None:
+    talk.request()
+    talk.trickle(response(200, MUCH, CONTENT_TYPE))
+
+
+def goes_on_slowly(talk: Talk) -> None:
+    talk.request()
+    talk.begin_to_respond(200, MUCH, CONTENT_TYPE)
+
+
+WEBSOCKETS = (
+    shakes_hands_slowly,
+    turns_away_slowly,
+    replies_slowly,
+    pings_for_ever,
+    sends_parts_for_ever,
+)
+
+
+@pytest.mark.parametrize("script", WEBSOCKETS)
+def test_of_a_call_over_a_websocket(script: Script) -> None:
+    with peer(script) as slow, too_late():
+        slow.session(DEADLINE).reset(0, None)
+
+
+def test_of_a_call_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with peer(lets_through(replies_slowly)) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        session = RemoteSession(Address.of("x", "http://far.invalid"), Create("x"), DEADLINE)
+        with too_late():
+            session.reset(0, None)
+
+
+def test_of_a_frame_that_a_server_does_not_take() -> None:
+    with peer(reads_slowly) as slow, too_late():
+        slow.session(DEADLINE).reset(0, {"much": b"x" * (64 << 20)})
+
+
+@pytest.mark.parametrize("script", [begins_slowly, goes_on_slowly])
+def test_of_a_call_over_http(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    block_websockets(monkeypatch)
+    with peer(script) as slow, too_late():
+        slow.session(DEADLINE).reset(0, None)
+
+
+@pytest.mark.parametrize("script", [begins_slowly, goes_on_slowly])
+def test_of_a_description(script: Script) -> None:
+    with peer(script) as slow, too_late():
+        describe(Address.of("x", slow.url), Create("x"), DEADLINE)
