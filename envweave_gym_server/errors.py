@@ -20,13 +20,11 @@ from envweave_gym.faults import (
     ResetNeeded,
     UnknownEnvironment,
 )
+from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import NUMBERLESS, Refused, encode
 from envweave_gym_server.auth import Forbidden, Unauthorized
 from envweave_gym_server.logs import trace_of
 from envweave_gym_server.sessions import NoSession
-
-FRAMES = "application/msgpack"
-"""The content type of frames in HTTP bodies."""
 
 
 class BadRequest(EnvweaveError):
@@ -115,8 +113,8 @@ def reply_with(refused: Refused, status: int) -> Response:
     """A refusal as a response."""
     if status >= 400:
         _log.info("request refused", extra={**_request(), "status": status, "error": refused.kind})
-    if request.mimetype == FRAMES:
-        return Response(encode(refused), status, content_type=FRAMES)
+    if request.mimetype == CONTENT_TYPE:
+        return Response(encode(refused), status, content_type=CONTENT_TYPE)
     told: dict[str, Any] = {"error": refused.kind, "message": refused.message}
     if refused.committed >= 0:
         told["committed"] = refused.committed

@@ -90,7 +90,10 @@ class ServerState:
         offer, kwargs = self._offer(create), create.kwargs
         if isinstance(rows := kwargs.get("num_envs"), int) and rows > 1:
             kwargs = {**kwargs, "num_envs": 1}
-        return self._descriptions.of(Create(offer.name, create.api, kwargs)) | {"env_id": offer.name}
+        return self._descriptions.of(Create(offer.name, create.api, kwargs)) | {
+            "env_id": offer.name,
+            "max_rows": self.settings.max_rows,
+        }
 
     def refusal_of(self, error: Exception, number: int) -> Refused:
         """An exception as the reply to a call, in the log too where it is the server's own."""

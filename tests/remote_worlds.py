@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -41,6 +42,18 @@ def kill(server: PrivateServer) -> None:
     assert pid is not None
     os.killpg(pid, signal.SIGKILL)
     until(lambda: server.pid is None)
+
+
+def stop(server: PrivateServer) -> None:
+    """Let the server stand still, all its threads."""
+    pid = server.pid
+    assert pid is not None
+    os.killpg(pid, signal.SIGSTOP)
+    until(lambda: all(_stands(task) for task in Path(f"/proc/{pid}/task").iterdir()))
+
+
+def _stands(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture(params=["websocket", "http"])

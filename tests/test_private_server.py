@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
-from remote_worlds import until
+from servers import until
 
 import envweave_gym as ew
 from envweave_gym.providers.subprocess import PrivateServer, private_server

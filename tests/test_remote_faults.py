@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 from proxies import proxy
-from remote_worlds import url
+from remote_worlds import stop, url
 
 import envweave_gym as ew
 from envweave_gym.providers.subprocess import PrivateServer
@@ -60,8 +60,7 @@ def test_a_server_that_stands_still_is_a_timeout_and_the_next_episode_goes_on():
     env = gym.make(COUNTER, backend=server.url, call_deadline=1.0, reset_deadline=0.1, **FOREVER)
     env.reset(seed=1)
     last = env.step({"delta": 1})[0]
-    assert server.pid is not None
-    os.killpg(server.pid, signal.SIGSTOP)
+    stop(server)
     started = time.monotonic()
     observation, reward, _, truncated, info = env.step({"delta": 1})
     assert time.monotonic() - started < 3
@@ -69,6 +68,7 @@ def test_a_server_that_stands_still_is_a_timeout_and_the_next_episode_goes_on():
     info = env.reset(seed=1)[1]
     assert info["fault"].kind is ew.FaultKind.TIMEOUT
     assert env.step({"delta": 1})[3] is True
+    assert server.pid is not None
     os.killpg(server.pid, signal.SIGCONT)
     assert "fault" not in env.reset(seed=1)[1]
     assert int(env.step({"delta": 1})[0]["count"]) == int(last["count"])

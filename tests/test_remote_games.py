@@ -37,6 +37,20 @@ our_game = pytest.mark.parametrize("env_id", OURS)
 any_api = pytest.mark.parametrize("api", ["aec", "parallel"])
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 
+# Strangers
+
+
+@our_game
+def test_a_stranger_has_no_spaces_and_sees_nothing(env_id: str, url: str) -> None:
+    here, there = pair(env_id, "aec", url)
+    for env in (here, there):
+        env.reset(seed=0)
+        for call in (env.observe, env.observation_space, env.action_space):
+            with pytest.raises(ew.InvalidArgument, match=f"^{env_id}: 'nobody' is no agent; there are '"):
+                call("nobody")
+    expect_same_turns(here, there)
+
+
 # Equality
 
 
@@ -223,10 +237,7 @@ def test_a_question_that_fails_leaves_the_episode_as_it_was(url: str) -> None:
 
 
 @any_api
-def test_unknown_agents_and_arguments_are_refused(api: str, url: str) -> None:
-    env = REMOTE[api](KUHN, url)
-    with pytest.raises(KeyError, match="nobody"):
-        env.action_space("nobody")
+def test_unknown_arguments_are_refused(api: str, url: str) -> None:
     for wrong, words in (
         ({"on_fault": "shrug"}, "on_fault='shrug' is not 'raise' or 'truncate'"),
         ({"reset_deadline": "soon"}, "reset_deadline='soon' is not a number of seconds"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from remote_peers import HTML, Script, answers, ends, peer, plays, plays_over_http
 from remote_worlds import block_websockets, transport
-from servers import RunningServer, running_server
+from servers import TOKEN, RunningServer, running_server
 
 import envweave_gym as ew
 from envweave_gym.remote.address import Address, remember_token
@@ -147,3 +147,15 @@ def test_what_will_not_change_is_told_at_once_over_http(
     block_websockets(monkeypatch)
     with peer(script) as proxy, at_once(), pytest.raises(error):
         proxy.session(PATIENT).reset(0, None)
+
+
+def test_more_rows_than_the_servers_take_are_refused_before_a_session_is_opened() -> None:
+    with running_server(ECHO, max_rows=4) as one, running_server(ECHO, max_rows=4) as other:
+        for server in (one, other):
+            remember_token(server.url, TOKEN)
+        with pytest.raises(ew.InvalidArgument, match="num_envs=5 are 5 rows a server, which takes 4; spread"):
+            ew.make(ECHO, num_envs=5, backend=one.url)
+        env = ew.make(ECHO, num_envs=8, backend=[one.url, other.url])
+        observations, _ = env.reset(seed=0)
+        assert len(observations) == 8
+        env.close()

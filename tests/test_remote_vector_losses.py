@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from native_vectors import expect_equal
 from remote_rows import MORTAL
-from remote_worlds import url
+from remote_worlds import stop, url
 
 import envweave_gym as ew
 from envweave_gym.faults import FAULTS_IN_A_ROW
@@ -240,9 +240,7 @@ class TestAServer:
         env = RemoteVectorEnv(LINE, [server.url, url], num_envs=4, **LONG[LINE])
         assert env.reset(seed=3)[1].get("fault") is None
         assert env.step(ACTIONS[LINE])[4].get("fault") is None
-        assert server.pid is not None
-        os.killpg(server.pid, signal.SIGSTOP)
-        time.sleep(0.1)  # one thread of it after the other stops
+        stop(server)
         slow = env._groups[0]
         slow.session()._deadline = slow._call_deadline = 0.5
         slow._reset_deadline = 0.1

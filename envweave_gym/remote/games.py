@@ -132,6 +132,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
     def observe(self, agent: str) -> Any:
         """What ``agent`` observes; the last that it has seen where the game is lost."""
         self._narrator.check_begun("observe")
+        self._narrator.check_agent(self, agent)
         if agent not in self._fresh and self._broken is None and not self._lost:
             self._look(agent)
         return self._last_seen(agent)

@@ -77,11 +77,15 @@ class RemoteGame:
 
     def observation_space(self, agent: str) -> Space[Any]:
         """The space of what ``agent`` observes."""
-        return self._spaces.of(self.description["agents"][agent], "observation_space", agent)
+        return self._space("observation_space", agent)
 
     def action_space(self, agent: str) -> Space[Any]:
         """The space of what ``agent`` may do."""
-        return self._spaces.of(self.description["agents"][agent], "action_space", agent)
+        return self._space("action_space", agent)
+
+    def _space(self, which: str, agent: str) -> Space[Any]:
+        self._narrator.check_agent(self, agent)
+        return self._spaces.of(self.description["agents"][agent], which, agent)
 
     # What is asked of the session
 

@@ -97,7 +97,14 @@ class RemoteVectorEnv(_Checked):
     @cached_property
     def description(self) -> dict[str, Any]:
         """What the first server that answers says of the environment."""
-        return self._first_answer(lambda group: describe(group.address, self._single, self._call_deadline))
+        found = self._first_answer(lambda group: describe(group.address, self._single, self._call_deadline))
+        most, widest = found["max_rows"], -(-self.num_envs // len(self._urls))
+        if widest > most:
+            raise InvalidArgument(
+                f"{self.name}: num_envs={self.num_envs} are {widest} rows a server, which takes {most}; "
+                "spread them over more servers"
+            )
+        return found
 
     @cached_property
     def single_observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -7,6 +7,7 @@ import time
 from flask import Blueprint, Response, request
 
 from envweave_gym.faults import NotAvailable, shown
+from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import (
     NUMBERLESS,
     VERSION,
@@ -18,7 +19,7 @@ from envweave_gym.wire.messages import (
     pack,
     read_call,
 )
-from envweave_gym_server.errors import FRAMES, BadRequest
+from envweave_gym_server.errors import BadRequest
 from envweave_gym_server.faces.bodies import received
 from envweave_gym_server.sessions import Session
 from envweave_gym_server.state import ServerState, state
@@ -94,7 +95,7 @@ def one_frame(session_id: str) -> Response:
         reply = session.call(message, frame)
         if session.closed:
             sessions.forget(session_id)
-    return Response(reply, content_type=FRAMES)
+    return Response(reply, content_type=CONTENT_TYPE)
 
 
 @frames.post("/v1/describe")
@@ -103,7 +104,7 @@ def describe_frame() -> Response:
     message = read_message(received())
     if not isinstance(message, Create):
         raise BadRequest("send the message that would create the session")
-    return Response(encode(Answer(NUMBERLESS, pack(state().description(message)))), content_type=FRAMES)
+    return Response(encode(Answer(NUMBERLESS, pack(state().description(message)))), content_type=CONTENT_TYPE)
 
 
 def read_message(frame: bytes) -> Call:
