@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import cmath
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -59,10 +60,16 @@ def _number_in(text: str) -> Number | None:
         text = wrapped[1].strip("'").replace(", ", "/")
     for read in (int, float, _ratio, complex):
         try:
-            return read(text)
+            number = read(text)
         except (ValueError, ZeroDivisionError):
             continue
+        return None if _is_beyond(number, text) else number
     return None
+
+
+def _is_beyond(number: Number, text: str) -> bool:
+    """Whether digits spell more than a float holds: all such numbers would be the same infinity."""
+    return isinstance(number, float | complex) and cmath.isinf(number) and any(map(str.isdigit, text))
 
 
 def _ratio(text: str) -> Fraction:

@@ -38,7 +38,8 @@ UNSAFE_MODULES = frozenset({
     # files
     "_io", "pyio", "shutil", "pathlib", "posixpath", "ntpath", "genericpath", "tempfile", "glob",
     "fileinput", "linecache", "shelve", "dbm", "sqlite3", "zipfile", "tarfile", "logging.FileHandler",
-    "logging.config", "logging.handlers",
+    "logging.config", "logging.handlers", "numpy.load", "numpy.loadtxt", "numpy.genfromtxt", "numpy.fromfile",
+    "numpy.memmap", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt",
     # the network
     "socket", "socketserver", "ssl", "ftplib", "smtplib", "poplib", "imaplib", "telnetlib", "http.client",
     "http.server", "urllib.request", "xmlrpc", "requests", "httpx", "aiohttp", "urllib3", "websockets",
@@ -59,7 +60,7 @@ UNSAFE_ATTRIBUTES = frozenset({
     "__loader__", "__spec__", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "tb_frame",
     "gi_frame", "gi_code", "cr_frame", "cr_code", "ag_frame", "ag_code",
     "load_module", "exec_module", "ProcessPoolExecutor", "create_subprocess_exec",
-    "create_subprocess_shell", "subprocess_exec", "subprocess_shell",
+    "create_subprocess_shell", "subprocess_exec", "subprocess_shell", "tofile",
 })
 """Unsafe to read, or to import, whatever they belong to."""
 OPENERS = frozenset({

@@ -114,29 +114,28 @@ def parse_action(env: Any, text: str, agent: str | None = None) -> Any:
     ``agent`` says whose action it is in a PettingZoo environment. A vector environment reads an action of one
     of its environments, by that environment's own ``parse_action`` where it is in this process.
     """
-    name = name_of(env)
-    space, parse = _action_space(env, agent, name), _own_parser(env)
+    space, parse = _action_space(env, agent), _own_parser(env)
     try:
         return read_action(space, text) if parse is None else parse(text, agent)
     except InvalidArgument:
         raise
     except ValueError as error:
-        told = str(error)
+        told, name = str(error), name_of(env)
         raise InvalidAction(told if told.startswith(f"{name}: ") else f"{name}: {told}") from error
 
 
-def _action_space(env: Any, agent: str | None, name: str) -> Space[Any]:
+def _action_space(env: Any, agent: str | None) -> Space[Any]:
     space: Any = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
     if isinstance(space, Space):
         if agent not in (None, AGENT):
-            raise InvalidArgument(no_agent(name, agent, [AGENT]))
+            raise InvalidArgument(no_agent(name_of(env), agent, [AGENT]))
         return space
     agents: list[str] = getattr(env, "possible_agents", None) or getattr(env, "agents", [])
     if agent is None:
         there_are = ", ".join(map(repr, agents))
-        raise InvalidArgument(f"{name}: parse_action needs agent=…; there are {there_are}")
+        raise InvalidArgument(f"{name_of(env)}: parse_action needs agent=…; there are {there_are}")
     if agent not in agents:
-        raise InvalidArgument(no_agent(name, agent, agents))
+        raise InvalidArgument(no_agent(name_of(env), agent, agents))
     return space(agent)
 
 

@@ -110,19 +110,22 @@ class Transform(ABC):
 def score_of(function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
     """What any reward function says, in parts; :class:`RewardFailed` names the one that has none to say."""
     is_transform = isinstance(function, Transform)
-    name = getattr(function, "__name__", shown(function))
     try:
         said: Any = (function.score if is_transform else function)(action, observation, info)
     except RewardFailed:
         raise  # it names the member of a composite
     except Exception as error:  # a function may raise anything, also what the stream takes for a refusal
-        raise RewardFailed(f"the reward function {name} raised {type(error).__name__}: {error}") from error
+        raise RewardFailed(f"{_named(function)} raised {type(error).__name__}: {error}") from error
     if isinstance(said, Score):
         return said
     if _is_number(said) and not is_transform:
         return Score(earned=float(said))
     kind = "Score" if is_transform else "finite number"
-    raise RewardFailed(f"the reward function {name} gave {shown(said)}, which is no {kind}")
+    raise RewardFailed(f"{_named(function)} gave {shown(said)}, which is no {kind}")
+
+
+def _named(function: RewardFunction) -> str:
+    return f"the reward function {getattr(function, '__name__', None) or shown(function)}"
 
 
 def _is_number(value: Any) -> bool:
@@ -339,15 +342,15 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
         if not trainable(info):
             return observation, float(reward), terminated, truncated, info
         info = {**info, "env_reward": float(reward)}
-        score = self._judge(action, observation, info) + _inner_violation(info)
+        score = self._judge(action, observation, info)
         info["reward_parts"] = score.parts()
         return observation, score.total, terminated, truncated, info
 
     def _judge(self, action: str, observation: ObsType, info: dict[str, Any]) -> Score:
         try:
-            return score_of(self.transform, action, observation, info)
-        except RewardFailed as error:
-            advice = "the step is done and has no reward, so mend the function and call reset()"
+            return score_of(self.transform, action, observation, info) + _inner_violation(info)
+        except (RewardFailed, InvalidArgument) as error:  # both scores are right, and their sum is too large
+            advice = "the step is done and has no reward; mend the function"
             raise RewardFailed(f"{name_of(self.env)}: {error}; {advice}") from error.__cause__
 
 

@@ -111,9 +111,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 class Stream:
     """The requests now open and the events since the last answer. No length: NumPy must not unpack it.
 
-    The stream of a step after which the episode goes on has ``step`` instead (:data:`unbuilt`), and is built
-    when somebody looks at it: a trainer looks at few, and building one costs half as much as a step of a
-    small environment.
+    Take it for frozen: others hold the same one. The stream of a step after which the episode goes on has
+    ``step`` instead (:data:`unbuilt`), and is built when somebody looks at it: a trainer looks at few, and
+    building one costs as much as the step of a small environment.
     """
 
     __slots__ = ("events", "requests", "step")
@@ -144,8 +144,11 @@ class Stream:
     def __getattr__(self, name: str) -> Any:
         if name not in ("requests", "events"):
             raise AttributeError(f"a stream has no {name!r}; it has requests and events")
-        self.requests, self.events = _built(*self.step)
-        return getattr(self, name)
+        step: Any = self.step
+        if step:
+            self.requests, self.events = _built(*step)
+            self.step = ()
+        return object.__getattribute__(self, name)
 
 
 unbuilt: Callable[[type[Stream]], Stream] = object.__new__
@@ -375,35 +378,6 @@ _BOUNDARY = frozenset({EventKind.EPISODE_START, EventKind.IGNORED, EventKind.FAU
 
 def _is_boundary(stream: Any) -> bool:
     return isinstance(stream, Stream) and any(event.kind in _BOUNDARY for event in stream.events)
-
-
-class Ledger:
-    """Numbers the events of an episode and remembers who has seen them; shared by all multi-agent streams."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.turn = 0
-
-    @property
-    def seq(self) -> int:
-        """The number of the last event."""
-        return len(self.events) - 1
-
-    def write(
-        self, kind: EventKind, agent: str | None = None, to: Sequence[str] | None = None, **data: Any
-    ) -> None:
-        """Append an event and number it."""
-        seen = None if to is None else tuple(to)
-        self.events.append(Event(len(self.events), kind, agent, seen, data))
-
-    def adopt(self, events: Sequence[Event]) -> None:
-        """Append events the environment wrote itself."""
-        self.events.extend(number(events, len(self.events)))
-
-    def since(self, seq: int, agent: str) -> tuple[Event, ...]:
-        """The events after number ``seq``, as ``agent`` may see them."""
-        seen = (event.as_seen_by(agent) for event in self.events[seq + 1 :])
-        return tuple(event for event in seen if event is not None)
 
 
 def number(events: Sequence[Event], first: int) -> tuple[Event, ...]:

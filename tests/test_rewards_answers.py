@@ -88,6 +88,7 @@ def test_right_answers(expected: Any, value: Any) -> None:
         (float("inf"), "-inf"),
         (10**30 + 1, str(10**30)),
         (1.5, "1/0"),
+        ("1e400", "1e999"),
         (1.5, "1e999999999"),
         (1.5, "1e999999999/1"),
         ("abc", "abcd"),

@@ -13,7 +13,8 @@ from gymnasium.utils.env_checker import data_equivalence
 
 import envweave_gym
 from envweave_gym import Emitter, Event, EventKind, Request, RequestKind, Stream, message, metrics, reveal
-from envweave_gym.stream import AGENT, UNNUMBERED, Ledger, number, taken, unbuilt
+from envweave_gym.ledger import Ledger
+from envweave_gym.stream import AGENT, UNNUMBERED, number, taken, unbuilt
 from envweave_gym.wire.values import dumps, loads
 
 EVENT = Event(3, EventKind.MESSAGE, "player_0", ("player_0",), {"role": "user", "content": "héllo"})
@@ -75,6 +76,12 @@ def test_the_stream_of_a_step_is_built_by_whoever_looks(look: Any) -> None:
     assert looked.agents() == (AGENT,)
     assert repr(looked) == repr(BUILT)
     assert data_equivalence(stream_of_a_step(), BUILT)
+
+
+def test_a_stream_that_was_looked_at_keeps_nothing_twice() -> None:
+    stream = stream_of_a_step()
+    assert stream.events == BUILT.events
+    assert not stream.step
 
 
 def test_the_stream_of_a_step_has_no_other_fields() -> None:

@@ -15,7 +15,8 @@ from envweave_gym.seeding import HashedRandomness, mix
 class CounterEnv(HashedRandomness[Any, Any]):
     """Add ``delta`` to a counter that starts somewhere near 0 until it reaches ``target``.
 
-    Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
+    Reaching the target earns 1.0 and ends the episode; every other step earns 0.0. The first count is drawn
+    by hashing the seed: building the generator ``np_random`` would cost more than ten steps do.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4, "reset_options": ()}

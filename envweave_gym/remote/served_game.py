@@ -9,11 +9,12 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm
+from envweave_gym.ledger import Ledger
 from envweave_gym.losses import fault_event
 from envweave_gym.protocols import read_action
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
 from envweave_gym.spaces import placeholder
-from envweave_gym.stream import Ledger, Request
+from envweave_gym.stream import Request
 from envweave_gym.wrappers.narrator import Infos, Narrator
 
 

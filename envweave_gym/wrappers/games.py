@@ -20,8 +20,9 @@ from pettingzoo.utils.env import AECIterable
 from pettingzoo.utils.wrappers import BaseParallelWrapper, BaseWrapper
 
 from envweave_gym.faults import InvalidAction
+from envweave_gym.ledger import Ledger
 from envweave_gym.protocols import layers
-from envweave_gym.stream import Ledger, Request
+from envweave_gym.stream import Request
 from envweave_gym.wrappers.narrator import Infos, Narrator, ParallelStep
 
 

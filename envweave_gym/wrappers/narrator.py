@@ -10,9 +10,10 @@ from gymnasium.spaces import Space
 from envweave_gym.actions import REFUSED, Admission, admission
 from envweave_gym.arguments import check_options
 from envweave_gym.faults import REFUSALS, InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.ledger import Ledger
 from envweave_gym.protocols import no_agent, own_state
 from envweave_gym.seeding import Seeds
-from envweave_gym.stream import Emitter, EventKind, Ledger, Request, RequestKind, Stream, jsonable, taken
+from envweave_gym.stream import Emitter, EventKind, Request, RequestKind, Stream, jsonable, taken
 
 Infos = dict[str, dict[str, Any]]
 ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]
