@@ -30,13 +30,14 @@ def admission(space: Space[Any]) -> Admission:
 
 
 def _other(space: Space[Any], x: Any) -> Any:
-    return jsonable(x) if _contains(space, x) else REFUSED
+    return jsonable(x) if contains(space, x) else REFUSED
 
 
-def _contains(space: Space[Any], x: Any) -> bool:
+def contains(space: Space[Any], x: Any) -> bool:
+    """Whether ``x`` is a member of ``space``; what is of quite another kind is none."""
     try:
         return space.contains(x)
-    except (TypeError, ValueError, OverflowError):  # so some spaces answer what is of quite another kind
+    except (TypeError, ValueError, OverflowError):  # so some spaces answer it
         return False
 
 
@@ -45,7 +46,7 @@ def _discrete(space: Any) -> Admission:
 
     def admit(x: Any) -> Any:
         if type(x) is not int:
-            if type(x) is not int64 and not _contains(space, x):
+            if type(x) is not int64 and not contains(space, x):
                 return REFUSED
             x = index(x)
         return x if low <= x < high else REFUSED
@@ -58,7 +59,7 @@ def _unicode(space: Any) -> Admission:
 
     def admit(x: Any) -> Any:
         if type(x) is not str:
-            return str.__str__(x) if _contains(space, x) else REFUSED
+            return str.__str__(x) if contains(space, x) else REFUSED
         try:
             x.encode()
         except UnicodeEncodeError:  # a lone surrogate

@@ -196,7 +196,9 @@ def _register_plug_in(plug_in: EntryPoint) -> list[str]:
     try:
         value = plug_in.load()
         rows = list(value if isinstance(value, list | tuple) else value())
-    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, and may leave
         return [f"its environments are left out: {_in_one_line(error)}"]
     problems: list[str] = []
     for row in rows:
@@ -207,7 +209,7 @@ def _register_plug_in(plug_in: EntryPoint) -> list[str]:
     return problems
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

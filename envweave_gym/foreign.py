@@ -20,6 +20,7 @@ from envweave_gym.vector_of_singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import Autoreset
 
 _STACK = ("max_steps", "autoreset", "on_fault", "reset_deadline")
+_OURS = (*_STACK, "autoreset_mode", "vectorization_mode", "vector_kwargs")
 _WAYS = ("sync", "async", "vector_entry_point")
 
 
@@ -81,7 +82,7 @@ def elsewhere(
 ) -> Any:
     """What servers have under this name, or the only thing that one has."""
     name = env_id or urls[0]
-    known = api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _STACK})
+    known = api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _OURS})
     if known != "gym":
         refused = {key: kwargs[key] for key in ("max_steps", "autoreset") if key in kwargs}
         _refuse_for_games(name, num_envs, refused)

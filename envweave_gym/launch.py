@@ -87,7 +87,7 @@ def launch_gym(
 ) -> gym.Env[Any, Any]:
     """A single Gymnasium environment with its whole stack, here or on a server."""
     check_autoreset(card.id, autoreset)
-    check_faults(card.id, on_fault or "raise", reset_deadline)
+    check_faults(card.id, "raise" if on_fault is None else on_fault, reset_deadline)
     env_id, urls = _elsewhere(card, backend, kwargs)
     if urls:
         kwargs |= _given(max_steps=max_steps, on_fault=on_fault, reset_deadline=reset_deadline)
@@ -123,7 +123,7 @@ def launch_vector(
     ``reset_deadline`` are checked, and change nothing.
     """
     check_num_envs(card.id, num_envs)
-    check_faults(card.id, on_fault or "raise", reset_deadline)
+    check_faults(card.id, "raise" if on_fault is None else on_fault, reset_deadline)
     if "autoreset" in kwargs:
         raise InvalidArgument(f"{card.id}: a vector resets by autoreset_mode=; leave autoreset= out")
     mode = autoreset_mode_of(card.id, autoreset_mode)

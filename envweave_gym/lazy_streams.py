@@ -37,9 +37,10 @@ class LazyStreams:
     def eager(self) -> NDArray[np.object_]:
         """The plain object array with every stream built."""
         if self._built is None:
-            self._built = np.empty(len(self), dtype=object)
+            built = np.empty(len(self), dtype=object)
             for row in range(len(self)):
-                self._built[row] = self.source(row)
+                built[row] = self.source(row)
+            self._built = built  # all or nothing: another thread may be looking
         return self._built
 
     @property

@@ -87,6 +87,7 @@ def state_of(env: Any) -> Any:
 
     It is a dictionary, and for a vector environment of any form a tuple of one for each row.
     """
+    _require_env("state_of", env)
     for layer in layers(env):
         if hasattr(type(layer), "stream_state"):
             return layer.stream_state()
@@ -99,6 +100,11 @@ def state_of(env: Any) -> Any:
         f"state_of({name_of(env)}): nothing there counts episodes; make it with envweave_gym.make, "
         f"or wrap {one} in envweave_gym.RequestStream"
     )
+
+
+def _require_env(function: str, env: Any) -> None:
+    if not hasattr(env, "unwrapped"):
+        raise InvalidArgument(f"{function}({shown(env)}): that is no environment of Gymnasium or PettingZoo")
 
 
 def own_state(core: Any) -> dict[str, Any]:
@@ -114,6 +120,7 @@ def parse_action(env: Any, text: str, agent: str | None = None) -> Any:
     ``agent`` says whose action it is in a PettingZoo environment. A vector environment reads an action of one
     of its environments, by that environment's own ``parse_action`` where it is in this process.
     """
+    _require_env("parse_action", env)
     space, parse = _action_space(env, agent), _own_parser(env)
     try:
         return read_action(space, text) if parse is None else parse(text, agent)

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave_gym.faults import Fault
+from envweave_gym.faults import Fault, InvalidArgument, shown
 from envweave_gym.lazy_streams import LazyStreams
 
 AGENT = "agent"
@@ -147,7 +147,7 @@ class Stream:
         step: Any = self.step
         if step:
             self.requests, self.events = _built(*step)
-            self.step = ()
+            self.step: Any = ()
         return object.__getattribute__(self, name)
 
 
@@ -287,6 +287,7 @@ def stream_of(info: Any) -> Any:
     """
     if isinstance(info, list | tuple):
         return [stream_of(one) for one in info]
+    _require_info(info)
     if _is_by_agent(info):
         return {agent: stream_of(own) for agent, own in info.items()}
     current, final = info.get("stream"), _final_of(info).get("stream")
@@ -294,6 +295,11 @@ def stream_of(info: Any) -> Any:
         old = [None] * len(current) if final is None else final
         return [_joined(one, new) for one, new in zip(old, current, strict=True)]
     return _joined(final, current) or Stream()
+
+
+def _require_info(info: Any) -> None:
+    if not isinstance(info, Mapping):
+        raise InvalidArgument(f"{shown(info)} is no info; give what reset() or step() returned last")
 
 
 def _final_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -349,6 +355,7 @@ def trainable(infos: Any) -> Any:
     """
     if isinstance(infos, list | tuple):
         return np.array([trainable(info) for info in infos], dtype=np.bool_)
+    _require_info(infos)
     if _is_by_agent(infos):
         return {agent: trainable(info) for agent, info in infos.items()}
     if "trainable" in infos and "stream" not in infos:

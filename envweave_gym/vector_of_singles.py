@@ -57,7 +57,7 @@ class _Checked(VectorEnv[Any, Any, Any]):
         mask, rest = mask_and_options(self.name, self.num_envs, options, self.metadata, begun=self._begun)
         self._reset_rows = mask
         rest = rest if mask is None else {**rest, "reset_mask": mask.copy()}
-        return {"seed": seeds, "options": rest or options}
+        return {"seed": seeds, "options": None if options is None else rest}
 
     def _reset_done(self) -> None:
         rows = self._reset_rows

@@ -119,6 +119,13 @@ class DrawsNumpyGlobally(Walk):
         return super().step(action)
 
 
+class SeedsToAConstant(Walk):
+    def reset(self, **kwargs: Any) -> Any:
+        random.seed(42)
+        np.random.seed(42)
+        return super().reset(**kwargs)
+
+
 class SeedsGlobally(Walk):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         random.seed(seed)

@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from scripted_envs import Scripted
@@ -144,3 +145,23 @@ def test_the_step_that_resets_refuses_what_is_no_action_too() -> None:
     with pytest.raises(InvalidAction, match="envweave/LineWorld-v0: action 99 is not in"):
         env.step(99)
     assert env.step(1)[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        (gym.spaces.MultiDiscrete([2, 2]), [[0], [1, 2]]),
+        (gym.spaces.MultiBinary(2), [[0], [1, 2]]),
+        (gym.spaces.Tuple([gym.spaces.Discrete(2)]), np.array(0)),
+        (gym.spaces.Sequence(gym.spaces.Discrete(2), stack=True), None),
+    ],
+)
+def test_the_step_that_resets_refuses_what_is_of_quite_another_kind(space: Any, action: Any) -> None:
+    core = Scripted(["end"])
+    core.action_space = space
+    core.step = lambda _: (0, 0.0, True, False, {})
+    env = Autoreset(RequestStream(core))
+    env.reset(seed=0)
+    env.step(space.sample())
+    with pytest.raises(InvalidAction, match="^Scripted: action "):
+        env.step(action)

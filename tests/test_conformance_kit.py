@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import broken_envs as broken
 import broken_games
 import gymnasium as gym
+import numpy as np
 import pytest
 from pettingzoo.utils.conversions import parallel_to_aec
 
@@ -27,6 +29,7 @@ from envweave_gym.testing import (
     NotApplicable,
     Subject,
     check_all,
+    check_global_rngs_untouched,
     checks_of,
     subject_of,
 )
@@ -126,6 +129,7 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("unseeded_resets", lambda: local(broken.SeedsAgain), "play the same episode"),
     ("global_rngs_untouched", lambda: local(broken.DrawsNumpyGlobally), "step() draws from or seeds"),
     ("global_rngs_untouched", lambda: local(broken.SeedsGlobally), "reset() draws from or seeds"),
+    ("global_rngs_untouched", lambda: local(broken.SeedsToAConstant), "generator of random and numpy.random"),
     ("global_rngs_untouched", lambda: local(broken.DrawsInConstructor), "making it draws from or seeds"),
     ("global_rngs_untouched", lambda: local(broken_games.DrawsGloballyInGame), "generator of random"),
     ("pickling_continues_the_episode", lambda: local(broken.StartsAnew), "EzPickle"),
@@ -340,6 +344,13 @@ def test_environments_from_elsewhere_are_not_held_to_what_the_table_promises() -
 def test_check_all_passes_arguments_on() -> None:
     with pytest.raises(InvalidArgument, match="length=1 is not a line"):
         check_all("envweave/LineWorld-v0", length=1)
+
+
+def test_seeding_to_a_constant_is_noticed_however_often_it_was_done_before() -> None:
+    random.seed(42)
+    np.random.seed(42)
+    with pytest.raises(ConformanceError, match="seeds the global generator of random and numpy"):
+        check_global_rngs_untouched(local(broken.SeedsToAConstant))
 
 
 def test_checks_leave_the_global_generators_alone() -> None:

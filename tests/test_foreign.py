@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pettingzoo
 import pytest
 from gymnasium.wrappers import TimeLimit
@@ -107,3 +108,14 @@ def test_a_stream_that_is_there_already_is_not_doubled():
         assert len(streams) == 1
     assert isinstance(ew.make("local://kuhn-aec", api="aec"), AECStream)
     assert "brings its own stream" in refusal("local://race", api="aec")
+
+
+@pytest.mark.parametrize("how", [{"autoreset_mode": "SameStep"}, {"vectorization_mode": "sync"}])
+def test_a_vector_of_a_foreign_id_plays_elsewhere_as_it_does_here(how: dict[str, Any]) -> None:
+    traces: list[Any] = []
+    for backend in ("inproc", "subprocess"):
+        env = ew.make("CartPole-v1", num_envs=2, backend=backend, **how)
+        env.reset(seed=3)
+        traces.append([env.step(np.array([1, 0]))[0].tolist() for _ in range(12)])
+        env.close()
+    assert traces[0] == traces[1]

@@ -238,6 +238,7 @@ def test_a_broken_plug_in_is_one_warning_and_breaks_nothing_else(mixed: Path):
     rows = told.pop("'rows' (rows:CARDS)")
     assert told == {
         "'raises' (raises:CARDS)": f"{left_out} RuntimeError: no luck",
+        "'leaves' (leaves:CARDS)": f"{left_out} SystemExit: not on this machine",
         "'nothing' (nothing:CARDS)": f"{left_out} TypeError: 'int' object is not callable",
         "'typo' (rows:CRADS)": f"{left_out} AttributeError: module 'rows' has no attribute 'CRADS'",
         "'a-ghost' (ghost:CARDS)": f"{left_out} ModuleNotFoundError: No module named 'ghost'",

@@ -15,7 +15,7 @@ from plain_envs import Compass, Duel, Steps, Turns, wrapped
 from text_envs import RepeatEnv
 
 from envweave_gym.faults import InvalidArgument
-from envweave_gym.protocols import HasEpisodeState, ParsesActions, layers, state_of
+from envweave_gym.protocols import HasEpisodeState, ParsesActions, layers, parse_action, state_of
 from envweave_gym.wrappers import AECStream, ParallelStream, RequestStream
 
 
@@ -105,3 +105,10 @@ def test_the_protocols_are_recognised() -> None:
     assert isinstance(Compass(), ParsesActions)
     assert not isinstance(RepeatEnv(), HasEpisodeState)
     assert not isinstance(RepeatEnv(), ParsesActions)
+
+
+@pytest.mark.parametrize("nothing", [None, 3, "envweave/Echo-v0", []])
+def test_what_is_no_environment_is_called_that(nothing: Any) -> None:
+    for question in (state_of, lambda env: parse_action(env, "1")):
+        with pytest.raises(InvalidArgument, match="that is no environment of Gymnasium or PettingZoo"):
+            question(nothing)

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 from gymnasium.wrappers import RecordEpisodeStatistics, TransformReward
 from scripted_envs import Reused, Scripted
 from scripted_streams import NAME, faulty, kinds, scripted, seed_of
@@ -267,3 +268,40 @@ def test_a_copy_before_the_first_reset_draws_its_own_seed() -> None:
     env = scripted()
     other = copy.deepcopy(env)
     assert seed_of(env.reset()[1]) != seed_of(other.reset()[1])
+
+
+class Choosy(Scripted):
+    """Has other actions in each episode, tells of every action, and refuses the last of them."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.action_space = Discrete(5 if kwargs["seed"] == 5 else 2)
+        return super().reset(**kwargs)
+
+    def step(self, action: int) -> Any:
+        self.tell(message("user", str(action)))
+        if action == self.action_space.n - 1:
+            raise InvalidAction("not today")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("seeds", [(5, 2), (2, 5)])
+def test_actions_are_those_of_the_episode(seeds: tuple[int, int]) -> None:
+    env = RequestStream(Choosy())
+    for seed in seeds:
+        env.reset(seed=seed)
+        for action in range(seed - 1):
+            env.step(action)
+        with pytest.raises(InvalidAction, match=rf"action {seed} is not in Discrete\({seed}\)"):
+            env.step(seed)
+
+
+def test_what_is_told_of_a_refused_action_is_not_told() -> None:
+    env = RequestStream(Choosy())
+    env.reset(seed=5)
+    with pytest.raises(InvalidAction, match="not today"):
+        env.step(4)
+    *_, info = env.step(1)
+    assert [event.data for event in stream_of(info).events] == [
+        {"action": 1},
+        {"role": "user", "content": "1"},
+    ]

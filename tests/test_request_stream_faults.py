@@ -40,13 +40,33 @@ def test_a_reward_that_is_no_number_is_a_fault(reward: Any) -> None:
     assert info["fault"].kind == FaultKind.CRASH
 
 
-@pytest.mark.parametrize("answer", [None, (0, 0.0, False, {}), (0, 0.0, False, False, None)])
+@pytest.mark.parametrize(
+    "answer",
+    [None, (0, 0.0, False, {}), (0, 0.0, False, False, None), (0, 0.0, False, False, ["no dict"])],
+)
 def test_an_answer_of_the_wrong_form_is_a_fault(answer: Any) -> None:
     env = RequestStream(Malformed(answer), on_fault="truncate")
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(0)
     assert (observation, reward, terminated, truncated) == (0, 0.0, False, True)
     assert "fault" in info
+
+
+def test_an_info_of_the_wrong_form_ends_the_episode_where_faults_are_raised() -> None:
+    env = RequestStream(Malformed((0, 0.0, False, False, ["no dict"])))
+    env.reset(seed=0)
+    with pytest.raises(TypeError):
+        env.step(0)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+
+
+def test_an_info_of_the_wrong_form_is_a_fault_of_the_reset() -> None:
+    core = Scripted()
+    core.reset = lambda **kwargs: (0, ["no dict"])
+    assert RequestStream(core, on_fault="truncate").reset(seed=0)[1]["fault"].kind == FaultKind.CRASH
+    with pytest.raises(TypeError):
+        RequestStream(core).reset(seed=0)
 
 
 # Faults in a step

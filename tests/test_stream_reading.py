@@ -18,6 +18,7 @@ from envweave_gym import (
     EventKind,
     Fault,
     FaultKind,
+    InvalidArgument,
     RequestKind,
     RequestStream,
     Stream,
@@ -246,3 +247,10 @@ def test_infos_of_a_foreign_vector_do_not_say_how_many_rows_there_are() -> None:
     infos = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync").reset(seed=0)[1]
     assert trainable(infos) is True
     assert stream_of(infos) == Stream()
+
+
+@pytest.mark.parametrize("nothing", [None, 3, "info", [None]])
+def test_what_is_no_info_is_called_that(nothing: Any) -> None:
+    for read in (stream_of, messages_of, trainable):
+        with pytest.raises(InvalidArgument, match="is no info; give what reset"):
+            read(nothing)

@@ -269,3 +269,14 @@ def test_a_vector_in_turn_can_be_pickled_in_mid_episode() -> None:
     env.step(deltas(1, 1))
     again = pickle.loads(pickle.dumps(env))
     np.testing.assert_equal(again.step(deltas(1, 2))[0], env.step(deltas(1, 2))[0])
+
+
+@pytest.mark.parametrize("how", [None, "sync", "async"])
+def test_a_mask_that_is_none_masks_nothing(how: str | None) -> None:
+    env = ew.make("envweave/LineWorld-v0", num_envs=2, vectorization_mode=how)
+    env.reset(seed=0)
+    options = {"reset_mask": None}
+    env.reset(options=options)
+    assert options == {"reset_mask": None}
+    env.step([0, 1])
+    env.close()

@@ -83,3 +83,18 @@ def test_asking_for_what_no_array_has_is_an_attribute_error() -> None:
     streams, _ = lazy()
     assert not hasattr(streams, "no_such_thing")
     assert not hasattr(streams, "__no_such_protocol__")
+
+
+def test_a_build_that_is_interrupted_leaves_nothing_half_built() -> None:
+    streams, _ = lazy()
+    source, streams.source = streams.source, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        np.asarray(streams)
+    streams.source = source
+    assert [stream.events[0].data["content"] for stream in streams] == ["0", "1", "2", "3"]
+
+
+def interrupted(row: int) -> Stream:
+    if row == 2:
+        raise KeyboardInterrupt
+    return Stream()

@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import env_render_passive_checker
 from gymnasium.wrappers import PassiveEnvChecker
 
+from envweave_gym.faults import NotAvailable
 from envweave_gym.testing.misuse_checks import expect_finite_rewards
 from envweave_gym.testing.seed_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.side_effect_checks import no_window
@@ -99,6 +100,6 @@ def _render(form: Form, mode: str) -> str | None:
                 env_render_passive_checker(player.env)
                 player.move()
                 env_render_passive_checker(player.env)
-        except DependencyNotInstalled as error:
+        except (DependencyNotInstalled, NotAvailable) as error:
             return f"{what} needs what is not installed: {error}"
     return None

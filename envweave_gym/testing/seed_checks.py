@@ -7,7 +7,15 @@ import pickle
 from collections.abc import Callable
 
 from envweave_gym.testing.subject import Form, NotApplicable, Subject, refuse, translated
-from envweave_gym.testing.traces import Player, Trace, first_difference, first_episode, global_rngs, plain
+from envweave_gym.testing.traces import (
+    Player,
+    Trace,
+    first_difference,
+    first_episode,
+    global_rngs,
+    moved_global_rngs,
+    plain,
+)
 
 SEED, MOVES = 7, 24
 MANY_SEEDS = range(20)
@@ -95,14 +103,15 @@ def _vary(traces: list[Trace]) -> bool:
 def check_global_rngs_untouched(subject: Subject) -> None:
     """Making, resetting, stepping and closing leave the random generators of the process alone."""
     for form in subject.forms():
-        before = global_rngs()
-        with form.open() as player:
-            _expect_untouched(before, form, "making it")
-            player.reset(SEED)
-            _expect_untouched(before, form, "reset()")
-            player.go_on(MOVES)
-            _expect_untouched(before, form, "step()")
-        _expect_untouched(before, form, "close()")
+        with moved_global_rngs():
+            before = global_rngs()
+            with form.open() as player:
+                _expect_untouched(before, form, "making it")
+                player.reset(SEED)
+                _expect_untouched(before, form, "reset()")
+                player.go_on(MOVES)
+                _expect_untouched(before, form, "step()")
+            _expect_untouched(before, form, "close()")
 
 
 def _expect_untouched(before: dict[str, bytes], form: Form, call: str) -> None:

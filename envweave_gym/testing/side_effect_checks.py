@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
+from envweave_gym.faults import NotAvailable
 from envweave_gym.testing.seed_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import Form, NotApplicable, Subject, refuse, translated
 from envweave_gym.testing.traces import Player, brief, same
@@ -89,7 +90,7 @@ def _expect_only_read(form: Form, mode: str) -> bool:
         try:
             with no_window(), warnings.catch_warnings(action="ignore"), form.open(render_mode=mode) as player:
                 drawn = player.play(SEED, MOVES, before_each=_render)
-        except DependencyNotInstalled:
+        except (DependencyNotInstalled, NotAvailable):
             return False
     what = f"{what}: with rendering the episode goes another way than without"
     expect_same(unseen, drawn, what, "let render() read the state, and neither change it nor draw numbers")

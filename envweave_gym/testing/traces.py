@@ -11,7 +11,8 @@ import pickle
 import random
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -259,6 +260,27 @@ def brief(value: Any, longest: int = 200) -> str:
     """A short form of ``value`` for an error text."""
     text = " ".join(repr(value).split())
     return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+@contextmanager
+def moved_global_rngs() -> Generator[None]:
+    """Put the generators of the process where nothing can have put them, and back afterwards.
+
+    Who seeds them with a constant leaves them in the same state again and again.
+    """
+    torch = sys.modules.get("torch")
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None
+    random.seed()
+    np.random.seed()
+    if torch:
+        torch.manual_seed(random.getrandbits(63))
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        if torch:
+            torch.set_rng_state(kept[2])
 
 
 def global_rngs() -> dict[str, bytes]:

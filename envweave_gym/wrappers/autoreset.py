@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from envweave_gym.actions import contains
 from envweave_gym.faults import InvalidAction, shown
 from envweave_gym.protocols import state_of
 
@@ -19,7 +20,7 @@ class Autoreset(gym.wrappers.Autoreset):
 
     def step(self, action: Any) -> Any:
         """Act, or reset after the end; what is no action is refused there too."""
-        if self.autoreset and not self.action_space.contains(action):
+        if self.autoreset and not contains(self.action_space, action):
             name = getattr(self.env, "name", None) or type(self.env.unwrapped).__name__
             raise InvalidAction(f"{name}: action {shown(action)} is not in {self.action_space}")
         return super().step(action)

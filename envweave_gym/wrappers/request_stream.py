@@ -110,7 +110,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def _compile(self) -> None:
         """Make what the step loop calls; a closure, so pickles leave it out."""
-        self._admit = admission(self.env.action_space)
+        self._space = self.env.action_space
+        self._admit = admission(self._space)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -123,6 +124,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._live, self._broken = False, None
         self._inner = _past_checker(self.env)
         observation, info = self._reset_env(chosen, options)
+        if self.env.action_space is not self._space:
+            self._compile()  # each episode may have a space of its own
         self._live, self._last = self._broken is None, observation
         self._episode, self._turn = self._episode + 1, 0
         start: dict[str, Any] = {"seed": chosen}
@@ -144,7 +147,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             taken(self._emitter)  # what a failed try has told is not of this episode
             try:
                 observation, info = self.env.reset(seed=seed, options=options)
-                return observation, info.copy()
+                info = info.copy()
+                info["stream"] = None
+                return observation, info
             except REFUSALS:
                 raise
             except _FAULTS as error:
@@ -168,9 +173,11 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         try:
             observation, reward, terminated, truncated, info = self._inner.step(action)
             info = info.copy()
+            info["stream"] = stream = unbuilt(Stream)
             earned: Any = reward if type(reward) is float else float(reward)
             over = terminated or truncated
         except REFUSALS:
+            taken(self._emitter)  # what was told of it goes with the step that is not done
             raise
         except BaseException as error:
             self._live = False  # what the step has done is unknown, so the episode cannot go on
@@ -187,7 +194,6 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             seq += 1
         self._seq = info["seq"] = seq
         self._turn = turn = self._turn + 1
-        info["stream"] = stream = unbuilt(Stream)
         stream.step = before, admitted, told, earned, turn
         if turn >= self._limit:
             over = truncated = True
