@@ -6,7 +6,7 @@ where each row has a process, the one that was given it has ended for good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -77,8 +77,11 @@ class _Checked(VectorEnv[Any, Any, Any]):
         return actions
 
     def _check_actions(self, actions: Any) -> None:
+        no_rows = isinstance(actions, str | Set) or (
+            isinstance(actions, Mapping) and not isinstance(self.action_space, gym.spaces.Dict)
+        )
         try:
-            rows = [] if isinstance(actions, str) else list(iterate(self.action_space, actions))
+            rows = [] if no_rows else list(iterate(self.action_space, actions))
         except (*_NO_BATCH, CustomSpaceError):
             rows = []
         if len(rows) != self.num_envs:

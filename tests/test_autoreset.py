@@ -163,5 +163,5 @@ def test_the_step_that_resets_refuses_what_is_of_quite_another_kind(space: Any, 
     env = Autoreset(RequestStream(core))
     env.reset(seed=0)
     env.step(space.sample())
-    with pytest.raises(InvalidAction, match="^Scripted: action "):
+    with pytest.raises(InvalidAction, match=r"^Scripted: action "):
         env.step(action)

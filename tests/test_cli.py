@@ -159,3 +159,13 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]):
     out = capsys.readouterr().out
     assert out.startswith("usage: envweave ")
     assert all(command in out for command in ("list", "play", "info", "doctor"))
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_one_that_is_empty(closed: str):
+    for words in ("list", "play envweave/Echo-v0"):
+        command = f"'{PROGRAM}' {words} {closed}"
+        done = subprocess.run(
+            ["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")

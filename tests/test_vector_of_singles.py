@@ -271,6 +271,16 @@ def test_a_vector_in_turn_can_be_pickled_in_mid_episode() -> None:
     np.testing.assert_equal(again.step(deltas(1, 2))[0], env.step(deltas(1, 2))[0])
 
 
+@pytest.mark.parametrize("how", [None, "sync"])
+@pytest.mark.parametrize("actions", [{0, 1}, frozenset({0, 1}), {0: 1, 1: 0}, {0: 1, 1: 0}.keys()])
+def test_what_has_no_order_of_rows_is_no_action(how: str | None, actions: Any) -> None:
+    env = ew.make("envweave/LineWorld-v0", num_envs=2, vectorization_mode=how)
+    env.reset(seed=0)
+    with pytest.raises(ew.InvalidAction, match="are not in"):
+        env.step(actions)
+    env.close()
+
+
 @pytest.mark.parametrize("how", [None, "sync", "async"])
 def test_a_mask_that_is_none_masks_nothing(how: str | None) -> None:
     env = ew.make("envweave/LineWorld-v0", num_envs=2, vectorization_mode=how)

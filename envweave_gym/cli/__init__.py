@@ -35,8 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def reported(run: Callable[[], int], *, debug: bool) -> int:
     """Run a program and give its exit code; whatever goes wrong is one line on stderr."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # the shell was told to close it
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115 - as they are
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         with warnings.catch_warnings():
