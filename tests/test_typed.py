@@ -356,3 +356,19 @@ def test_a_model_that_refuses_a_draw_leaves_the_smallest_value() -> None:
             raise ValueError("never")
 
     assert JsonOf(list[Never], seed=3).sample() == []
+
+
+@dataclasses.dataclass
+class Endless:
+    next: Endless
+
+
+@dataclasses.dataclass
+class Chain:
+    next: Endless | None
+
+
+def test_a_model_that_always_holds_another_of_its_kind_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^Endless: a model that always holds another of its kind"):
+        space_of(Endless)
+    assert space_of(Chain).spaces.keys() == {"next"}

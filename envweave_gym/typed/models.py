@@ -64,7 +64,11 @@ def codec_of(model: Any, left_out: frozenset[str] = frozenset()) -> Codec:
     """The codec of a model without the fields ``left_out``, which only ``member`` accepts."""
     if not is_model(model):
         raise InvalidArgument(f"{name_of(model)} is not a model; give a dataclass or a msgspec.Struct")
-    return _model(model, left_out)
+    try:
+        return _model(model, left_out)
+    except RecursionError:
+        why = "a model that always holds another of its kind has no end; make that field Optional, or a list"
+        raise InvalidArgument(f"{name_of(model)}: {why}") from None
 
 
 @functools.cache
