@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
 from flask import Flask, Response, request
@@ -38,7 +39,7 @@ def create_app(
     settings = Settings(**options) if settings is None else settings
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = settings.largest_frame
-    offers = offers_of(what)
+    offers = copy(offers_of(what))  # what is allowed here is not allowed on other servers of the same
     offers.allow(wire_kwargs or {})
     app.extensions["envweave"] = ServerState(offers, settings)
     protect(app, settings)

@@ -15,7 +15,9 @@ from envweave_gym_server.places import Places
 
 _MOST = 256
 _PATIENCE = 60.0
-"""So many seconds somebody waits for a description, or for the room to make one."""
+"""So many seconds somebody waits for a description that is being made."""
+_PATIENCE_FOR_A_PLACE = 5.0
+"""So many seconds somebody waits for the room to make one, which what never comes to its end may keep."""
 
 Description = dict[str, Any]
 
@@ -31,8 +33,8 @@ class Descriptions:
         self._describe = describe
         self._known: OrderedDict[bytes, Future[Description]] = OrderedDict()
         self._lock = threading.Lock()
-        full = "environments are being made to be described; come again"
-        self._places = Places(most_at_once, full, _PATIENCE)
+        full = "environments are being made to be described, and none is done yet; come again"
+        self._places = Places(most_at_once, full, _PATIENCE_FOR_A_PLACE)
 
     def of(self, create: Create) -> Description:
         """What the environment is like that a client asks for."""

@@ -42,6 +42,7 @@ _STATUS: dict[type[BaseException], int] = {
     ResetNeeded: 409,
     EnvironmentCrashed: 422,
     NotAvailable: 422,
+    RecursionError: 422,
     AtCapacity: 503,
 }
 STATUS_OF_KIND = {
@@ -81,6 +82,8 @@ def refusal_of(error: BaseException, number: int = NUMBERLESS) -> Refused:
         return Refused(
             number, "AtCapacity", f"the machine is used up ({reason}); close sessions or come again"
         )
+    if isinstance(error, RecursionError):  # in code of ours: environments crash by themselves
+        return Refused(number, "InvalidArgument", "what was sent nests too deep for this server")
     return Refused(number, type(error).__name__, _one_line(error))
 
 

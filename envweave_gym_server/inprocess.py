@@ -12,7 +12,7 @@ from envweave_gym.wire.messages import Create
 from envweave_gym_server.errors import is_exhaustion
 from envweave_gym_server.logs import trace_of
 from envweave_gym_server.offers import Offers
-from envweave_gym_server.serving import Served, describe
+from envweave_gym_server.serving import Served
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ class InProcess:
         """What a client has to know of an environment before it makes one."""
         offer = self._offers.find(create.env_id)
         with _told("made", offer.name):
-            env = offer.make(create)
+            served = offer.serve(create)
         try:
             with _told("described", offer.name):
-                return describe(env)
+                return served.describe()
         finally:
             try:
-                env.close()
+                served.close()
             except Exception as error:  # noqa: BLE001 - an environment may raise anything, also here
                 _crash("closed", offer.name, error)
 

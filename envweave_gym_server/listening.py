@@ -16,6 +16,7 @@ from envweave_gym_server.settings import Settings
 
 _HOST, _PORT = "127.0.0.1", 8000
 _BACKLOG = 2048
+_KNOCKING = 1.0
 _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 
 
@@ -55,10 +56,13 @@ def _is_left_behind(path: str) -> bool:
     if not Path(path).is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_KNOCKING)
         try:
             client.connect(path)
         except ConnectionRefusedError:
             return True
+        except (TimeoutError, BlockingIOError):  # somebody listens, and has no time
+            return False
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -30,10 +31,18 @@ class JsonLines(logging.Formatter):
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """Where an exception comes from; what it says may hold what was sent, and is left out."""
+    """Which exception it is and where it comes from."""
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    return {"error": type(error).__name__, "trace": where}
+    return {**named(error), "trace": where}
+
+
+def named(error: BaseException) -> dict[str, Any]:
+    """Which exception it is, and the system's word for it; what it says itself may hold what was sent."""
+    told = {"error": type(error).__name__}
+    if isinstance(error, OSError) and error.errno is not None:
+        told["reason"] = os.strerror(error.errno)
+    return told
 
 
 def write_logs() -> None:

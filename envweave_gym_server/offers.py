@@ -7,20 +7,19 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 from pettingzoo import AECEnv, ParallelEnv
 
 import envweave_gym
-from envweave_gym.arguments import check_options
 from envweave_gym.catalog import REGISTRIES, cards
 from envweave_gym.faults import InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.ids import resolve
 from envweave_gym.launch import single
 from envweave_gym.typed import TypedEnv
 from envweave_gym.wire.messages import Create
+from envweave_gym_server.reset_options import ResetOptions
 from envweave_gym_server.serving import Served
 
 _LOCAL = "local://"
@@ -82,14 +81,15 @@ class Offer:
             return single(self.target, **create.kwargs)
         return envweave_gym.make(self.target, api=api, **create.kwargs)
 
-    def check_reset(self, api: str, options: Any) -> None:
-        """Refuse options of a reset that a client may not give."""
-        rows = ("reset_mask",) if api == "vector" else ()
-        check_options(self.name, options, {"reset_options": (*self.kwargs, *rows)})
-
     def serve(self, create: Create) -> Served:
-        """What a client asks for, behind messages."""
-        return Served(self.make(create), partial(self.check_reset, create.api))
+        """What a client asks for, behind messages.
+
+        Clients may give the reset options that an environment names itself, if it has a card or the operator
+        handed it over; what is merely registered nobody has looked through for what strangers may say to it.
+        """
+        env = self.make(create)
+        trusted = self.factory is not None or self.target in cards()
+        return Served(env, ResetOptions.of(self.name, env, self.kwargs, trusted=trusted))
 
     def taken(self, api: str) -> tuple[str, ...]:
         """The arguments that a client may give for this API."""
@@ -186,7 +186,8 @@ def offer_of_factory(
 
     It makes a Gymnasium or PettingZoo environment, or any object with ``reset`` and ``step``, whose types are
     read off their hints (:class:`envweave_gym.TypedEnv`); ``action`` and ``observation`` are the dataclasses
-    of one without hints. A client may give the arguments in ``kwargs`` and no others. ::
+    of one without hints. A client may give the arguments in ``kwargs`` and no others, and the reset options
+    that the environment names in ``metadata["reset_options"]``. ::
 
         create_app(offer_of_factory(Shop, action=Purchase, observation=Receipt, kwargs=("budget",)))
     """

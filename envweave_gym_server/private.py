@@ -21,6 +21,7 @@ from envweave_gym_server.app import create_app
 from envweave_gym_server.isolation.kernel import end_with_parent
 from envweave_gym_server.offers import Offer, Offers
 from envweave_gym_server.serve import Server
+from envweave_gym_server.serving import Served
 
 
 class Everything(Offers):
@@ -39,8 +40,9 @@ class Trusted(Offer):
         api: Any = "gym" if create.api == "vector" else create.api or None
         return envweave_gym.make(self.target, api=api, **create.kwargs)
 
-    def check_reset(self, api: str, options: Any) -> None:
-        """Take any options."""
+    def serve(self, create: Create) -> Served:
+        """What the owner asks for, with any options of its resets."""
+        return Served(self.make(create))
 
 
 class PrivateProcess(Server):

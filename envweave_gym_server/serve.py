@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import resource
 import signal
@@ -16,7 +17,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 
 from envweave_gym_server.drain import Guard
-from envweave_gym_server.logs import JsonLines
+from envweave_gym_server.logs import JsonLines, named
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
 from envweave_gym_server.worker import Worker
@@ -118,6 +119,11 @@ _OF_GUNICORN = (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 """What gunicorn takes for the wish to have other workers."""
 
 
+_OF_A_CLIENT = "Socket error processing request."
+"""What gunicorn says when the socket of a client fails."""
+_LEFT = frozenset({errno.EAGAIN, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN})
+
+
 class _Logger(Logger):
     """The log of gunicorn, one JSON object a line."""
 
@@ -130,8 +136,8 @@ class _Logger(Logger):
     def exception(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Write an exception down; that a client has left, or reads no more, is nothing to trace."""
         error = sys.exc_info()[1]
-        if isinstance(error, OSError):
-            _log.info("connection lost", extra={"error": type(error).__name__})
+        if msg == _OF_A_CLIENT and isinstance(error, OSError) and error.errno in _LEFT:
+            _log.info("connection lost", extra=named(error))
         else:
             super().exception(msg, *args, **kwargs)
 

@@ -35,6 +35,7 @@ from envweave_gym.wire.messages import (
 )
 from envweave_gym.wire.spaces import space_to_data
 from envweave_gym.wire.values import pack
+from envweave_gym_server.reset_options import ResetOptions
 from envweave_gym_server.rows import as_rows, reset_rows
 
 _RESULTS = ("rewards", "terminations", "truncations")
@@ -48,10 +49,10 @@ DESCRIBE = "describe"
 class Served:
     """One environment, vector or game in this process, which does one call after the other."""
 
-    def __init__(self, env: Any, check_reset: Callable[[Any], None] | None = None) -> None:
-        """``check_reset`` refuses the options of a reset that a client may not give."""
+    def __init__(self, env: Any, options: ResetOptions | None = None) -> None:
+        """``options`` are those of its resets that clients may give; ``None`` lets them give any."""
         self.env = env = as_rows(env)
-        self._check_reset = check_reset
+        self._options = options
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         self._thread = ThreadPoolExecutor(1) if metadata.get("thread_affine") else None
         self._turn_by_turn = isinstance(env, AECEnv)
@@ -65,6 +66,10 @@ class Served:
     def answer(self, message: Ask, frame: bytes) -> bytes:
         """The frame that answers a question."""
         return encode(self._guarded(self._answer, message)[0])
+
+    def describe(self) -> dict[str, Any]:
+        """What a client has to know of it before it makes one."""
+        return self._run(describe, self.env, self._options)
 
     def close(self) -> None:
         """Close the environment."""
@@ -92,8 +97,8 @@ class Served:
         return self._thread.submit(work, *arguments).result()
 
     def _reset(self, message: Reset) -> Reply:
-        if self._check_reset is not None:
-            self._check_reset(message.options)
+        if self._options is not None:
+            self._options.check(message.options)
         if isinstance(message.seed, dict) and isinstance(self.env, VectorEnv):
             result = reset_rows(self.env, message.seed, message.options)
         else:
@@ -137,9 +142,11 @@ class Served:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def _answer(self, message: Ask) -> Reply:
+        if message.question == DESCRIBE:
+            return Answer(message.number, pack(describe(self.env, self._options)))
         answer = _ANSWERS.get(message.question)
         if answer is None:
-            known = ", ".join(_ANSWERS)
+            known = ", ".join((*_ANSWERS, DESCRIBE))
             raise InvalidArgument(f"there is no question {shown(message.question)}; there are {known}")
         return Answer(message.number, pack(answer(self.env, message.argument)))
 
@@ -173,14 +180,16 @@ _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "ledger": lambda env, _: [env.ledger.turn, Stream((), tuple(env.ledger.events))],
     "opening": _opening,
     "openings": _openings,
-    DESCRIBE: lambda env, _: describe(env),
 }
 
 
-def describe(env: Any) -> dict[str, Any]:
-    """What a client has to know of an environment before it makes one."""
+def describe(env: Any, options: ResetOptions | None = None) -> dict[str, Any]:
+    """What a client has to know of an environment before it makes one.
+
+    Of its reset options it is told those that it may give, so that it refuses others itself, at no cost.
+    """
     described: dict[str, Any] = {
-        "metadata": _plain_metadata(env),
+        "metadata": _plain_metadata(env) | ({} if options is None else {"reset_options": options.let}),
         "render_mode": getattr(env, "render_mode", None),
         "parses": any(hasattr(type(layer), "parse_action") for layer in layers(env)),
     }

@@ -14,7 +14,7 @@ from envweave_gym import Unicode
 
 
 class Nap(gym.Env[Any, Any]):
-    """Sleeps for as long as it is told; the observation counts the naps."""
+    """Sleeps for as long as it is told, or until there is a file ``$WAKE``; observes how often."""
 
     metadata = {"render_modes": []}
 
@@ -29,7 +29,9 @@ class Nap(gym.Env[Any, Any]):
         return 0, {}
 
     def step(self, action: Any) -> Any:
-        time.sleep(float(action))
+        end, wake = time.monotonic() + float(action), os.environ.get("WAKE", "")
+        while (left := end - time.monotonic()) > 0 and not os.path.exists(wake):
+            time.sleep(min(left, 0.01) if wake else left)
         self.naps += 1
         return self.naps, 1.0, False, False, {}
 

@@ -146,9 +146,7 @@ def test_scores_whose_sum_is_beyond_all_numbers_are_no_reward() -> None:
     core.extra = {"reward_parts": {"penalty": -1.7e308}}
     env = RewardTransform(core, lowest)
     env.reset(seed=0)
-    with pytest.raises(
-        RewardFailed, match=r"^Arithmetic: Score: its parts add up to -inf, beyond"
-    ):
+    with pytest.raises(RewardFailed, match=r"^Arithmetic: Score: its parts add up to -inf, beyond"):
         env.step("1 + 1")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -90,6 +91,7 @@ def test_so_many_are_made_at_once_and_who_comes_later_is_told(
     kind: type[Counted], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(descriptions, "_PATIENCE", 0.2)
+    monkeypatch.setattr(descriptions, "_PATIENCE_FOR_A_PLACE", 0.2)
     client = client_of(kind, max_descriptions=1)
     with ThreadPoolExecutor(3) as pool:
         slow = pool.submit(describe, client, slow=True)
@@ -103,6 +105,21 @@ def test_so_many_are_made_at_once_and_who_comes_later_is_told(
         kind.go.set()
         assert isinstance(slow.result(10), Answer)
     assert isinstance(describe(client, sides=3), Answer)
+
+
+def test_when_no_description_comes_to_its_end_others_are_refused_within_seconds(kind: type[Counted]):
+    client = client_of(kind, max_descriptions=2)
+    with ThreadPoolExecutor(2) as pool:
+        stuck = [pool.submit(describe, client, slow=True, sides=sides) for sides in (2, 3)]
+        until(lambda: kind.made == 2)
+        began = time.monotonic()
+        told = client.get("/v1/envs/Kind", 503)
+        assert time.monotonic() - began < 20
+        assert sentence(told) == (
+            "2 of 2 environments are being made to be described, and none is done yet; come again"
+        )
+        kind.go.set()
+        assert all(isinstance(one.result(10), Answer) for one in stuck)
 
 
 def test_those_that_cannot_be_made_free_their_place(kind: type[Counted]):

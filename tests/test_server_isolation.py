@@ -184,8 +184,19 @@ def test_what_it_is_like_is_found_out_in_a_process(workers: Workers):
     assert described["action_space"]["type"] == "Unicode"
 
 
+def test_a_constructor_that_never_returns_is_killed_and_keeps_no_place():
+    workers = workers_with(call_timeout=1.0)
+    for make in (workers.open, workers.describe):
+        with pytest.raises(
+            EnvironmentCrashed, match="Crashing: no answer within 1 s, so its process was killed"
+        ):
+            make(Create(NAME, "gym", {"bad": "loop"}))
+    assert workers.describe(Create(NAME))["api"] == "gym"
+    workers.close()
+
+
 def test_a_call_that_takes_too_long_is_killed():
-    workers = workers_with(call_timeout=0.3)
+    workers = workers_with(call_timeout=1.0)
     sessions = Sessions(workers.open, most=2, idle_timeout=300)
     player, other = Player(sessions), Player(sessions, "other")
     player.reset()
@@ -193,9 +204,9 @@ def test_a_call_that_takes_too_long_is_killed():
     stuck = player.pid()
     started = time.monotonic()
     lost = player.step("loop")
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 20
     assert lost.info["fault"].kind is FaultKind.TIMEOUT
-    assert "no answer within 0.3 s" in lost.info["fault"].message
+    assert "no answer within 1 s" in lost.info["fault"].message
     assert is_gone(stuck)
     assert isinstance(player.reset(), Began)
     assert other.pid()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
 from envweave_gym.wire.messages import Close, Create, Reset, encode, read_reply
 from envweave_gym_server.app import create_app
-from envweave_gym_server.isolation.forkserver import ForkServer
+from envweave_gym_server.isolation import forkserver
+from envweave_gym_server.isolation.forkserver import ForkServer, _Zygote
 from envweave_gym_server.isolation.host import Workers
 from envweave_gym_server.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions import Sessions
@@ -119,6 +122,36 @@ def test_a_zygote_that_does_not_get_ready_is_waited_for_no_longer_than_its_deadl
     assert zygote.over.wait(5)
     assert zygote.ended == "was killed by SIGKILL"
     forks.close()
+
+
+def test_a_zygote_that_does_not_listen_is_gone_when_its_server_has_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(forkserver, "_ENDING", 0.3)
+    kill = _Zygote.kill_it
+    monkeypatch.setattr(_Zygote, "kill_it", lambda zygote: (monkeypatch.undo(), kill(zygote)))
+    forks = ForkServer("time:sleep", 60)
+    with ThreadPoolExecutor(1) as pool:
+        fork = pool.submit(forks.fork)
+        until(lambda: forks._zygote is not None and forks._zygote._process is not None)
+        forks.close()
+        assert forks._zygote is not None
+        assert forks._zygote.ended == "was killed by SIGKILL"
+        with pytest.raises(NotAvailable, match="the zygote was killed by SIGKILL"):
+            fork.result()
+
+
+@pytest.mark.parametrize("end", [_Zygote.stop, _Zygote.kill_it])
+def test_a_zygote_that_is_ended_before_it_has_begun_is_never_started(
+    end: Callable[[_Zygote], None], monkeypatch: pytest.MonkeyPatch
+):
+    go, started, live = threading.Event(), [], _Zygote._live
+    monkeypatch.setattr(_Zygote, "_live", lambda *given: go.wait(10) and live(*given))
+    monkeypatch.setattr(forkserver, "_start", started.append)
+    zygote = _Zygote("time:sleep", pickle.dumps(60))
+    end(zygote)
+    go.set()
+    assert zygote.over.wait(10)
+    assert started == []
+    assert zygote.ended == "was not started"
 
 
 def test_only_what_can_be_imported_is_served_from_processes():

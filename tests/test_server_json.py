@@ -10,6 +10,7 @@ import gymnasium as gym
 import pytest
 import served_envs  # noqa: F401 - registers its IDs
 from json_clients import JsonClient, sentence
+from served_envs import Coin
 from toy_games import LEAVE, Auction
 
 import envweave_gym
@@ -227,6 +228,23 @@ def test_a_session_under_way_says_so_without_waiting(client: JsonClient):
             pass
         assert client.get(session)["state"] is None
         assert step.result()["call"] == 2
+
+
+@pytest.mark.parametrize("depth", [100, 800, 10_000])
+@pytest.mark.usefixtures("registries")
+def test_what_nests_too_deep_is_refused_and_costs_nothing(depth: int):
+    client = JsonClient(Coin)
+    session, deep = client.open("Coin"), "[" * depth + "]" * depth
+    client.post(f"{session}/reset", {"seed": 1})
+    for path, body in (
+        ("/v1/sessions", f'{{"id": "Coin", "kwargs": {{"sides": {deep}}}}}'),
+        (f"{session}/reset", f'{{"options": {{"x": {deep}}}}}'),
+        (f"{session}/step", f'{{"action": {deep}}}'),
+    ):
+        response = client.ask("POST", path, body.encode())
+        assert response.status_code in (400, 422), response.text
+        assert sentence(response.json)
+    assert client.get(session)["call"] == 1
 
 
 def test_an_environment_that_raises_ends_its_episode_as_a_fault(client: JsonClient):

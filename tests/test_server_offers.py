@@ -13,7 +13,7 @@ from served_envs import Awkward, Coin, Nap
 from envweave_gym.faults import InvalidArgument, UnknownEnvironment
 from envweave_gym.multiagent import kuhn_poker, line_race
 from envweave_gym_server import create_app, offer_of_factory
-from envweave_gym_server.offers import Offer, Offers
+from envweave_gym_server.offers import Offer, Offers, offers_of
 
 pytestmark = pytest.mark.usefixtures("registries")
 
@@ -142,7 +142,7 @@ def test_an_id_from_elsewhere_takes_what_the_operator_allows_and_nothing_else():
     assert "CartPole-v1 takes no argument 'sutton_barto_reward' from a client" in sentence(told)
     session = closed.open(name)
     told = closed.post(f"{session}/reset", {"options": {"low": 0.0}}, 422)
-    assert sentence(told) == "CartPole-v1: reset takes no option 'low'; it takes none"
+    assert "CartPole-v1: this server lets no client give the reset option 'low'" in sentence(told)
     assert closed.get(session)["call"] == 0
 
     client = JsonClient(name, wire_kwargs={name: ("sutton_barto_reward", "low", "high")})
@@ -154,6 +154,15 @@ def test_an_id_from_elsewhere_takes_what_the_operator_allows_and_nothing_else():
     assert "takes no argument 'backend'" in sentence(
         client.post("/v1/sessions", {"id": name, "kwargs": {"backend": "subprocess"}}, 422)
     )
+
+
+def test_what_one_server_allows_another_of_the_same_offers_does_not():
+    offers = offers_of(["CartPole-v1"])
+    for _ in range(2):
+        told = JsonClient(offers, wire_kwargs={"CartPole-v1": ["low"]}).get("/v1/envs/CartPole-v1")
+        assert told["kwargs"][:2] == ["low", "max_steps"]
+        assert "low" not in JsonClient(offers).get("/v1/envs/CartPole-v1")["kwargs"]
+    assert offers["CartPole-v1"].kwargs == ()
 
 
 def test_what_an_operator_allows_goes_with_what_the_card_names():

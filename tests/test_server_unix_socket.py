@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ import pytest
 import websocket
 from servers import TOKEN, first_line_of, until
 
+from envweave_gym.faults import InvalidArgument
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server.__main__ import main
+from envweave_gym_server.listening import listen_at
 
 COUNTER = "envweave/Counter-v0"
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets")
@@ -78,6 +83,19 @@ def test_an_episode_is_played_over_http_and_over_a_websocket(tmp_path: Path):
         assert not path.exists()
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_line_of_the_documentation_asks_through_the_socket(tmp_path: Path):
+    path, page = tmp_path / "sock", (Path(__file__).parent.parent / "docs" / "server.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith("curl --unix-socket ")]
+    with serving(path):
+        script = line.replace("/run/world/sock", str(path))
+        environment = {**os.environ, "TOKEN": TOKEN}
+        told = subprocess.run(
+            ["sh", "-c", script], capture_output=True, check=True, env=environment, timeout=60
+        )
+    assert [one["id"] for one in json.loads(told.stdout)["environments"]] == [COUNTER]
+
+
 def test_a_socket_that_a_killed_server_left_behind_is_replaced_and_one_in_use_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -91,6 +109,25 @@ def test_a_socket_that_a_killed_server_left_behind_is_replaced_and_one_in_use_is
     assert path.exists()
     with serving(path):
         assert ask(path, "GET", "/health") == {"status": "healthy"}
+
+
+def test_a_server_that_has_no_time_to_answer_keeps_its_socket(tmp_path: Path):
+    path = str(tmp_path / "server.sock")
+    with socket.socket(socket.AF_UNIX) as busy, ExitStack() as waiting, ThreadPoolExecutor(1) as pool:
+        busy.bind(path)
+        busy.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                client = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(path)
+        listening = pool.submit(listen_at, path)
+        try:
+            with pytest.raises(InvalidArgument, match="Address already in use"):
+                listening.result(20)
+        finally:
+            busy.close()  # who still waits is let go
+    assert Path(path).is_socket()
 
 
 def _refuses(path: Path) -> bool:

@@ -95,13 +95,17 @@ class ForkServer:
         return zygote
 
     def close(self) -> None:
-        """End the zygote and all its children, for good; when this returns they are gone."""
+        """End the zygote and all its children, for good.
+
+        When this returns they are gone; only for what even SIGKILL does not end it waits no longer.
+        """
         with self._lock:
             self._closed, zygote = True, self._zygote
         if zygote is not None:
             zygote.stop()
             if not zygote.over.wait(_ENDING):
                 zygote.kill_it()
+                zygote.over.wait(_ENDING)
 
 
 class _Zygote:
@@ -114,6 +118,7 @@ class _Zygote:
         self.ready, self.over = threading.Event(), threading.Event()
         self.ended: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._unwanted = False
         self._failure: OSError | None = None
         self._pid = os.getpid()
         self._forks: dict[int, Fork] = {}
@@ -147,20 +152,26 @@ class _Zygote:
     def stop(self) -> None:
         """Let it end; a process that was forked from the server has no say in this."""
         if os.getpid() == self._pid:
+            self._unwanted = True
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
 
     def kill_it(self) -> None:
-        """Kill it; the kernel kills its children."""
-        process = self._process
-        if process is not None and os.getpid() == self._pid:
-            process.kill()
+        """Kill it, or see that it is never started; the kernel kills its children."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._unwanted, process = True, self._process
+            if process is not None:
+                process.kill()
 
     def _live(self, prepare: str, argument: bytes, theirs: socket.socket) -> None:
-        words = "could not be started"
+        words = "was not started"
         try:
             with theirs:
-                self._process = process = _start(theirs)
+                with self._lock:
+                    if self._unwanted:
+                        return
+                    self._process = process = _start(theirs)
                 _tell(process, prepare, argument)
             with suppress(ConnectionError):  # it has not read all orders
                 while note := self._control.recv(_PACKET):

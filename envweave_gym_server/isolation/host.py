@@ -78,6 +78,9 @@ class Workers:
             reply, made = process.call(frame)
             if not made:
                 raise _raised_there(read_reply(reply))
+        except TimeoutError as error:
+            process.close()
+            raise EnvironmentCrashed(str(error)) from None
         except BaseException:
             process.close()
             raise
