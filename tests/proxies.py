@@ -79,6 +79,12 @@ class Proxy:
             self.done[way] += 1
         return way
 
+    def cut(self) -> None:
+        """End the connections there are."""
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         for one in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):

@@ -74,7 +74,11 @@ class Talk:
 
     def say(self, payload: bytes, kind: int = 0x2) -> None:
         """Send a frame of this kind."""
-        self._client.sendall(head_of(len(payload), masked=False, first=FINAL | kind) + payload)
+        self.send(head_of(len(payload), masked=False, first=FINAL | kind) + payload)
+
+    def send(self, data: bytes) -> None:
+        """Send these bytes."""
+        self._client.sendall(data)
 
     def trickle(self, data: bytes) -> None:
         """Send a byte now and then."""

@@ -70,18 +70,27 @@ class Choosy(gym.Env[int, int]):
 
 
 class Mortal(gym.Env[int, int]):
-    """Ends its process when it is told to."""
+    """Ends its process when it is told to; draws how often it was not."""
 
     observation_space, action_space = Discrete(1), Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 1}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.taken = render_mode, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
+        self.taken = 0
         return 0, {}
 
     def step(self, action: int) -> Any:
         if action:
             os._exit(1)
+        self.taken += 1
         return 0, 0.0, False, False, {}
+
+    def render(self) -> Any:
+        return np.full((1, 1, 3), self.taken, np.uint8)
 
 
 gym.register("tests/Talkative-v0", entry_point="remote_rows:Talkative")

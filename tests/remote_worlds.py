@@ -81,6 +81,7 @@ class Trouble(gym.Env[int, int]):
     def __init__(self, nap: float = 0.3, fails: int = 0) -> None:
         self.observation_space, self.action_space = gym.spaces.Discrete(1000), gym.spaces.Discrete(4)
         self.nap, self.fails, self.count = nap, fails, 0
+        self.slept = [0.0, 0.0]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -95,13 +96,15 @@ class Trouble(gym.Env[int, int]):
         if action == 1:
             raise OSError("the disk is full")
         if action == 2:
+            began = time.monotonic()
             time.sleep(self.nap)
+            self.slept = [began, time.monotonic()]
         if action == 3:
             os._exit(3)
         return self.count, 1.0, False, False, {}
 
     def episode_state(self) -> dict[str, Any]:
-        return {"count": self.count}
+        return {"count": self.count, "slept": self.slept}
 
 
 class Keeper(gym.Env[Any, Any]):

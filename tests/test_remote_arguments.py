@@ -45,6 +45,15 @@ def test_what_cannot_arrive_so_is_refused_when_it_is_made(how: dict[str, Any], v
         ew.make("tests/Keeper-v0" if "api" in how else KEEPER, backend=url, odd=value, **how)
 
 
+def test_what_one_environment_is_given_to_know_is_its_own(url: str) -> None:
+    one, other = (ew.make("envweave/LineWorld-v0", backend=url) for _ in range(2))
+    rate = one.metadata["render_fps"]
+    one.metadata["render_fps"] = rate + 1
+    one.unwrapped.description["metadata"]["render_modes"] += ("mine",)
+    assert other.metadata["render_fps"] == rate
+    assert "mine" not in other.metadata["render_modes"]
+
+
 def test_environments_with_other_arguments_are_other_ones(url: str) -> None:
     """Arrays that print the same, tuples and lists: each is asked about on its own."""
     kinds = [(1, 2), [1, 2], np.array([1, 2]), np.array([1, 2], np.int8), {1: 2}, {"1": 2}]

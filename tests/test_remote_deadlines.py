@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from remote_peers import PACE, Script, Talk, lets_through, peer, replies_slowly, response
+from remote_peers import PACE, Script, Talk, lets_through, peer, plays, replies_slowly, response
 from remote_worlds import block_websockets
+from servers import until
 
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe
-from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.http import HttpTransport
+from envweave_gym.remote.session import RemoteSession, at_once
 from envweave_gym.wire.framing import CONTENT_TYPE, PING
-from envweave_gym.wire.messages import Create
+from envweave_gym.wire.messages import Began, Create, Reset
 
 DEADLINE = 0.6
 MUCH = b"x" * 1000
@@ -94,14 +97,66 @@ def test_of_a_frame_that_a_server_does_not_take() -> None:
         slow.session(DEADLINE).reset(0, {"much": b"x" * (64 << 20)})
 
 
+def at_work(url: str) -> list[threading.Thread]:
+    """The threads that talk to a server."""
+    return [thread for thread in threading.enumerate() if thread.name == f"frames to {url}"]
+
+
 @pytest.mark.parametrize("script", [begins_slowly, goes_on_slowly])
 def test_of_a_call_over_http(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     block_websockets(monkeypatch)
-    with peer(script) as slow, too_late():
-        slow.session(DEADLINE).reset(0, None)
+    with peer(script) as slow:
+        with too_late():
+            slow.session(DEADLINE).reset(0, None)
+        until(lambda: not at_work(slow.url))
 
 
 @pytest.mark.parametrize("script", [begins_slowly, goes_on_slowly])
 def test_of_a_description(script: Script) -> None:
-    with peer(script) as slow, too_late():
-        describe(Address.of("x", slow.url), Create("x"), DEADLINE)
+    with peer(script) as slow:
+        with too_late():
+            describe(Address.of("x", slow.url), Create("x"), DEADLINE)
+        until(lambda: not at_work(slow.url))
+
+
+def test_what_waits_behind_a_request_is_not_sent_after_closing() -> None:
+    released = threading.Event()
+
+    def answers_late(talk: Talk) -> None:
+        for _ in range(2):
+            talk.request()
+            released.wait(10)
+            talk.respond(200, MUCH, CONTENT_TYPE)
+
+    with peer(answers_late) as slow:
+        way = HttpTransport(Address.of("x", slow.url), "/")
+        for _ in range(2):
+            way.send(b"frame", time.monotonic() + 30)
+        until(lambda: slow.methods == ["POST"])
+        way.close()
+        released.set()
+        until(lambda: not at_work(slow.url))
+        assert slow.methods == ["POST"]
+
+
+# Several servers
+
+
+def cuts_at_once(talk: Talk) -> None:
+    """Hang up before the handshake."""
+
+
+def cuts_after_the_frame(talk: Talk) -> None:
+    talk.shake_hands()
+    talk.frame()
+
+
+@pytest.mark.parametrize("cut", [cuts_at_once, cuts_after_the_frame])
+def test_of_a_silent_server_is_not_that_of_another_whose_connection_was_cut(cut: Script) -> None:
+    with peer(reads_slowly) as silent, peer(cut, cut, plays) as cutting:
+        sessions = [silent.session(DEADLINE), cutting.session(DEADLINE)]
+        lost, reply = at_once(sessions, [lambda number: Reset(number, 0, None)] * 2)
+        assert isinstance(lost, TimeoutError)
+        assert isinstance(reply, Began)
+        for session in sessions:
+            session.abandon()

@@ -91,6 +91,12 @@ def test_spaces_agents_and_metadata_are_as_here(env_id: str, api: str, url: str)
         assert there.action_space(agent) is there.action_space(agent)
 
 
+@pytest.mark.parametrize("api", REMOTE)
+def test_it_has_the_name_of_its_id(api: str) -> None:
+    assert REMOTE[api](f"some.module:{KUHN}", "http://127.0.0.1:9").name == KUHN
+    assert REMOTE[api]("", "http://127.0.0.1:9").name == "http://127.0.0.1:9"
+
+
 def test_arguments_reach_the_game(url: str) -> None:
     here, there = pair(RACE, "parallel", url, runners=2, length=5, render_mode="ansi")
     for env in (here, there):

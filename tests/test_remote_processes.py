@@ -10,16 +10,17 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 import envweave_gym as ew
 from envweave_gym.providers.subprocess import private_server
 from envweave_gym.remote.address import Address
+from envweave_gym.testing.traces import player_of, same
 
 LINE, KUHN = "envweave/LineWorld-v0", "envweave/KuhnPoker-v0"
 MAKERS: dict[str, Callable[[], Any]] = {
-    "single": partial(ew.make, LINE, backend="subprocess"),
-    "vector": partial(ew.make, LINE, backend="subprocess", num_envs=2),
+    "single": partial(ew.make, LINE, backend="subprocess", length=50),
+    "vector": partial(ew.make, LINE, backend="subprocess", length=50, num_envs=2),
     "rounds": partial(ew.make, KUHN, backend="subprocess"),
     "turns": partial(ew.make, KUHN, backend="subprocess", api="aec"),
 }
@@ -45,4 +46,19 @@ def test_neither_pickles_nor_texts_hold_the_token_or_the_port(kind: str):
     for written in (pickle.dumps(env), cloudpickle.dumps(env), repr(env).encode(), str(env).encode()):
         assert token.encode() not in written
     assert url.encode() not in pickle.dumps(env)
-    assert pickle.loads(pickle.dumps(env)).reset(seed=1) is not None or kind == "turns"
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_what_comes_out_of_a_pickle_plays_as_one_of_this_process(kind: str):
+    env = pickle.loads(pickle.dumps(MAKERS[kind]()))
+    told = [trace(env), trace(MAKERS[kind](backend="inproc"))]
+    assert same(*told), told
+    env.close()
+
+
+def trace(env: Any) -> list[Any]:
+    """What an environment says at a reset and a few moves."""
+    if isinstance(env, VectorEnv):
+        return [env.reset(seed=1), *(env.step(np.array([1, 0])) for _ in range(3))]
+    player = player_of(env)
+    return [player.reset(1), *(player.move() for _ in range(2))]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from proxies import proxy
 from remote_worlds import kill, mortal, transport
 from servers import RunningServer, running_server, until
 
@@ -45,15 +46,20 @@ MAKERS: dict[str, Callable[[str], Any]] = {
 
 
 def questions(env: Any) -> list[Callable[[], Any]]:
-    """What may be asked of an environment; games remember the counters of a lost episode themselves."""
+    """What may be asked of an environment; games remember their counters themselves."""
     if isinstance(env, RemoteAEC | RemoteParallel):
-        return [env.render, lambda: env.ledger]
-    asks: list[Callable[[], Any]] = [lambda: ew.state_of(env)]
+        return [env.render, *answered_by_its_episode(env)]
+    asks: list[Callable[[], Any]] = [lambda: ew.state_of(env), *answered_by_its_episode(env)]
     if not isinstance(env, RemoteVectorEnv) or env.render_mode:
         asks.append(env.render)
-    if env.description["parses"]:
-        asks.append(lambda: ew.parse_action(env, "<="))
     return asks
+
+
+def answered_by_its_episode(env: Any) -> list[Callable[[], Any]]:
+    """What nobody else can answer, and nothing is remembered of."""
+    if isinstance(env, RemoteAEC | RemoteParallel):
+        return [lambda: env.ledger]
+    return [lambda: ew.parse_action(env, "<=")] if env.description["parses"] else []
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -68,14 +74,13 @@ def test_after_closing_nobody_answers_and_no_session_is_opened(kind: str, server
         assert sessions(server) == 0
 
 
-@pytest.mark.parametrize("kind", ["single", "drawn vector", "turns", "rounds"])
+@pytest.mark.parametrize("kind", ["single", "turns", "rounds"])
 def test_after_a_loss_nobody_answers_for_the_episode(kind: str, mortal: PrivateServer) -> None:
     env = MAKERS[kind](mortal.url)
     env.reset(seed=1)
     kill(mortal)
-    action = 1 if kind == "turns" else {"player_0": 1} if kind == "rounds" else [1, 1]
-    env.step(1 if kind == "single" else action)
-    for ask in questions(env):
+    env.step({"player_0": 1} if kind == "rounds" else 1)
+    for ask in answered_by_its_episode(env):
         with pytest.raises(ew.SessionLost, match=r"the session of this episode is gone; call reset\(\)"):
             ask()
     env.reset(seed=1)
@@ -121,10 +126,10 @@ def test_before_the_first_reset_questions_are_answered(server: RunningServer) ->
 
 @pytest.mark.parametrize("kind", ["single", "vector"])
 def test_a_session_whose_first_reset_was_refused_ends_when_it_is_closed(
-    kind: str, transport: str, server: RunningServer
+    kind: str, transport: str, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = MAKERS[kind](server.url)
-    env.description["metadata"]["reset_options"] = ("what",)
+    monkeypatch.setitem(env.description["metadata"], "reset_options", ("what",))
     with pytest.raises(ew.InvalidArgument, match="what"):
         env.reset(seed=1, options={"what": 1})
     assert sessions(server) == 1
@@ -132,6 +137,19 @@ def test_a_session_whose_first_reset_was_refused_ends_when_it_is_closed(
     assert sessions(server) == 0
     env.reset(seed=1)
     env.close()
+
+
+@pytest.mark.parametrize("kind", ["single", "vector", "turns"])
+def test_a_session_whose_connection_was_cut_while_nobody_looked_ends_when_it_is_closed(
+    kind: str, transport: str, server: RunningServer
+) -> None:
+    with proxy(server.url) as between:
+        env = MAKERS[kind](between.url)
+        env.reset(seed=1)
+        assert sessions(server) == 1
+        between.cut()
+        env.close()
+        assert sessions(server) == 0
 
 
 def test_a_session_whose_call_was_interrupted_ends_when_it_is_closed(

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
-from remote_peers import lets_through, peer, plays, plays_over_http, replies_slowly
+from remote_peers import Talk, lets_through, peer, plays, plays_over_http, replies_slowly
 from remote_worlds import transport
 
+from envweave_gym import NotAvailable
 from envweave_gym.remote import websockets
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.websockets import WebSocketTransport
 from envweave_gym.wire.messages import Create
 
 __all__ = ["transport"]
+CA_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 @pytest.fixture
@@ -32,7 +39,9 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLCont
     subprocess.run([*words.split(), "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*files)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", files[0])
+    for name in CA_BUNDLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(CA_BUNDLES[0], files[0])
     websockets._tls.cache_clear()
     yield context
     websockets._tls.cache_clear()
@@ -48,10 +57,74 @@ def test_a_deadline_holds_there(tls: ssl.SSLContext) -> None:
         server.session(0.6).reset(0, None)
 
 
-def test_nobody_is_trusted_who_is_not_known(tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", CA_BUNDLES)
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_who_is_trusted_may_stand_in_a_file_or_a_directory(
+    name: str, kind: str, tls: ssl.SSLContext, transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted, certificate = tmp_path / "trusted", tmp_path / "certificate"
+    trusted.mkdir()
+    hashed = ["openssl", "x509", "-hash", "-noout", "-in", str(certificate)]
+    subject = subprocess.run(hashed, check=True, capture_output=True, text=True).stdout.strip()
+    shutil.copy(certificate, trusted / f"{subject}.0")
+    monkeypatch.delenv(CA_BUNDLES[0])
+    monkeypatch.setenv(name, str(certificate if kind == "file" else trusted))
+    with peer(plays if transport == "websocket" else plays_over_http, tls=tls) as server:
+        assert server.session(30.0).reset(0, None).observation == 0
+
+
+def test_nobody_is_trusted_who_is_not_known_and_that_is_said_at_once(
+    tls: ssl.SSLContext, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
-    with peer(plays, tls=tls) as server, pytest.raises(ConnectionError, match="certificate"):
-        server.session(0.5).reset(0, None)
+    started = time.monotonic()
+    with peer(plays, tls=tls) as server, pytest.raises(NotAvailable, match="is not trusted: self-signed"):
+        server.session(30.0).reset(0, None)
+    assert time.monotonic() - started < 10
+
+
+def test_a_handshake_of_tls_that_trickles_is_given_up_at_the_deadline(
+    tls: ssl.SSLContext, transport: str
+) -> None:
+    def trickles(talk: Talk) -> None:
+        talk.trickle(b"\x16\x03\x03\x40\x00" + bytes(2000))
+
+    started = time.monotonic()
+    with peer(trickles) as slow:
+        session = RemoteSession(Address.of("x", slow.url.replace("http:", "https:")), Create("x"), 0.6)
+        with pytest.raises(TimeoutError):
+            session.reset(0, None)
+    assert time.monotonic() - started < 5
+
+
+# Addresses
+
+
+def test_the_second_address_of_a_name_is_tried_although_nothing_is_heard_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def both(host: str, port: int, **how: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", where) for where in (hole, ("127.0.0.1", port))]
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, ExitStack() as waiting:
+        hole = silent.getsockname()
+        for _ in range(2):  # fill its queue: who comes now hears nothing
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(hole)
+        with peer(plays) as server:
+            monkeypatch.setattr(socket, "getaddrinfo", both)
+            assert server.session(3.0).reset(0, None).observation == 0
+
+
+def test_a_connection_that_comes_too_late_for_its_handshake_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(websockets, "_dialled", lambda url, deadline: ours)
+    with theirs, pytest.raises(TimeoutError):
+        WebSocketTransport(Address("http://127.0.0.1:9"), "x", time.monotonic() - 1)
+    assert ours.fileno() == -1
 
 
 def test_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ SPACES = [
     Box(-np.inf, np.inf, (), np.float64),
     Box(np.array([0.0, 1.0], np.float32), np.array([2.0, np.inf], np.float32)),
     Box(-1, 1, (0,)),
+    Box(0, 1, (3,), np.bool_),
+    Box(np.array([0, 1], np.int8), np.array([1, 1], np.int8), dtype=np.bool_),
     Discrete(3),
     Discrete(21, start=-10),
     MultiDiscrete([2, 3], start=[1, 2]),

@@ -31,10 +31,10 @@ def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], k
 def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     """The API of what a server has under this name."""
     from envweave_gym.remote.address import Address
-    from envweave_gym.remote.descriptions import describe, name_of, wanted
+    from envweave_gym.remote.descriptions import describe, remote_name, wanted
     from envweave_gym.remote.served import CALL_DEADLINE
 
-    name, own = name_of(env_id, urls[0]), {**kwargs}
+    name, own = remote_name(env_id, urls[0]), {**kwargs}
     token, deadline = own.pop("token", None), own.pop("call_deadline", CALL_DEADLINE)
     address = Address.of(name, urls[0], token)
     return describe(address, wanted(name, env_id, "", own), deadline)["api"]

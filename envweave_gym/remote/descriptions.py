@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 from enum import Enum
@@ -20,7 +21,7 @@ from envweave_gym.wire.values import pack
 _PLAIN = (bool, int, float, str, bytes, np.generic, Enum, type(None))
 
 
-def name_of(env_id: str, url: str) -> str:
+def remote_name(env_id: str, url: str) -> str:
     """What errors call an environment: its ID without the module it is in, or where it is."""
     return env_id.rpartition(":")[2] or url
 
@@ -45,8 +46,11 @@ def _travels(value: Any) -> bool:
 
 
 def describe(address: Address, create: Create, deadline: float) -> dict[str, Any]:
-    """What the server says of an environment: asked once in a process, and known to those forked from it."""
-    return _described(address, encode(create), deadline)
+    """What the server says of an environment: asked once in a process, and known to those forked from it.
+
+    Each caller gets a copy of its own.
+    """
+    return copy.deepcopy(_described(address, encode(create), deadline))
 
 
 @lru_cache(maxsize=256)

@@ -59,7 +59,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         self.name = self._served.name
         self._render_mode = kwargs.get("render_mode")
         self._spaces, self._seeds = Spaces(), Seeds(self.name)
-        self._live, self._began = False, False
+        self._live, self._lost, self._episode = False, False, -1
         self._broken: Fault | None = None
         self._last: Any = None
         self._stream = Stream()
@@ -101,8 +101,9 @@ class RemoteEnv(HashedRandomness[Any, Any]):
             check_options(self.name, options, self.metadata)
         chosen = self._seeds.next(seed)
         self.episode_key(chosen)
-        self._live, self._broken, self._began = False, None, True
+        self._live, self._lost, self._broken = False, False, None
         outcome = self._served.reset(chosen, options)
+        self._episode += 1
         if isinstance(outcome, Fault):
             return self._lost_reset(chosen, options, outcome)
         self._last, info = outcome.observation, outcome.info
@@ -147,6 +148,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     def _over(self, info: dict[str, Any]) -> None:
         self._live = False
         if "fault" in info:
+            self._lost = True
             self._served.faults.add(info["fault"])
         else:
             self._served.faults.clear()
@@ -154,7 +156,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     def _step_nowhere(self, action: Any) -> _Step:
         """A step without an episode: the one after a lost reset truncates, any other is refused."""
         if self._broken is None:
-            when = "after the episode ended" if self._began else "before reset()"
+            when = "before reset()" if self._episode < 0 else "after the episode ended"
             raise ResetNeeded(f"{self.name}: step() was called {when}; call reset()")
         if not self.action_space.contains(action):
             raise self._refusal(action)
@@ -172,12 +174,14 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         return self._last, 0.0, False, True, info
 
     def render(self) -> Any:
-        """What the environment draws."""
-        return self._served.ask("render")
+        """What the environment draws; of a lost episode what it drew last."""
+        return self._served.picture(lost=self._lost)
 
     def stream_state(self) -> dict[str, Any]:
-        """What :func:`envweave_gym.state_of` gives."""
-        return self._served.ask("state")
+        """What :func:`envweave_gym.state_of` gives; of a lost episode only the counters are left."""
+        turn = self._stream.requests[0].turn if self._stream.requests else 0
+        known = {"episode": self._episode, "step_count": turn}
+        return {**self._served.recall("state", known), **known}
 
     state = stream_state
 
@@ -198,7 +202,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     def close(self) -> None:
         """Close the session."""
         self._served.close()
-        self._live, self._broken = False, None
+        self._live, self._lost, self._broken = False, False, None
 
     def __reduce__(self) -> Any:
         return _again, (self._made, self.spec)

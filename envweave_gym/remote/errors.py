@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import NoReturn
 
 import msgspec
@@ -62,6 +63,20 @@ def hung_up(payload: bytes, url: str) -> Exception:
         return faults.InvalidArgument(f"{url}: {reason or 'the frame is larger than it takes'}")
     kind = faults.NotAvailable if code in _UNWELCOME else ConnectionError
     return kind(f"{url} has hung up: {reason or 'without a word'} ({code or 'no code'})")
+
+
+def untrusted(url: str, error: ssl.SSLCertVerificationError) -> Exception:
+    """That the certificate of a server is none to trust, which the next one will not be either."""
+    return faults.NotAvailable(
+        f"{url} is not trusted: {error.verify_message}; REQUESTS_CA_BUNDLE names the certificates to trust"
+    )
+
+
+def distrust_in(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """The certificate error that is behind an error of a library, where one is."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:

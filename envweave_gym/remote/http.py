@@ -7,23 +7,26 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.errors import raise_foreign
+from envweave_gym.remote.errors import distrust_in, raise_foreign, untrusted
 from envweave_gym.remote.transport import left, too_late
-from envweave_gym.wire.framing import CONTENT_TYPE
+from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
+
+_PIECE = 1 << 16
 
 
 class HttpTransport:
     """One request for each frame, the next after the reply to the last.
 
     They are made in a thread of their own, so that many servers can be waited for at once, and one be left
-    when the deadline is over: those of ``requests`` hold for each piece of an answer, of which there may be
-    many.
+    when the deadline is over. Closing cuts the request that is under way and makes no other.
     """
 
     def __init__(self, address: Address, path: str) -> None:
         import requests
 
-        self._address, self._requests, self._session = address, requests, requests.Session()
+        from envweave_gym.remote.connections import CuttableSession
+
+        self._address, self._requests, self._session = address, requests, CuttableSession()
         self._url, self._headers = address.url, {**address.headers(), "Content-Type": CONTENT_TYPE}
         self._path = address.url + path
         self._frames: SimpleQueue[tuple[bytes, float] | None] = SimpleQueue()
@@ -49,7 +52,7 @@ class HttpTransport:
 
     def _work(self) -> None:
         """Make one request after the other; the first that fails is the last."""
-        while (call := self._frames.get()) is not None:
+        while (call := self._frames.get()) is not None and not self._session.is_cut:
             try:
                 self._replies.put(self._post(*call))
             except Exception as error:  # noqa: BLE001 - receive raises it
@@ -59,19 +62,31 @@ class HttpTransport:
     def _post(self, frame: bytes, deadline: float) -> bytes:
         self._address.ensure()
         try:
-            response = self._session.post(
-                self._path, frame, headers=self._headers, timeout=left(deadline, self._url)
-            )
+            seconds = left(deadline, self._url)
+            with self._session.post(
+                self._path, frame, headers=self._headers, timeout=seconds, stream=True
+            ) as response:
+                body, status = self._body(response), response.status_code
         except self._requests.Timeout:
             raise too_late(self._url) from None
         except self._requests.RequestException as error:
+            distrust = distrust_in(error)
+            if distrust is not None:
+                raise untrusted(self._url, distrust) from None
             raise ConnectionError(f"{self._url} does not answer: {error}") from None
-        kind: Any = response.headers.get("Content-Type", "")
-        if not kind.startswith(CONTENT_TYPE):
-            raise_foreign(response.status_code, response.content, self._url)
-        return response.content
+        if not response.headers.get("Content-Type", "").startswith(CONTENT_TYPE):
+            raise_foreign(status, body, self._url)
+        return body
+
+    def _body(self, response: Any) -> bytes:
+        body = bytearray()
+        for piece in response.iter_content(_PIECE):
+            body += piece
+            if len(body) > LARGEST_REPLY:
+                raise ConnectionError(f"{self._url}: what came is larger than any reply")
+        return bytes(body)
 
     def close(self) -> None:
         """Hang up."""
+        self._session.cut()
         self._frames.put(None)
-        self._session.close()

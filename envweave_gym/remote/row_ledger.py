@@ -34,6 +34,7 @@ class RowLedger:
         self._drawn = np.zeros(rows, np.uint64)
         """How many seeds each row has drawn by itself since the last reset by hand."""
         self._seq, self._turns = np.zeros((2, rows), np.int64)
+        self._episodes = np.full(rows, -1)
         self.over: Bools = np.zeros(rows, np.bool_)
 
     # Seeds
@@ -58,6 +59,7 @@ class RowLedger:
 
     def began(self, rows: Bools, infos: dict[str, Any]) -> None:
         """Episodes have begun in ``rows``."""
+        self._episodes[rows] += 1
         self._turns[rows] = 0
         self._seq[rows] = self._last_events(infos)[rows]
         self.over = self.over & ~rows
@@ -67,12 +69,17 @@ class RowLedger:
         self._turns += _ONE
         if np.count_nonzero(waiting):
             self._drawn += waiting
+            self._episodes += waiting
             self._turns[waiting] = 0
         self._seq = self._last_events(infos).copy()
         self.over = over
 
     def _last_events(self, infos: dict[str, Any]) -> NDArray[np.int64]:
         return infos.get("seq", self._seq)
+
+    def counters(self, row: int) -> dict[str, int]:
+        """The episode of a row, and how many steps it has taken."""
+        return {"episode": int(self._episodes[row]), "step_count": int(self._turns[row])}
 
     # How rows are lost
 

@@ -19,7 +19,7 @@ from envweave_gym.faults import (
 )
 from envweave_gym.losses import FaultCount
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.descriptions import describe, name_of, wanted
+from envweave_gym.remote.descriptions import describe, remote_name, wanted
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.wire.spaces import space_from_data
 
@@ -55,7 +55,7 @@ class ServedEnvironment:
         call_deadline: float,
         kwargs: dict[str, Any],
     ) -> None:
-        self.name = name_of(env_id, url)
+        self.name = remote_name(env_id, url)
         check_faults(self.name, on_fault, reset_deadline)
         _check_deadline(self.name, call_deadline)
         self.address = Address.of(self.name, url, token)
@@ -68,6 +68,7 @@ class ServedEnvironment:
         self._crashed = self._closed = False
         self.gone = False
         """Whether the session that there was is lost or closed."""
+        self._picture: Any = None
 
     @property
     def description(self) -> dict[str, Any]:
@@ -109,6 +110,26 @@ class ServedEnvironment:
         if self.gone:
             raise SessionLost(f"{self.name}: the session of this episode is gone; call reset()")
         return self.session().ask(question, argument)
+
+    def recall(self, question: str, known: Any) -> Any:
+        """The answer to a question about the episode, or what is ``known`` of one that is lost.
+
+        The question may be the first to find out; the next step tells.
+        """
+        if self.gone and not self._closed:
+            return known
+        try:
+            return self.ask(question)
+        except FAULTS:
+            if self._session is None or not self._session.begun:
+                raise
+            return known
+
+    def picture(self, *, lost: bool = False) -> Any:
+        """What is drawn; of a ``lost`` episode what was drawn last, or ``None``: wrappers draw in a step."""
+        if not (lost or self._crashed):
+            self._picture = self.recall("render", self._picture)
+        return self._picture
 
     def lost(self, error: Exception) -> Fault:
         """Leave a session that is lost, and count the fault; or raise ``error``, where that is wanted."""

@@ -47,7 +47,8 @@ class RemoteGame:
         how: Any = {"on_fault": on_fault, "reset_deadline": reset_deadline, "call_deadline": call_deadline}
         self._again = partial(type(self), env_id, url, token=token, **how, **kwargs)
         self._served = ServedEnvironment(env_id, url, api=self._api, token=token, kwargs=kwargs, **how)
-        self._narrator = Narrator(self, self._served.name)
+        self.name = self._served.name
+        self._narrator = Narrator(self, self.name)
         self._spaces = Spaces()
         self.render_mode = kwargs.get("render_mode")
         self._begin()
@@ -96,9 +97,9 @@ class RemoteGame:
         return self._agents if self._narrator.live else []
 
     def render(self) -> Any:
-        """What the game draws."""
+        """What the game draws; of a lost episode what it drew last."""
         self._narrator.check_begun("render")
-        return self._served.ask("render")
+        return self._served.picture()
 
     def state(self) -> Any:
         """PettingZoo's global view, where the game has one."""
@@ -110,9 +111,8 @@ class RemoteGame:
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives; of a lost episode only the counters are left."""
         episode = {"episode": self._narrator.episode}
-        if self._served.gone:
-            return episode | {"step_count": self._turn}
-        return {**self._served.ask("state"), **episode}
+        known = episode | {"step_count": self._turn}
+        return known if self._served.gone else {**self._served.recall("state", known), **episode}
 
     @property
     def ledger(self) -> Ledger:

@@ -36,9 +36,10 @@ from envweave_gym.wire.values import pack
 _CLOSE_DEADLINE = 5.0
 _ATTEMPTS = 4
 _HANDSHAKE = 0.5
-"""So many seconds the first handshake may take, and each further one twice as many: a server that has just
-died may leave its connections to the next one unanswered."""
-_GRACE = 0.5
+"""So many seconds the first handshake of a call may take, and twice as many after each attempt that was lost,
+be it in a handshake or for want of a reply: a server that has just died may leave its connections to the next
+one unanswered."""
+_GRACE = 0.125
 """So many seconds at least a reply is looked for, which has had all the time that others were waited for."""
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,12 @@ class _Call(msgspec.Struct, gc=False):
     """After so many seconds without a word it is sent again, over another connection."""
     opening: bytes = b""
     """What goes before it: the call that makes the session, whose refusal is that of both."""
+    until: float = 0.0
+    """When its patience is over."""
+    pause: float = 0.0
+    """So many seconds pass before it is sent again."""
+    handshake: float = _HANDSHAKE
+    """So many seconds the next connection may take."""
 
 
 class RemoteSession:
@@ -70,8 +77,19 @@ class RemoteSession:
         self._asked = NUMBERLESS
         self._maybe_there = False
         """Whether the server may have this session: something was sent that makes it."""
-        self._sent = False
+        self._unsent: Exception | None = None
+        """Why what is under way could not be sent."""
         self._pid = os.getpid()
+
+    @property
+    def begun(self) -> bool:
+        """Whether an episode was begun in it."""
+        return self._committed > 0
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether what is under way was sent; what was not is sent by the next :meth:`attempt`."""
+        return self._transport is not None
 
     # What is called
 
@@ -96,7 +114,7 @@ class RemoteSession:
         return reply.value if isinstance(reply, Answer) else None
 
     def send(self, build: Build, patience: float = 0.0) -> None:
-        """Send the next call; where it is lost on its way :meth:`receive` sends it again."""
+        """Send the next call; where it is lost on its way it is sent again by the next :meth:`attempt`."""
         seconds = self._deadline + patience
         if self._committed >= 0:
             number = self._committed + 1
@@ -104,34 +122,31 @@ class RemoteSession:
         else:
             self._begin(encode(build(1)), 1, seconds, self._create)
 
-    def receive(self, grace: float = 0.0) -> Reply:
-        """The reply to what was sent last: the server does it once, however often it comes.
+    def receive(self) -> Reply:
+        """The reply to what was sent last: the server does it once, however often it comes."""
+        while (reply := self.attempt()) is None:
+            pass
+        return reply
+
+    def attempt(self, grace: float = 0.0) -> Reply | None:
+        """The reply to what was sent last; ``None`` where none came, and it has been sent again if it could.
 
         A reply may be lost without a word, so after a part of the time the frame is sent again over another
-        connection. A reply that may be there by now is looked for in the seconds of ``grace`` even after the
-        deadline.
+        connection. One that may be there by now is looked for in the seconds of ``grace`` even after that.
         """
-        call, pause, handshake = self._call, 0.0, _HANDSHAKE
-        until = self._until()
-        if grace:
-            until = max(until, time.monotonic() + grace)
-        while True:
-            try:
-                if not self._sent:
-                    self._put(handshake)
-                reply = self._reply(call, until)
-                break
-            except (ConnectionError, TimeoutError):
-                handshake *= 2
-                self._hang_up()
-                if time.monotonic() + pause > call.deadline:
-                    raise
-            except BaseException:
-                self._hang_up()  # a reply that is still to come must not be taken for that to another call
+        call = self._call
+        try:
+            until = max(call.until, time.monotonic() + grace) if grace else call.until
+            reply = self._reply(call, until)
+        except (ConnectionError, TimeoutError):
+            self._hang_up()
+            if time.monotonic() + call.pause > call.deadline:
                 raise
-            time.sleep(pause)
-            pause = min(1.5 * pause + 0.002, 1.0)
-            until = self._until()
+            self._send_again(call)
+            return None
+        except BaseException:
+            self._hang_up()  # a reply that is still to come must not be taken for that to another call
+            raise
         if isinstance(reply, Refused):
             self._refused(reply)
         if call.number >= 0:
@@ -147,32 +162,41 @@ class RemoteSession:
             raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
         deadline = time.monotonic() + seconds
         self._call = _Call(frame, number, deadline, seconds / _ATTEMPTS, opening)
-        self._sent = False
+        self._put()
+
+    def _send_again(self, call: _Call) -> None:
+        """Send once more what is under way, after a pause that grows."""
+        time.sleep(call.pause)
+        call.pause = min(1.5 * call.pause + 0.002, 1.0)
+        call.handshake *= 2
+        self._put()
+
+    def _put(self) -> None:
+        """Send what is under way, if there is a way or one can be made."""
+        call = self._call
         try:
-            self._put(_HANDSHAKE)
-        except (ConnectionError, TimeoutError):
+            transport = self._transport
+            if transport is None:
+                self._transport = transport = self._connected(
+                    min(call.deadline, time.monotonic() + call.handshake)
+                )
+            if self._committed < 0:
+                self._maybe_there = True
+            until = self._until(call)
+            if call.opening:
+                transport.send(call.opening, until)
+            transport.send(call.frame, until)
+            call.until = self._until(call)
+        except (ConnectionError, TimeoutError) as error:
             self._hang_up()
+            self._unsent = error.with_traceback(None)
         except BaseException:
             self._hang_up()
             raise
 
-    def _put(self, handshake: float) -> None:
-        """Send what is under way, over a connection that is made within so many seconds if there is none."""
-        call, transport = self._call, self._transport
-        if transport is None:
-            transport = self._connected(min(call.deadline, time.monotonic() + handshake))
-            self._transport = transport
-        if self._committed < 0:
-            self._maybe_there = True
-        until = self._until()
-        if call.opening:
-            transport.send(call.opening, until)
-        transport.send(call.frame, until)
-        self._sent = True
-
-    def _until(self) -> float:
+    def _until(self, call: _Call) -> float:
         """When it is time to send once more what is under way."""
-        call, again = self._call, time.monotonic() + self._call.patience
+        again = time.monotonic() + call.patience
         return again if again < call.deadline else call.deadline
 
     def _connected(self, deadline: float) -> Transport:
@@ -185,7 +209,7 @@ class RemoteSession:
     def _reply(self, call: _Call, until: float) -> Reply:
         transport = self._transport
         if transport is None:
-            raise ConnectionError(f"{self.address.url} is not connected")
+            raise self._unsent or ConnectionError(f"{self.address.url} is not connected")
         while True:
             reply = _reply_in(transport.receive(until), self.address.url)
             if call.opening and isinstance(reply, Refused) and reply.number < 1:
@@ -204,7 +228,6 @@ class RemoteSession:
         raise_refused(reply, self.address.url)
 
     def _hang_up(self) -> None:
-        self._sent = False
         if self._transport is not None:
             self._transport.close()
             self._transport = None
@@ -220,14 +243,23 @@ class RemoteSession:
         """Close the session, as far as the server can be reached."""
         if os.getpid() == self._pid and self._maybe_there:
             self._asked -= 1
-            seconds = min(self._deadline, _CLOSE_DEADLINE)
-            self._call = _Call(encode(Close(self._asked)), self._asked, time.monotonic() + seconds, seconds)
             try:
-                self._put(_HANDSHAKE)
-                self._reply(self._call, self._call.deadline)
+                self._say_close(min(self._deadline, _CLOSE_DEADLINE))
             except (OSError, EnvweaveError) as error:
                 _log.debug("session %s of %s was not closed: %s", self.id, self.address.url, error)
         self.abandon()
+
+    def _say_close(self, seconds: float) -> None:
+        """Say so, and once more over another connection: the first may have been cut while nobody looked."""
+        self._begin(encode(Close(self._asked)), self._asked, seconds)
+        call = self._call
+        try:
+            self._reply(call, call.deadline - seconds / 2)
+        except (ConnectionError, TimeoutError):
+            self._hang_up()
+            call.handshake = seconds
+            self._put()
+            self._reply(call, call.deadline)
 
     def abandon(self) -> None:
         """Leave the session to its lease."""
@@ -241,15 +273,19 @@ class RemoteSession:
 def at_once(
     sessions: Sequence[RemoteSession], builds: Sequence[Build], patience: float = 0.0
 ) -> list[Reply | Exception]:
-    """Send a call in every session, then wait for all replies; what one raises stands in its place."""
+    """Send a call in every session, then wait for all replies; what one raises stands in its place.
+
+    They are waited for in rounds, in which none keeps the others from being asked again.
+    """
     try:
-        sent = [
+        told: list[Any] = [
             _tried(session.send, build, patience) for session, build in zip(sessions, builds, strict=True)
         ]
-        return [
-            error or _tried(session.receive, _GRACE if place else 0.0)
-            for place, (session, error) in enumerate(zip(sessions, sent, strict=True))
-        ]
+        while waiting := [place for place, reply in enumerate(told) if reply is None]:
+            waiting.sort(key=lambda place: sessions[place].is_sent)
+            for place in waiting:
+                told[place] = _tried(sessions[place].attempt, _GRACE)
+        return told
     except BaseException:
         for session in sessions:
             session.drop()

@@ -20,7 +20,7 @@ from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
 from envweave_gym.protocols import read_action
 from envweave_gym.remote.batches import joined, kept, merged, travels
-from envweave_gym.remote.descriptions import describe, name_of, wanted
+from envweave_gym.remote.descriptions import describe, remote_name, wanted
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted, in_order
 from envweave_gym.remote.row_ledger import RowLedger
 from envweave_gym.remote.rows import RowGroup
@@ -70,7 +70,7 @@ class RemoteVectorEnv(_Checked):
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
             raise InvalidArgument(f"{env_id}: there is no server in {shown(urls)}; give a URL, or several")
-        self.name = name_of(env_id, self._urls[0])
+        self.name = remote_name(env_id, self._urls[0])
         check_num_envs(self.name, num_envs)
         self.num_envs, self._mode = num_envs, autoreset_mode_of(self.name, autoreset_mode)
         self._env_id, self._token, self._call_deadline = env_id, token, call_deadline
@@ -183,14 +183,20 @@ class RemoteVectorEnv(_Checked):
         return observations, rewards, terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
-        """What the rows draw."""
+        """What the rows draw; those that are lost what they drew last, or ``None``."""
         if self.render_mode is None:
             return super().render()
-        return self._of_each("render")
+        drawn = (group.picture() or (None,) * group.size for group in self._groups)
+        return tuple(chain.from_iterable(drawn))
 
     def stream_state(self) -> tuple[dict[str, Any], ...]:
-        """What :func:`envweave_gym.state_of` gives: the state of each row."""
-        return self._of_each("state")
+        """What :func:`envweave_gym.state_of` gives: the state of each row, or the counters of a lost one."""
+        return tuple(chain.from_iterable(map(self._states_of, self._groups)))
+
+    def _states_of(self, group: RowGroup) -> list[dict[str, Any]]:
+        known = [self._ledger.counters(row) for row in group.numbers]
+        states = zip(group.recall("state", known), known, strict=True)
+        return [{**state, "episode": counters["episode"]} for state, counters in states]
 
     state = stream_state
 
@@ -305,10 +311,6 @@ class RemoteVectorEnv(_Checked):
             except LOSSES as error:
                 _log.debug("%s does not answer: %s", group.address.url, error)
         return ask(self._groups[-1])
-
-    def _of_each(self, question: str) -> tuple[Any, ...]:
-        """What each environment answers."""
-        return tuple(chain.from_iterable(group.ask(question) for group in self._groups))
 
 
 def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:

@@ -14,12 +14,25 @@ from urllib.parse import urlsplit
 import websocket
 
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.errors import OUT_OF_ORDER, hung_up, raise_refused, refusal_in
+from envweave_gym.remote.errors import OUT_OF_ORDER, hung_up, raise_refused, refusal_in, untrusted
 from envweave_gym.remote.transport import left, too_late
-from envweave_gym.wire.framing import CLOSE, FINAL, KIND, PING, PONG, WHOLE_BINARY, head_of, masked, place_of
+from envweave_gym.wire.framing import (
+    CLOSE,
+    FINAL,
+    KIND,
+    LARGEST_REPLY,
+    MASKED,
+    PING,
+    PONG,
+    RESERVED,
+    WHOLE_BINARY,
+    head_of,
+    masked,
+    place_of,
+)
 
 _OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
-_CHUNK = 1 << 16
+_CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SAYS_WHY = (401, 403, 404, 503)
 _SWITCHED = 101
@@ -78,11 +91,16 @@ class BufferedSocket:
             sent += self.send(memoryview(data)[sent:])
 
     def frame(self) -> tuple[int, bytes]:
-        """The first byte of the next frame, which tells its kind, and its payload."""
+        """The first byte of the next frame, which tells its kind, and its payload.
+
+        A head that no server sends was mangled on its way: the frame is lost, and with it the connection.
+        """
         while (place := place_of(self._ahead, self._next)) is None:
             self._read_on(len(self._ahead) - self._next + 1)
         start, end = place
-        first = self._ahead[self._next]
+        first, second = self._ahead[self._next], self._ahead[self._next + 1]
+        if first & RESERVED or second & MASKED or end - start > LARGEST_REPLY:
+            raise ConnectionError("what came is no frame of a server")
         if end > len(self._ahead):
             start, end = start - self._next, end - self._next
             self._read_on(end)
@@ -91,7 +109,7 @@ class BufferedSocket:
 
     def _read(self, size: int) -> bytes:
         self._plain.settimeout(left(self.deadline, self._url))
-        return self._plain.recv(max(size, _CHUNK))
+        return self._plain.recv(min(max(size, _CHUNK), _LARGEST_CHUNK))
 
     def _read_on(self, size: int) -> None:
         """Read more behind what is there, until there are ``size`` bytes of it."""
@@ -114,6 +132,8 @@ class WebSocketTransport:
             self._socket = _connected(address, f"/v1/sessions/{session_id}/stream", deadline)
         except websocket.WebSocketBadStatusException as error:
             _turned_away(error, self._url)
+        except ssl.SSLCertVerificationError as error:
+            raise untrusted(self._url, error) from None
         except (websocket.WebSocketException, OSError) as error:
             raise _lost(self._url, error) from None
 
@@ -177,46 +197,70 @@ def _connected(address: Address, path: str, deadline: float) -> BufferedSocket:
     if not _is_proxied(url):
         ours = BufferedSocket(_dialled(url, deadline), address.url, deadline)
     library: Any = websocket.WebSocket(sockopt=list(_OPTIONS), enable_multithread=False)
-    library.connect(
-        url,
-        socket=ours,
-        timeout=left(deadline, address.url),
-        header=headers,
-        suppress_origin=True,
-        redirect_limit=0,
-    )
-    ours = ours or BufferedSocket(library.sock, address.url, deadline)
-    if library.getstatus() != _SWITCHED:
-        ours.close()
-        raise WebSocketBlocked
+    try:
+        library.connect(
+            url,
+            socket=ours,
+            timeout=left(deadline, address.url),
+            header=headers,
+            suppress_origin=True,
+            redirect_limit=0,
+        )
+        ours = ours or BufferedSocket(library.sock, address.url, deadline)
+        if library.getstatus() != _SWITCHED:
+            raise WebSocketBlocked
+    except BaseException:
+        if ours is not None:
+            ours.close()
+        raise
     return ours
 
 
 def _dialled(url: str, deadline: float) -> socket.socket:
-    """A socket that is connected to the first address of ``url`` that answers."""
+    """A socket that is connected to the first address of ``url`` that answers.
+
+    Each may take its share of the time that is left, so that one of which nothing is heard leaves some.
+    """
     parts = urlsplit(url)
     host, secure = parts.hostname or "", parts.scheme == "wss"
+    port = parts.port or (443 if secure else 80)
     failed = OSError(f"{host} has no address")
-    for family, kind, proto, _, where in socket.getaddrinfo(
-        host, parts.port or (443 if secure else 80), type=socket.SOCK_STREAM
-    ):
-        plain = socket.socket(family, kind, proto)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for place, (family, _, _, _, where) in enumerate(found):
+        until = time.monotonic() + left(deadline, url) / (len(found) - place)
         try:
-            for option in _OPTIONS:
-                plain.setsockopt(*option)
-            plain.settimeout(left(deadline, url))
-            plain.connect(where)
-            return _tls().wrap_socket(plain, server_hostname=host) if secure else plain
+            return _reached(family, where, host if secure else None, url, until)
+        except ssl.SSLCertVerificationError:
+            raise
         except OSError as error:
-            plain.close()
             failed = error
     raise failed
+
+
+def _reached(family: int, where: Any, secure: str | None, url: str, deadline: float) -> socket.socket:
+    """A socket that is connected to this address, and speaks TLS with the host that is called ``secure``."""
+    plain = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        for option in _OPTIONS:
+            plain.setsockopt(*option)
+        plain.settimeout(left(deadline, url))
+        plain.connect(where)
+        if secure is None:
+            return plain
+        plain.settimeout(left(deadline, url))
+        return _tls().wrap_socket(plain, server_hostname=secure)
+    except BaseException:
+        plain.close()
+        raise
 
 
 @cache
 def _tls() -> ssl.SSLContext:
     """Trusts whom this machine trusts, or else the same certificates as ``requests`` is told to."""
-    return ssl.create_default_context(cafile=os.environ.get("REQUESTS_CA_BUNDLE"))
+    told = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+    if told and os.path.isdir(told):
+        return ssl.create_default_context(capath=told)
+    return ssl.create_default_context(cafile=told)
 
 
 def _is_proxied(url: str) -> bool:

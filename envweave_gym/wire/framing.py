@@ -11,8 +11,11 @@ import struct
 CONTENT_TYPE = "application/msgpack"
 """What the body of an HTTP request or response is that is a frame."""
 
-FINAL, KIND = 0x80, 0x0F
-"""The bits of the first byte of a frame that tell whether it is the last of a message, and its kind."""
+FINAL, RESERVED, KIND = 0x80, 0x70, 0x0F
+"""The bits of the first byte of a frame: whether it ends a message, what must be 0, and its kind."""
+
+MASKED = 0x80
+"""The bit of the second byte of a frame that tells whether it has a mask, as those of clients have."""
 
 CLOSE, PING, PONG = 0x8, 0x9, 0xA
 """The kinds of frames that carry no message."""
@@ -20,10 +23,13 @@ CLOSE, PING, PONG = 0x8, 0x9, 0xA
 WHOLE_BINARY = 0x82
 """The first byte of a frame that is a binary message of its own."""
 
+LARGEST_REPLY = 1 << 30
+"""So many bytes a reply may have; what claims to be larger has been mangled on its way."""
+
 
 def head_of(size: int, *, masked: bool, first: int = WHOLE_BINARY) -> bytes:
     """The head of a whole frame with so many bytes of payload, without its mask."""
-    bit = 0x80 if masked else 0
+    bit = MASKED if masked else 0
     if size < 126:
         return bytes((first, bit | size))
     if size < 1 << 16:
@@ -41,7 +47,7 @@ def place_of(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, in
         return None
     short, start = data[at + 1] & 0x7F, at + 2
     wide = {126: 2, 127: 8}.get(short, 0)
-    start += wide + (4 if data[at + 1] & 0x80 else 0)
+    start += wide + (4 if data[at + 1] & MASKED else 0)
     if len(data) < start:
         return None
     size = int.from_bytes(data[at + 2 : at + 2 + wide], "big") if wide else short

@@ -60,7 +60,10 @@ def _box(space: Box[Any]) -> Data:
 
 
 def _read_box(data: Data) -> Box[Any]:
-    return Box(data["low"], data["high"], tuple(data["shape"]), dtype_of(data["dtype"]))
+    low, high = data["low"], data["high"]
+    if dtype_of(data["dtype"]) == np.bool_:  # Box has such bounds and takes none
+        low, high = low.astype(np.int8), high.astype(np.int8)
+    return Box(low, high, tuple(data["shape"]), dtype_of(data["dtype"]))
 
 
 def _read_discrete(data: Data) -> Discrete:

@@ -1,0 +1,68 @@
+"""What was mangled on its way counts as lost, and is asked for again; nobody fills the memory of a client."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from typing import Any
+
+import pytest
+from remote_peers import Script, Talk, answers, peer, plays, plays_over_http
+from remote_worlds import block_websockets
+
+from envweave_gym.remote import http
+from envweave_gym.remote.websockets import BufferedSocket
+from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY, head_of
+
+HEADS = {
+    "longer than a number": struct.pack("!BBQ", 0x82, 127, (1 << 64) - 1),
+    "longer than any memory": struct.pack("!BBQ", 0x82, 127, 1 << 45),
+    "longer than any reply": struct.pack("!BBQ", 0x82, 127, LARGEST_REPLY + 1),
+    "masked": head_of(3, masked=True) + b"keyabc",
+    "with a reserved bit": head_of(3, masked=False, first=0x82 | 0x40) + b"abc",
+}
+
+
+def sends(head: bytes) -> Script:
+    """Replies with these bytes, and waits until the client has left."""
+
+    def script(talk: Talk) -> None:
+        talk.shake_hands()
+        talk.frame()
+        talk.send(head)
+        talk.frame()
+
+    return script
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_a_frame_whose_head_was_mangled_is_asked_for_again(head: bytes) -> None:
+    with peer(sends(head), plays) as mangled:
+        session = mangled.session(30.0)
+        assert session.reset(0, None).observation == 0
+        session.abandon()
+
+
+def test_a_long_frame_is_read_in_pieces() -> None:
+    sizes: list[int] = []
+
+    class Plain(socket.socket):
+        def recv(self, bufsize: int, flags: int = 0) -> bytes:
+            sizes.append(bufsize)
+            return head_of(LARGEST_REPLY, masked=False) if len(sizes) == 1 else b""
+
+    with Plain() as plain, pytest.raises(ConnectionError, match="hung up"):
+        BufferedSocket(plain, "x", time.monotonic() + 60).frame()
+    assert len(sizes) == 2
+    assert max(sizes) <= 1 << 20
+
+
+def test_a_body_larger_than_any_reply_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    block_websockets(monkeypatch)
+    monkeypatch.setattr(http, "LARGEST_REPLY", 1000)
+    large: Any = answers(200, bytes(1001), CONTENT_TYPE)
+    with peer(large, plays_over_http) as mangled:
+        session = mangled.session(30.0)
+        assert session.reset(0, None).observation == 0
+        session.abandon()
