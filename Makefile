@@ -9,7 +9,10 @@ PINS := pyproject.toml setup.cfg constraints.txt
 TRAINERS := sb3 tianshou torchrl agilerl
 JOBS ?= 2
 
-.PHONY: demo test lint type bench docs trainers floor peer clean
+IMAGES := base core lineworld codefix echo
+BUILD ?= docker build --quiet
+
+.PHONY: demo test lint type bench docs trainers floor peer images clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m envweave_gym.training.lineworld
@@ -38,6 +41,10 @@ trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 	for name in $(TRAINERS); do \
 		.venv-trainers/$$name/bin/python -m pytest -m trainers tests/trainers/test_$$name*.py || exit 1; \
 	done
+
+# The images of docker/Dockerfile; BUILD="docker build --network host" where only the machine itself reaches the network.
+images:
+	for name in $(IMAGES); do $(BUILD) --file docker/Dockerfile --target $$name --tag envweave-$$name . || exit 1; done
 
 # What the remote benchmark is measured against.
 peer: .venv-peer/.ready

@@ -1,11 +1,11 @@
-"""Run benchmarks by name, or all: ``python -m benchmarks steps vectors imports training remote``."""
+"""Run benchmarks by name, or all: ``python -m benchmarks steps vectors imports training remote docker``."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-NAMES = ("steps", "vectors", "imports", "training", "remote")
+NAMES = ("steps", "vectors", "imports", "training", "remote", "docker")
 
 
 def main(names: list[str]) -> int:

@@ -75,6 +75,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether a seed does not decide the episode."""
     wire_kwargs: tuple[str, ...] = ()
     """The kwargs and reset options a remote client may send."""
+    image: str | None = None
+    """The container image whose server has it."""
     proxy: bool = False
     """Whether it is made elsewhere, of kwargs that say where, and can do nothing without them."""
 
@@ -102,12 +104,14 @@ CARDS = [
         gym="envweave_gym.envs.counter:CounterEnv",
         max_steps=100,
         wire_kwargs=("target",),
+        image="envweave-core",
     ),
     EnvCard(
         id="envweave/Echo-v0",
         doc="Text in, the same text out; a tenth of a point for each character.",
         gym="envweave_gym.envs.echo:EchoEnv",
         max_steps=100,
+        image="envweave-echo",
     ),
     EnvCard(
         id="envweave/LineWorld-v0",
@@ -116,6 +120,7 @@ CARDS = [
         vector="envweave_gym.envs.lineworld:LineWorldVectorEnv",
         max_steps=40,
         wire_kwargs=("length", "slip"),
+        image="envweave-lineworld",
     ),
     EnvCard(
         id="envweave/CodeFix-v0",
@@ -123,6 +128,7 @@ CARDS = [
         gym="envweave_gym.envs.codefix:CodeFixEnv",
         vector="envweave_gym.envs.codefix:CodeFixVectorEnv",
         wire_kwargs=("observation",),
+        image="envweave-codefix",
     ),
     EnvCard(
         id="envweave/Remote-v0",
@@ -135,18 +141,21 @@ CARDS = [
         doc="Three-card poker for two, turn by turn; its exact value is known.",
         aec="envweave_gym.multiagent.kuhn_poker:raw_env",
         wire_kwargs=("max_cycles",),
+        image="envweave-core",
     ),
     EnvCard(
         id="envweave/CodeReview-v0",
         doc="An author picks the fix of a program, a reviewer accepts it or sends it back; shared reward.",
         aec="envweave_gym.multiagent.code_review:raw_env",
         wire_kwargs=("comments", "max_rounds", "max_cycles"),
+        image="envweave-core",
     ),
     EnvCard(
         id="envweave/LineRace-v0",
         doc="All runners move at once along a line; the first at the goal wins.",
         parallel="envweave_gym.multiagent.line_race:raw_env",
         wire_kwargs=("runners", "length", "slip", "max_cycles"),
+        image="envweave-core",
     ),
 ]
 

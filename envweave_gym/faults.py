@@ -108,6 +108,9 @@ FAULTS_IN_A_ROW = 10
 RESET_DEADLINE = 10.0
 """So many seconds a reset that fails is tried again, unless ``reset_deadline`` says otherwise."""
 
+LONGEST_NAME = 200
+"""What is longer is no name of an ID, an argument or the like, and is compared with none."""
+
 LONGEST_MESSAGE = 2000
 """What an exception says beyond so many characters is left out of the fault."""
 
@@ -166,6 +169,11 @@ def need(module: str, extra: str | None, purpose: str, *, package: str = PACKAGE
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'x' or 'y'?)"`` for a name that was mistyped, empty where nothing is near."""
+    """``" (did you mean 'x' or 'y'?)"`` for a name that was mistyped, empty where nothing is near.
+
+    What is longer than any name is not compared, which would take long.
+    """
+    if len(name) > LONGEST_NAME:
+        return ""
     matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""

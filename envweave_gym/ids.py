@@ -34,7 +34,6 @@ from envweave_gym.vector_of_singles import vector_of_singles
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>.*)", re.DOTALL)
 _LATER = {
-    "docker": "the container layer",
     "openenv": "the OpenEnv resolver",
     "openenv+https": "the OpenEnv resolver",
     "prime": "the Prime Hub resolver",
@@ -95,18 +94,24 @@ def make(
     limit = one_limit(name, kwargs.pop("max_steps", None), kwargs.pop("max_episode_steps", None))
     given = {"max_steps": limit, **({"autoreset": True} if autoreset else {})}
     kwargs |= {key: value for key, value in given.items() if value is not None}
-    return _builder(name, api, backend)(num_envs, kwargs)
+    return _builder(name, api, backend, kwargs)(num_envs, kwargs)
 
 
 _Builder = Callable[[int | None, dict[str, Any]], Any]
 """Makes the environment, or a vector of so many, with these arguments."""
 
 
-def _builder(name: str, api: Api | None, backend: Any) -> _Builder:
+def _builder(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]) -> _Builder:
     match = _SCHEME.fullmatch(name)
     if match is None:
-        return _registered(name, api, backend)
-    scheme, urls = match["scheme"].lower(), urls_of(name, backend)
+        return _registered(name, api, backend, kwargs)
+    scheme = match["scheme"].lower()
+    if scheme == "docker":
+        image, _, env_id = match["rest"].partition("#")
+        if backend not in (None, "docker"):
+            raise InvalidArgument(f"make({shown(name)}): the name says where it runs; leave backend= out")
+        return partial(elsewhere, env_id, urls_of(name, "docker", kwargs, image), api)
+    urls = urls_of(name, backend, kwargs)
     if scheme in ("http", "https"):
         url, _, env_id = name.partition("#")
         return partial(elsewhere, env_id, urls or [url], api)
@@ -122,7 +127,7 @@ def _builder(name: str, api: Api | None, backend: Any) -> _Builder:
     if scheme in _LATER:
         needs = _LATER[scheme]
         raise NotAvailable(f"make({shown(name)}) needs {needs}, which this version does not have yet")
-    known = ", ".join(f"{one}://" for one in ("local", "http", "https", *_LATER))
+    known = ", ".join(f"{one}://" for one in ("local", "http", "https", "docker", *_LATER))
     raise UnknownEnvironment(f"make({shown(name)}): there is no scheme {scheme}://; there are {known}")
 
 
@@ -154,12 +159,14 @@ def resolve(name: str) -> str | None:
         return None
 
 
-def _registered(name: str, api: Api | None, backend: Any) -> _Builder:
+def _registered(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]) -> _Builder:
     """The builder of a registered ID, for the API asked for or the one it has."""
     known_as = _imported(name)
-    env_id, urls = _found(known_as), urls_of(name, backend)
+    env_id = _found(known_as)
     kinds = [kind for kind, registry in REGISTRIES.items() if env_id in registry]
-    if urls and (env_id not in cards() or "gym" not in kinds):
+    card = cards().get(env_id or "")
+    launched = card is not None and "gym" in kinds  # the launch of our IDs picks their servers itself
+    if not launched and (urls := urls_of(name, backend, kwargs, card and card.image)):
         module = name.removesuffix(known_as)
         return partial(elsewhere, module + (env_id or known_as), urls, api)
     if env_id is None:

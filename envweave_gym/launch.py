@@ -180,8 +180,8 @@ def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> 
 def _elsewhere(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
     """What to ask for at which servers; none where the environment is to be made here."""
     if not card.proxy:
-        return card.id, urls_of(card.id, backend)
-    urls = urls_of(card.id, kwargs.pop("url", None))
+        return card.id, urls_of(card.id, backend, kwargs, card.image)
+    urls = urls_of(card.id, kwargs.pop("url", None), kwargs)
     if not urls:
         raise InvalidArgument(f"{card.id} stands for an environment on a server; give url='http://host:port'")
     return kwargs.pop("env_id", ""), urls

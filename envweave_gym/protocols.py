@@ -69,8 +69,7 @@ def name_of(env: Any) -> str:
     if env_id is not None:
         return env_id
     for layer in layers(env):
-        named = vars(layer).get("_narrator", layer)  # where a game of a server has its name
-        name = vars(named).get("name")
+        name = vars(layer).get("name")
         if isinstance(name, str):
             return name if "://" in name else name.rpartition(":")[2]  # of module:ID only the ID is its name
     core = env.unwrapped

@@ -24,7 +24,7 @@ from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import NUMBERLESS, Refused, encode
 from envweave_gym_server.auth import Forbidden, Unauthorized
 from envweave_gym_server.logs import trace_of
-from envweave_gym_server.sessions import NoSession
+from envweave_gym_server.session import ClientLeft, NoSession
 
 
 class BadRequest(EnvweaveError):
@@ -38,6 +38,7 @@ _STATUS: dict[type[BaseException], int] = {
     Unauthorized: 401,
     Forbidden: 403,
     NoSession: 404,
+    ClientLeft: 408,
     UnknownEnvironment: 404,
     ResetNeeded: 409,
     EnvironmentCrashed: 422,

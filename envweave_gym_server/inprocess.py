@@ -40,7 +40,7 @@ class InProcess:
         finally:
             try:
                 served.close()
-            except Exception as error:  # noqa: BLE001 - an environment may raise anything, also here
+            except BaseException as error:  # noqa: BLE001 - an environment may raise anything, also here
                 _crash("closed", offer.name, error)
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ def _told(what: str, name: str) -> Generator[None]:
         yield
     except (*REFUSALS, EnvweaveError):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if is_exhaustion(error):
             raise
         raise _crash(what, name, error) from error

@@ -59,12 +59,17 @@ def plain(value: Any, arrays: Arrays = "lists") -> Any:
     if isinstance(value, GraphInstance):
         return {name: plain(part, arrays) for name, part in value._asdict().items()}
     if isinstance(value, Mapping):
-        return {str(jsonable(key)): plain(item, arrays) for key, item in value.items()}
+        return {_key(key): plain(item, arrays) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item, arrays) for item in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return {"base64": base64.b64encode(value).decode()}
     return jsonable(value)
+
+
+def _key(key: Any) -> str:
+    """A key of a mapping as JSON has it."""
+    return str(jsonable(key))
 
 
 def _plain_array(array: NDArray[Any], arrays: Arrays) -> Any:
@@ -102,13 +107,15 @@ def _read(space: Space[Any], value: Any) -> Any:
         case Box() | MultiDiscrete() | MultiBinary():
             return as_array(space, _array(value))
         case Dict():
-            members = _members(value, list(space.spaces))
-            return {key: _read(inner, members[key]) for key, inner in space.spaces.items()}
+            members = _members(value, [_key(key) for key in space.spaces])
+            return {key: _read(inner, members[_key(key)]) for key, inner in space.spaces.items()}
         case Tuple():
             items = zip(space.spaces, _items(value), strict=True)
             return tuple(_read(inner, item) for inner, item in items)
         case Sequence():
-            return _sequence(space, [_read(space.feature_space, item) for item in _items(value)])
+            if space.stack:
+                return _stacked(space.feature_space, value)
+            return tuple(_read(space.feature_space, item) for item in _items(value))
         case OneOf():
             chosen, item = _items(value)
             return np.int64(_integer(chosen)), _read(space.spaces[chosen], item)
@@ -145,8 +152,8 @@ def _array(value: Any) -> Any:
 
 
 def _members(value: Any, names: list[str]) -> dict[str, Any]:
-    if not isinstance(value, dict) or sorted(value, key=str) != sorted(names, key=str):
-        raise ValueError(f"it wants an object with {', '.join(map(str, names)) or 'nothing'}")
+    if not isinstance(value, dict) or sorted(value) != sorted(names):
+        raise ValueError(f"it wants an object with {', '.join(names) or 'nothing'}")
     return value
 
 
@@ -158,17 +165,22 @@ def _items(value: Any) -> list[Any]:
     return items
 
 
-def _sequence(space: Sequence, items: list[Any]) -> Any:
-    if not space.stack:
-        return tuple(items)
-    return concatenate(space.feature_space, items, create_empty_array(space.feature_space, len(items)))
+def _stacked(space: Space[Any], value: Any) -> Any:
+    """The members of ``space`` in a sequence that stacks them: of a ``Dict`` or a ``Tuple`` part by part."""
+    if isinstance(space, Dict):
+        members = _members(value, [_key(key) for key in space.spaces])
+        return {key: _stacked(inner, members[_key(key)]) for key, inner in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_stacked(inner, part) for inner, part in zip(space.spaces, _items(value), strict=True))
+    items = [_read(space, item) for item in _items(value)]
+    return concatenate(space, items, create_empty_array(space, len(items)))
 
 
 def _graph(space: Graph, members: dict[str, Any]) -> GraphInstance:
-    links = members["edge_links"]
+    edges, links = members["edges"], members["edge_links"]
     return GraphInstance(
         _rows(space.node_space, members["nodes"]),
-        None if space.edge_space is None else _rows(space.edge_space, members["edges"]),
+        None if space.edge_space is None or edges is None else _rows(space.edge_space, edges),
         None if links is None else np.asarray(_items(links), dtype=np.int32).reshape(-1, 2),
     )
 

@@ -14,7 +14,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 import envweave_gym
 from envweave_gym.catalog import REGISTRIES, cards
-from envweave_gym.faults import InvalidArgument, UnknownEnvironment, nearest, shown
+from envweave_gym.faults import LONGEST_NAME, InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.ids import resolve
 from envweave_gym.launch import single
 from envweave_gym.typed import TypedEnv
@@ -89,7 +89,8 @@ class Offer:
         """
         env = self.make(create)
         trusted = self.factory is not None or self.target in cards()
-        return Served(env, ResetOptions.of(self.name, env, self.kwargs, trusted=trusted))
+        options = ResetOptions.of(self.name, env, self.kwargs, trusted=trusted)
+        return Served(env, options, truncates=create.kwargs.get("on_fault") == "truncate")
 
     def taken(self, api: str) -> tuple[str, ...]:
         """The arguments that a client may give for this API."""
@@ -105,7 +106,7 @@ class Offers(dict[str, Offer]):
         offer = self.get(name) if isinstance(name, str) else None
         if offer is None and name == "" and len(self) == 1:
             offer = next(iter(self.values()))
-        if offer is None and isinstance(name, str):
+        if offer is None and isinstance(name, str) and len(name) <= LONGEST_NAME:
             offer = self.get(name.rpartition(":")[2] if ":" in name else resolve(name) or "")
         if offer is None:
             hint = nearest(name, self) if isinstance(name, str) else ""

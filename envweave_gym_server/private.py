@@ -42,7 +42,7 @@ class Trusted(Offer):
 
     def serve(self, create: Create) -> Served:
         """What the owner asks for, with any options of its resets."""
-        return Served(self.make(create))
+        return Served(self.make(create), truncates=create.kwargs.get("on_fault") == "truncate")
 
 
 class PrivateProcess(Server):

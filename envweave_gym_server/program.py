@@ -15,9 +15,10 @@ from envweave_gym_server.app import create_app
 from envweave_gym_server.listening import hosts_of, listen, listen_at, url_of, warn
 from envweave_gym_server.logs import write_logs
 from envweave_gym_server.serve import Server
+from envweave_gym_server.settings import check_setting
 from envweave_gym_server.state import ServerState
 
-_POSITIVE = (
+_LIMITS = (
     *("max_sessions", "max_rows", "largest_frame", "idle_timeout", "client_timeout", "drain"),
     *("worker_memory", "call_timeout"),
 )
@@ -67,9 +68,8 @@ def main(words: Sequence[str]) -> int:
     add_options(parser)
     options = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
     del options["debug"]
-    for name in _POSITIVE:
-        if not options.get(name, 1) > 0:
-            raise InvalidArgument(f"--{name.replace('_', '-')} {options[name]} is not more than 0")
+    for name in options.keys() & set(_LIMITS):
+        check_setting(name, options[name], f"--{name.replace('_', '-')} {options[name]}")
     wire_kwargs = _names_by_id(options.pop("allow_kwargs", ()))
     run_server(*options.pop("ids"), wire_kwargs=wire_kwargs, **options)
     return 0

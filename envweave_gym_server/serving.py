@@ -35,6 +35,7 @@ from envweave_gym.wire.messages import (
 )
 from envweave_gym.wire.spaces import space_to_data
 from envweave_gym.wire.values import pack
+from envweave_gym_server.losses import lost_step
 from envweave_gym_server.reset_options import ResetOptions
 from envweave_gym_server.rows import as_rows, reset_rows
 
@@ -49,10 +50,16 @@ DESCRIBE = "describe"
 class Served:
     """One environment, vector or game in this process, which does one call after the other."""
 
-    def __init__(self, env: Any, options: ResetOptions | None = None) -> None:
-        """``options`` are those of its resets that clients may give; ``None`` lets them give any."""
+    may_be_killed = False
+
+    def __init__(self, env: Any, options: ResetOptions | None = None, *, truncates: bool = False) -> None:
+        """``options`` are those of its resets that clients may give; ``None`` lets them give any.
+
+        ``truncates`` tells that it was made with ``on_fault="truncate"``.
+        """
         self.env = env = as_rows(env)
-        self._options = options
+        self._options, self._truncates = options, truncates
+        self._last: bytes | None = None
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         self._thread = ThreadPoolExecutor(1) if metadata.get("thread_affine") else None
         self._turn_by_turn = isinstance(env, AECEnv)
@@ -61,7 +68,10 @@ class Served:
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
         """Reset or step; the frame of the reply, and whether the call was done."""
         reply, done = self._guarded(self._reset if type(message) is Reset else self._step, message)
-        return encode(reply), done
+        told = encode(reply)
+        if done:
+            self._last = told
+        return told, done
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
         """The frame that answers a question."""
@@ -70,6 +80,9 @@ class Served:
     def describe(self) -> dict[str, Any]:
         """What a client has to know of it before it makes one."""
         return self._run(describe, self.env, self._options)
+
+    def kill(self) -> None:
+        """Nothing: a thread cannot be ended from outside."""
 
     def close(self) -> None:
         """Close the environment."""
@@ -85,11 +98,19 @@ class Served:
             return self._run(work, message), True
         except HARMLESS as error:
             return Refused(number, type(error).__name__, str(error), number - 1), False
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may raise anything
+        except BaseException as error:  # noqa: BLE001 - and here no Ctrl-C comes, which the main thread gets
             if isinstance(message, Ask):
                 return _unanswered(message, error), False
-            kind = "FaultStorm" if isinstance(error, FaultStorm) else "EnvironmentCrashed"
-            return Refused(number, kind, fault_of(error).message, number), True
+            return self._crashed(message, error), True
+
+    def _crashed(self, message: Reset | Step, error: BaseException) -> Reply:
+        """The reply to a call that raised; its stack has ended the episode."""
+        if self._truncates and isinstance(message, Step) and not isinstance(error, (Exception, SystemExit)):
+            lost = lost_step(message, self._last, error)
+            if lost is not None:
+                return lost
+        kind = "FaultStorm" if isinstance(error, FaultStorm) else "EnvironmentCrashed"
+        return Refused(message.call, kind, fault_of(error).message, message.call)
 
     def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         if self._thread is None:

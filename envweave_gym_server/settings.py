@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal, cast, get_args
 
+from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym_server.access import checked_token
 
 Isolation = Literal["thread", "process"]
+_Rule = Callable[[Any], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +57,63 @@ class Settings:
     def __post_init__(self) -> None:
         if self.token is not None:
             checked_token(self.token, "token=")
+        for name in _RULES:
+            value = getattr(self, name)
+            check_setting(name, value, f"{name}={shown(value)}")
+
+
+def check_setting(name: str, value: Any, told: str) -> None:
+    """Refuse a value that a setting cannot have; ``told`` is how the caller has written the two."""
+    problem = _RULES[name](value)
+    if problem:
+        raise InvalidArgument(f"{told} {problem}")
+
+
+def _count(value: Any, least: int = 1) -> str | None:
+    if type(value) is not int:
+        return f"is no integer; give one from {least} on"
+    if value >= least:
+        return None
+    return "is not more than 0" if least else "is less than 0"
+
+
+def _seconds(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "is no number of seconds"
+    if not value > 0:
+        return "is not more than 0"
+    return None if value <= threading.TIMEOUT_MAX else "is longer than this system can wait"
+
+
+def _one_of(value: Any) -> str | None:
+    known = get_args(Isolation)
+    return None if value in known else f"is unknown; there are {' and '.join(map(repr, known))}"
+
+
+def _names(value: Any) -> str | None:
+    if isinstance(value, tuple | list) and all(isinstance(name, str) for name in cast("list[Any]", value)):
+        return None
+    return "are no names; give a tuple of them, as in ('localhost',)"
+
+
+def _or_none(rule: _Rule) -> _Rule:
+    return lambda value: None if value is None else rule(value)
+
+
+_RULES: dict[str, _Rule] = {
+    "hosts": _names,
+    "max_sessions": _count,
+    "max_rows": _count,
+    "max_descriptions": _count,
+    "idle_timeout": _seconds,
+    "client_timeout": _seconds,
+    "largest_frame": _count,
+    "deepest": partial(_count, least=0),
+    "isolation": _one_of,
+    "worker_memory": _or_none(_count),
+    "call_timeout": _or_none(_seconds),
+    "log_size": partial(_count, least=0),
+    "max_listeners": partial(_count, least=0),
+    "drain": _seconds,
+}
+"""What is wrong with the value of a setting, in words; ``None`` where nothing is."""

@@ -8,6 +8,8 @@ import struct
 _TIMEVAL = struct.Struct("@ll")
 _FOR_EVER = _TIMEVAL.pack(0, 0)
 _PROBES = 3
+_LONGEST = (1 << 15) - 1
+"""So many seconds Linux waits at most between two probes."""
 
 
 def bound_waits(client: socket.socket, seconds: float) -> None:
@@ -31,11 +33,21 @@ def bound_waits(client: socket.socket, seconds: float) -> None:
 
 def _probing(seconds: float) -> dict[str, int]:
     return {
-        "TCP_KEEPIDLE": max(1, int(seconds / 2)),
-        "TCP_KEEPINTVL": max(1, int(seconds / 2 / _PROBES)),
+        "TCP_KEEPIDLE": min(max(1, int(seconds / 2)), _LONGEST),
+        "TCP_KEEPINTVL": min(max(1, int(seconds / 2 / _PROBES)), _LONGEST),
         "TCP_KEEPCNT": _PROBES,
-        "TCP_USER_TIMEOUT": max(1, int(seconds * 1000)),
+        "TCP_USER_TIMEOUT": min(max(1, int(seconds * 1000)), _LONGEST * 1000),
     }
+
+
+def has_left(client: socket.socket) -> bool:
+    """Whether a client that waits for its answer has hung up; what it has sent stays where it is."""
+    try:
+        return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def may_be_silent(client: socket.socket) -> None:

@@ -17,7 +17,8 @@ from envweave_gym_server.logs import trace_of
 from envweave_gym_server.metrics import Metrics
 from envweave_gym_server.offers import Offer, Offers
 from envweave_gym_server.places import Places
-from envweave_gym_server.sessions import Host, Sessions
+from envweave_gym_server.session import Host
+from envweave_gym_server.sessions import Sessions
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.stream import Watch
 

@@ -78,6 +78,13 @@ class Connection:
         self.socket.sendall(_SWITCHING + generate_accept_token(key) + b"\r\n\r\n")
         may_be_silent(self.socket)
 
+    def left(self) -> bool:
+        """Whether the client has left; any thread may ask, also while a step of its runs."""
+        if self._open:
+            with suppress(OSError, ValueError):  # its own thread has closed it meanwhile
+                self.answer_pings()
+        return not self._open
+
     def receive(self) -> bytes | None:
         """The next frame, or ``None`` when the client has left."""
         while self._open and not self._ready:
@@ -213,7 +220,7 @@ class Connection:
 
 
 class Watch:
-    """Answers the pings of clients whose step takes long, and knows all connections."""
+    """Reads what clients send whose step takes long: pings, and that they leave. Knows all connections."""
 
     def __init__(self) -> None:
         self._connections: set[Connection] = set()
@@ -246,8 +253,7 @@ class Watch:
             for connection in connections:
                 since = connection.stepping_since
                 if since is not None and now - since > SLOW:
-                    with suppress(OSError, ValueError):  # its own thread has closed it meanwhile
-                        connection.answer_pings()
+                    connection.left()
 
     def stop(self) -> None:
         """End every connection that waits for its client; one whose step runs ends after its reply."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import socket
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from gunicorn.workers import gthread
 from gunicorn.workers.gthread import ThreadWorker
 
 from envweave_gym_server.errors import is_exhaustion
+from envweave_gym_server.reading import PROMPT, Reading, Waits, is_readable
 from envweave_gym_server.sockets import bound_waits
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ _RESERVED_FILES = 32
 _KEPT_ALIVE = 1024
 """So many connections may be open that ask nothing just now."""
 _PATIENCE = 0.05
-_FIRST_BYTE = 5.0
+_LATER: Any = gthread._DEFER  # pyright: ignore[reportAttributeAccessIssue] - its stubs are older
+"""What tells the loop to wait for the first byte."""
 
 
 class Worker(ThreadWorker):
@@ -43,7 +45,7 @@ class Worker(ThreadWorker):
         """Start to work."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(self.cfg.threads + _KEPT_ALIVE, files - _RESERVED_FILES - files // 8)
-        self._client_timeout = cast("Server", self.app).settings.client_timeout
+        self._waits = Waits(cast("Server", self.app).settings.client_timeout)
         self._spare: int | None = None
         self._keep_spare()
         super().init_process()
@@ -58,6 +60,13 @@ class Worker(ThreadWorker):
             for connection in self.keepalived_conns:
                 connection.timeout = 0.0
         super().murder_keepalived()
+
+    def murder_pending(self) -> None:
+        """Close connections that have never asked anything; all of them once the server has stopped."""
+        if not self.alive:
+            for connection in self.pending_conns:
+                connection.timeout = 0.0
+        super().murder_pending()
 
     def accept(self, listener: Any) -> None:
         """Take a connection, or turn it away."""
@@ -74,22 +83,34 @@ class Worker(ThreadWorker):
             self._turn_away(listener)
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request, or hang up on a client that asks nothing.
+        """Answer a request, or let the loop wait with a client that asks nothing yet.
 
         gunicorn would take a file of its own to wait for the first byte, and might have none left; and it
         would say goodbye from its only loop, which nobody else could use for as long as the client stays.
         """
-        if not conn.initialized and not conn.data_ready:
-            bound_waits(conn.sock, self._client_timeout)
-            if not _has_data(conn.sock):
-                return False
+        if not conn.initialized:
+            bound_waits(conn.sock, self._waits.seconds)
+            if not is_readable(conn.sock, PROMPT):
+                return _LATER
             conn.data_ready = True
-        keep = super().handle(conn)
+            conn.init()
+            conn.parser.unreader = Reading(conn.sock, self._waits)
+        reading: Reading = conn.parser.unreader
+        reading.begin()
+        try:
+            keep = super().handle(conn)
+        finally:
+            reading.end_head()
         if not keep:
             with suppress(OSError):  # a WebSocket has closed it
-                conn.close(graceful=True)
+                conn.close(graceful=not reading.gave_up)
             conn.close = _is_closed
         return keep
+
+    def handle_request(self, req: Any, conn: Any) -> Any:
+        """Answer a request whose head has come."""
+        conn.parser.unreader.end_head()
+        return super().handle_request(req, conn)
 
     def _turn_away(self, listener: Any) -> None:
         """Say why, over the file that is kept for this."""
@@ -111,12 +132,6 @@ class Worker(ThreadWorker):
 
 def _is_closed(graceful: bool = False) -> None:
     """Closed again it would raise, and gunicorn count it as two connections that have ended."""
-
-
-def _has_data(client: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(client, select.POLLIN)
-    return bool(poll.poll(_FIRST_BYTE * 1000))
 
 
 def _say(client: socket.socket) -> None:

@@ -14,7 +14,8 @@ from servers import until
 from envweave_gym.wire.messages import Ask, Create, Reply, Reset, Step, encode, read_reply
 from envweave_gym_server.isolation.host import Workers
 from envweave_gym_server.offers import offer_of_factory, offers_of
-from envweave_gym_server.sessions import Session, Sessions
+from envweave_gym_server.session import Session
+from envweave_gym_server.sessions import Sessions
 from envweave_gym_server.settings import Settings
 
 __all__ = ["until"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from asyncio import CancelledError
 from typing import Any
 
 import gymnasium as gym
@@ -46,6 +47,11 @@ class Awkward(Nap):
         if when == "made":
             raise RuntimeError("made badly")
 
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.when == "reset":
+            raise RuntimeError("reset badly")
+        return super().reset(seed=seed)
+
     def step(self, action: Any) -> Any:
         if action and self.when == "step":
             raise RuntimeError("stepped badly")
@@ -56,6 +62,53 @@ class Awkward(Nap):
     def close(self) -> None:
         if self.when == "close":
             raise RuntimeError("closed badly")
+
+
+class Panic(BaseException):
+    """What an extension module raises that no ``except Exception`` is to catch."""
+
+
+class Raising(Nap):
+    """Raises what ends a thread, wherever it is told to, at the first action or question that is not 0."""
+
+    metadata = {"render_modes": ["ansi"], "reset_options": ("raise",)}
+
+    def __init__(self, what: str = "KeyboardInterrupt", where: str = "step", render_mode: str | None = None):
+        super().__init__()
+        kinds = {kind.__name__: kind for kind in (KeyboardInterrupt, GeneratorExit, CancelledError, Panic)}
+        self.what, self.where, self.render_mode = kinds[what], where, render_mode
+        self.action_space = Discrete(2)
+        self._raise_in("made")
+
+    def _raise_in(self, where: str) -> None:
+        if where == self.where:
+            raise self.what("badly")
+
+    @property
+    def observation_space(self) -> Any:
+        self._raise_in("described")
+        return Discrete(1000)
+
+    @observation_space.setter
+    def observation_space(self, space: Any) -> None:
+        pass
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if options:
+            self._raise_in("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        if action:
+            self._raise_in("step")
+        return super().step(0)
+
+    def render(self) -> Any:
+        self._raise_in("render")
+        return "drawn"
+
+    def close(self) -> None:
+        self._raise_in("close")
 
 
 class Shapes(Nap):
@@ -94,7 +147,7 @@ class Coin(gym.Env[int, int]):
         return action, 1.0, True, False, {}
 
 
-for _kind in (Nap, Awkward, Shapes):
+for _kind in (Nap, Awkward, Raising, Shapes):
     _id = f"served/{_kind.__name__}-v0"
     if _id not in gym.registry:
         gym.register(_id, _kind, disable_env_checker=True, order_enforce=False)

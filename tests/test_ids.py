@@ -288,8 +288,8 @@ def test_what_is_wrong_for_every_name(names: list[str]):
         assert "autoreset='SameStep' is not True or False" in refusal(name, autoreset="SameStep")
         for backend in ("moon", 7, ""):
             assert f"backend={backend!r} is unknown; there are 'inproc', " in refusal(name, backend=backend)
-        for backend in ("docker", "kubernetes", "ray"):
-            with pytest.raises(NotAvailable, match=f"backend={backend!r} needs the container layer"):
+        for backend in ("kubernetes", "ray"):
+            with pytest.raises(NotAvailable, match=f"backend={backend!r} needs its provider"):
                 ew.make(name, backend=backend)
 
 
@@ -375,7 +375,6 @@ def test_a_module_may_register_ids_when_it_is_imported(tmp_path: Any, monkeypatc
 @pytest.mark.parametrize(
     ("name", "needs"),
     [
-        ("docker://image:tag#envweave/Echo-v0", "the container layer"),
         ("openenv://localhost:8000", "the OpenEnv resolver"),
         ("openenv+https://host", "the OpenEnv resolver"),
         ("openenv://hf/owner/name", "the OpenEnv resolver"),

@@ -17,7 +17,7 @@ from remote_peers import Talk, lets_through, peer, plays, plays_over_http, repli
 from remote_worlds import transport
 
 from envweave_gym import NotAvailable
-from envweave_gym.remote import websockets
+from envweave_gym.remote import dialling, websockets
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.websockets import WebSocketTransport
@@ -42,9 +42,9 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLCont
     for name in CA_BUNDLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(CA_BUNDLES[0], files[0])
-    websockets._tls.cache_clear()
+    dialling._tls.cache_clear()
     yield context
-    websockets._tls.cache_clear()
+    dialling._tls.cache_clear()
 
 
 def test_tls(tls: ssl.SSLContext, transport: str) -> None:
@@ -121,7 +121,7 @@ def test_a_connection_that_comes_too_late_for_its_handshake_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(websockets, "_dialled", lambda url, deadline: ours)
+    monkeypatch.setattr(websockets, "dialled", lambda url, deadline: ours)
     with theirs, pytest.raises(TimeoutError):
         WebSocketTransport(Address("http://127.0.0.1:9"), "x", time.monotonic() - 1)
     assert ours.fileno() == -1

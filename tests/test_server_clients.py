@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import websocket
 from gunicorn.config import Config
+from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import TConn
 from servers import RunningServer, running_server, until
 
@@ -23,6 +24,7 @@ from envweave_gym.wire.framing import head_of
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server import stream
+from envweave_gym_server.reading import Reading, Waits
 from envweave_gym_server.stream import Connection, Watch
 from envweave_gym_server.worker import Worker
 
@@ -225,13 +227,14 @@ def test_a_connection_that_cannot_be_watched_is_not_counted(monkeypatch: pytest.
 
 def test_a_connection_that_ends_is_counted_once(monkeypatch: pytest.MonkeyPatch):
     worker = Worker.__new__(Worker)
-    worker.nr_conns, worker._client_timeout = 1, STUCK
+    worker.nr_conns = 1
     worker.log, worker.method_queue = SimpleNamespace(debug=lambda *_: None), queue.Queue()
     ours, theirs = socket.socketpair()
     theirs.close()
     conn = TConn(Config(), ours, "", "")
     conn.data_ready = conn.initialized = True
-    conn.parser = iter([])
+    conn.parser = RequestParser(Config(), ours, "")
+    conn.parser.unreader = Reading(ours, Waits(STUCK))
     done = SimpleNamespace(result=lambda: worker.handle(conn), cancelled=lambda: False)
     worker.finish_request(conn, done)
     assert (worker.nr_conns, ours.fileno()) == (0, -1)

@@ -58,7 +58,6 @@ DEATHS = {
     "kill": "was killed by SIGKILL",
     "exit": "ended with exit code 3",
     "quiet exit": "ended with exit code 0",
-    "interrupt": "ended with exit code 1",
     "unsocket": "ended with exit code 1",
 }
 

@@ -30,6 +30,8 @@ from isolated_sessions import (
     workers,
     workers_with,
 )
+from json_clients import JsonClient
+from served_envs import Awkward
 from servers import RunningServer, running_server
 
 import envweave_gym as ew
@@ -94,6 +96,17 @@ def test_the_zygote_ends_with_its_workers():
     until(lambda: is_gone(pid) and is_gone(zygote))
     assert player.step("nothing").truncated
     player.session.close()
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+def test_a_reset_that_raises_again_and_again_tells_so_before_its_call_timeout(rows: int | None):
+    offer = offer_of_factory(Awkward, name="Awkward", kwargs=("when",))
+    client = JsonClient(offer, isolation="process", worker_memory=MEMORY, call_timeout=2.0)
+    session = client.open("Awkward", num_envs=rows, kwargs={"when": "reset", "reset_deadline": 30.0})
+    told = client.post(f"{session}/reset")["info"]
+    faults = told["fault"] if rows else [told["fault"]]
+    assert [fault["message"] for fault in faults] == ["RuntimeError: reset badly"] * (rows or 1)
+    client.state.stop()
 
 
 def test_a_server_that_stops_leaves_no_process_behind():

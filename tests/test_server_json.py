@@ -14,8 +14,9 @@ from served_envs import Coin
 from toy_games import LEAVE, Auction
 
 import envweave_gym
+from envweave_gym.faults import InvalidArgument
 from envweave_gym.multiagent.code_review import AGENTS
-from envweave_gym.wire.messages import Close, Step, Stepped, encode, read_reply
+from envweave_gym.wire.messages import Close, Create, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server import offer_of_factory
 
@@ -299,3 +300,19 @@ def test_a_description_tells_spaces_agents_and_arguments(client: JsonClient, env
     assert "render_mode" in told["kwargs"]
     vector = client.get(f"/v1/envs/{env_id}?api=vector", 422 if "agents" in told else 200)
     assert "agents" in told or "num_envs" in vector["kwargs"]
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_what_stands_for_a_directory_is_no_id_of_a_session(client: JsonClient, name: str):
+    assert "session" in sentence(client.post("/v1/sessions", {"id": COUNTER, "session": name}, 422))
+    create = Create(COUNTER)
+    with pytest.raises(InvalidArgument, match="is no id of a session"):
+        client.state.sessions.create(name, create, encode(create))
+    assert client.post("/v1/sessions", {"id": COUNTER, "session": "..."}, 201)["session"] == "..."
+
+
+def test_arguments_that_contradict_each_other_are_refused(client: JsonClient):
+    body = {"id": WORLD, "num_envs": 2, "kwargs": {"num_envs": 3}}
+    says = f"{WORLD}: num_envs=2 and kwargs with num_envs=3 contradict each other; give one of them"
+    assert sentence(client.post("/v1/sessions", body, 422)) == says
+    assert client.post("/v1/sessions", body | {"kwargs": {"num_envs": 2}}, 201)["api"] == "vector"

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from envweave_gym.wire.messages import Create, Step, encode
 from envweave_gym_server.logs import JsonLines
 from envweave_gym_server.metrics import Metrics
-from envweave_gym_server.sessions import Session
+from envweave_gym_server.session import Session
 
 COUNTER = "envweave/Counter-v0"
 

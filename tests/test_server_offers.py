@@ -183,3 +183,14 @@ def test_what_cannot_be_allowed_is_said_at_the_start(allowed: dict[str, Any], sa
     with pytest.raises((InvalidArgument, UnknownEnvironment)) as caught:
         create_app(Coin, wire_kwargs=allowed)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["id", "kwargs"])
+def test_a_name_longer_than_any_other_is_refused_at_once(path: str):
+    name = "envweave/Counter-v0 " * 10**5
+    body = {"id": name} if path == "id" else {"id": "envweave/Counter-v0", "kwargs": {name: 1}}
+    client = JsonClient("envweave/Counter-v0")
+    began = time.monotonic()
+    told = client.post("/v1/sessions", body, 404 if path == "id" else 422)
+    assert time.monotonic() - began < 0.5
+    assert len(sentence(told)) < 400

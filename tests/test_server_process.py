@@ -135,6 +135,7 @@ def test_on_all_addresses_the_names_that_were_allowed_are_answered_and_no_others
         (["--max-sessions=0"], "--max-sessions 0 is not more than 0"),
         (["--idle-timeout=nan"], "--idle-timeout nan is not more than 0"),
         (["--client-timeout=0"], "--client-timeout 0.0 is not more than 0"),
+        (["--drain=inf"], "--drain inf is longer than this system can wait"),
         (["--allow-kwargs=x"], "--allow-kwargs 'x' is not of the form ID=name,name"),
         (["--allow-kwargs=Nope-v0=a"], "'Nope-v0' is not served here"),
         (["--allow-kwargs=envweave/Counter-v0=a,"], "are no names of arguments of envweave/Counter-v0"),

@@ -19,7 +19,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from envweave_gym.faults import PACKAGE, MissingExtra, NotAvailable
-from envweave_gym.remote.address import keep_up, remember_token
+from envweave_gym.remote.address import remember_token
+from envweave_gym.remote.upkeep import Upkeep, keep_up
 
 _BACKLOG = 2048
 _PATIENCE = 10.0
@@ -44,7 +45,7 @@ class PrivateServer:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         remember_token(self.url, self._token)
-        keep_up(self.url, self.ensure)
+        keep_up(self.url, Upkeep(self.ensure))
 
     def ensure(self) -> None:
         """Start the server unless it runs; a process that was forked from the owner leaves that to it."""

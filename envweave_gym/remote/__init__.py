@@ -32,10 +32,11 @@ def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     """The API of what a server has under this name."""
     from envweave_gym.remote.address import Address
     from envweave_gym.remote.descriptions import describe, remote_name, wanted
-    from envweave_gym.remote.served import CALL_DEADLINE
+    from envweave_gym.remote.served import CALL_DEADLINE, check_deadline
 
     name, own = remote_name(env_id, urls[0]), {**kwargs}
     token, deadline = own.pop("token", None), own.pop("call_deadline", CALL_DEADLINE)
+    check_deadline(name, "call_deadline", deadline)
     address = Address.of(name, urls[0], token)
     return describe(address, wanted(name, env_id, "", own), deadline)["api"]
 
@@ -46,5 +47,9 @@ def _one_of(urls: list[str]) -> str:
 
 
 def _known(env: Any) -> Any:
-    _ = env.description
+    try:
+        _ = env.description
+    except BaseException:
+        env.close()  # nobody else will, and its server may be there for it alone
+        raise
     return env

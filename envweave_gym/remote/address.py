@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.remote import upkeep
 
 TOKEN = "ENVWEAVE_TOKEN"
 """The environment variable whose value is the token where no other is named."""
 
 _tokens: dict[str, str] = {}
-_keepers: dict[str, Callable[[], None]] = {}
 
 
 @dataclass(frozen=True)
@@ -28,18 +27,25 @@ class Address:
     @classmethod
     def of(cls, name: str, url: Any, token: Any = None) -> Address:
         """A checked address; ``name`` is what errors call the environment."""
-        parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        parts = _parts(url)
+        if parts is None:
             raise InvalidArgument(f"{name}: backend={shown(url)} is not a URL like 'http://host:port'")
         if parts.username or parts.password:
             raise InvalidArgument(f"{name}: the URL holds a secret; give token='env:NAME' or 'file:PATH'")
+        if parts.query or parts.fragment:
+            raise InvalidArgument(
+                f"{name}: the URL of backend= ends with its host, port and path; leave out what comes after "
+                "'?' or '#', and give token='env:NAME' or 'file:PATH' for a token"
+            )
         if token is not None and not (isinstance(token, str) and token.startswith(("env:", "file:"))):
             raise InvalidArgument(f"{name}: token= is a reference, 'env:NAME' or 'file:PATH', not a token")
         return cls(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)
 
     def headers(self) -> dict[str, str]:
         """The headers that show the token, where there is one."""
-        token = self._secret()
+        token = self._secret() or ""
+        if not (token.isascii() and token.isprintable()):
+            raise self._no_token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _secret(self) -> str | None:
@@ -47,15 +53,19 @@ class Address:
             return _tokens.get(self.url) or os.environ.get(TOKEN)
         kind, _, where = self.token.partition(":")
         try:
-            return os.environ[where] if kind == "env" else Path(where).read_text().strip()
-        except (KeyError, OSError) as error:
+            return os.environ[where] if kind == "env" else Path(where).read_text("utf-8").strip()
+        except UnicodeDecodeError:
+            raise self._no_token() from None
+        except (KeyError, OSError, ValueError) as error:
             raise InvalidArgument(f"{self.url}: there is no token in {self.token}: {error!r}") from None
+
+    def _no_token(self) -> InvalidArgument:
+        where = self.token or f"env:{TOKEN}"
+        return InvalidArgument(f"{self.url}: {where} holds no token, which is one line of ASCII characters")
 
     def ensure(self) -> None:
         """Start the server where this process keeps it."""
-        keeper = _keepers.get(self.url)
-        if keeper is not None:
-            keeper()
+        upkeep.ensure(self.url)
 
     @property
     def websocket(self) -> str:
@@ -63,14 +73,18 @@ class Address:
         return "ws" + self.url.removeprefix("http")
 
 
+def _parts(url: Any) -> SplitResult | None:
+    """The parts of a URL; none of what is no URL of a server."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            return None
+        parts.hostname.encode("idna")
+    except ValueError:  # of brackets, of a port, or of a name that nothing can have
+        return None
+    return parts
+
+
 def remember_token(url: str, token: str) -> None:
     """Use a token for a server that this process has started itself."""
     _tokens[url] = token
-
-
-def keep_up(url: str, ensure: Callable[[], None] | None) -> None:
-    """Call ``ensure`` before every connection to this server: it starts the server unless it runs."""
-    if ensure is None:
-        _keepers.pop(url, None)
-    else:
-        _keepers[url] = ensure

@@ -21,8 +21,15 @@ class CuttableSession(requests.Session):
     else ends a request that has begun.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, proxy: str | None, certificates: str | None) -> None:
+        """``certificates`` are those to trust, where they are not those of ``requests``.
+
+        Nothing else counts that is around this process: no ``.netrc`` takes the place of the token.
+        """
         super().__init__()
+        self.trust_env = False
+        self.proxies = {} if proxy is None else {"http": proxy, "https": proxy}
+        self.verify = certificates or True
         self.is_cut = False
         self._handle: socket.socket | None = None
         self._pid = os.getpid()

@@ -9,10 +9,10 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from envweave_gym.arguments import check_options
-from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm, InvalidAction, ResetNeeded, shown
+from envweave_gym.faults import HARMLESS, RESET_DEADLINE, Fault, InvalidAction, ResetNeeded, shown
 from envweave_gym.losses import lost_info, lost_reset_info
 from envweave_gym.protocols import read_action
-from envweave_gym.remote.served import CALL_DEADLINE, FAULTS, LOSSES, ServedEnvironment, Spaces
+from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
 from envweave_gym.seeding import HashedRandomness, Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import EventKind, Stream, jsonable
@@ -127,7 +127,9 @@ class RemoteEnv(HashedRandomness[Any, Any]):
             if not self.action_space.contains(action):
                 raise self._refusal(action) from None
             raise
-        except (*FAULTS, FaultStorm):
+        except HARMLESS:
+            raise
+        except BaseException:
             self._live = False
             raise
         if isinstance(outcome, Fault):
@@ -155,6 +157,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
 
     def _step_nowhere(self, action: Any) -> _Step:
         """A step without an episode: the one after a lost reset truncates, any other is refused."""
+        self._served.check_whole()
         if self._broken is None:
             when = "before reset()" if self._episode < 0 else "after the episode ended"
             raise ResetNeeded(f"{self.name}: step() was called {when}; call reset()")

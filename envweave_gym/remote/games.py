@@ -54,6 +54,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         """Let the selected agent act; one that is done takes ``None`` and leaves."""
         narrator = self._narrator
         if not self.agents:
+            self._served.check_whole()
             raise narrator.refusal()
         agent = self.agent_selection
         done = agent not in self._live()
@@ -178,6 +179,7 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
         """Let those act who are asked; actions of others are ignored and recorded."""
         narrator = self._narrator
         if not self.agents:
+            self._served.check_whole()
             return narrator.no_step(actions)
         asked = [request.agent for request in self._requests if request.agent is not None]
         acted = narrator.admit_all(self, asked, actions)

@@ -7,6 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from envweave_gym.remote.address import Address
+from envweave_gym.remote.dialling import proxy_for, trusted
 from envweave_gym.remote.errors import distrust_in, raise_foreign, untrusted
 from envweave_gym.remote.transport import left, too_late
 from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
@@ -26,7 +27,8 @@ class HttpTransport:
 
         from envweave_gym.remote.connections import CuttableSession
 
-        self._address, self._requests, self._session = address, requests, CuttableSession()
+        self._address, self._requests = address, requests
+        self._session = CuttableSession(proxy_for(address.url), trusted())
         self._url, self._headers = address.url, {**address.headers(), "Content-Type": CONTENT_TYPE}
         self._path = address.url + path
         self._frames: SimpleQueue[tuple[bytes, float] | None] = SimpleQueue()

@@ -67,15 +67,15 @@ class RowReset:
         group = self.group
         if self.anew and time.monotonic() - started < group._reset_deadline:
             group._part(error)
-            return group.reset(self.seed, self.options)
+            return group.reset(self.seed, self.options, started=started)
         return group.lost(error)
 
 
 def reset_at_once(resets: Sequence[RowReset]) -> list[Any]:
     """Reset many groups: their replies, or the :class:`Fault` that was counted."""
     started, sessions = time.monotonic(), [one.group.fresh_session() for one in resets]
-    patience = max((one.group._reset_deadline for one in resets), default=0.0)
-    told = at_once(sessions, [one.build for one in resets], patience)
+    hope = max((one.group._reset_deadline for one in resets), default=0.0)
+    told = at_once(sessions, [one.build for one in resets], hope)
     raise_refusal(told)
     return [
         one.again(result, started) if isinstance(result, Exception) else result

@@ -7,6 +7,7 @@ from typing import Any
 
 from envweave_gym.arguments import check_faults
 from envweave_gym.faults import (
+    HARMLESS,
     AtCapacity,
     EnvironmentCrashed,
     Fault,
@@ -18,6 +19,7 @@ from envweave_gym.faults import (
     shown,
 )
 from envweave_gym.losses import FaultCount
+from envweave_gym.remote import upkeep
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
 from envweave_gym.remote.session import RemoteSession
@@ -25,6 +27,8 @@ from envweave_gym.wire.spaces import space_from_data
 
 CALL_DEADLINE = 60.0
 """So many seconds an answer is waited for, unless ``call_deadline`` says otherwise."""
+
+_SHORTEST, _LONGEST = 0.001, 604_800.0
 
 LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
 """What a call raises that did not reach its environment, or whose answer did not come back."""
@@ -57,17 +61,21 @@ class ServedEnvironment:
     ) -> None:
         self.name = remote_name(env_id, url)
         check_faults(self.name, on_fault, reset_deadline)
-        _check_deadline(self.name, call_deadline)
+        check_deadline(self.name, "reset_deadline", reset_deadline, least=0.0)
+        check_deadline(self.name, "call_deadline", call_deadline)
         self.address = Address.of(self.name, url, token)
         self.faults = FaultCount(self.name)
         self.truncates = on_fault == "truncate"
         self._reset_deadline, self._call_deadline = reset_deadline, call_deadline
         self._create = wanted(self.name, env_id, api, kwargs)
+        upkeep.join(self.address.url, self)
         self._described: dict[str, Any] | None = None
         self._session: RemoteSession | None = None
         self._crashed = self._closed = False
         self.gone = False
         """Whether the session that there was is lost or closed."""
+        self._cut_short = ""
+        """What stopped the last step halfway."""
         self._picture: Any = None
 
     @property
@@ -77,12 +85,18 @@ class ServedEnvironment:
             self._described = describe(self.address, self._create, self._call_deadline)
         return self._described
 
-    def reset(self, seed: int, options: dict[str, Any] | None) -> Any:
-        """Start an episode, in the session there is or else in another; tried until the deadline."""
-        deadline, pause = time.monotonic() + self._reset_deadline, 0.02
+    def reset(self, seed: Any, options: dict[str, Any] | None, *, started: float | None = None) -> Any:
+        """Start an episode, in the session there is or else in another.
+
+        A server that is not there, and what fails, is tried until ``reset_deadline`` is over, counted from
+        ``started``; what is under way on a server may take as long as ``call_deadline``.
+        """
+        deadline = (time.monotonic() if started is None else started) + self._reset_deadline
+        pause = 0.02
         while True:
+            hope = max(deadline - time.monotonic(), 0.0)
             try:
-                return self.fresh_session().reset(seed, options, patience=self._reset_deadline)
+                return self.fresh_session().reset(seed, options, hope=hope)
             except FAULTS as error:
                 self._part(error)
                 hopeless = self._crashed and not self.truncates
@@ -102,6 +116,16 @@ class ServedEnvironment:
             return self.session().step(action)
         except FAULTS as error:
             return self.lost(error)
+        except HARMLESS:
+            raise
+        except BaseException as error:
+            self._cut_short = type(error).__name__
+            raise
+
+    def check_whole(self) -> None:
+        """Refuse a step after one that was stopped halfway: nobody knows here whether it was done."""
+        if self._cut_short:
+            raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
 
     def ask(self, question: str, argument: Any = None) -> Any:
         """The answer to a question; what goes wrong is raised."""
@@ -153,22 +177,25 @@ class ServedEnvironment:
         """Close the session."""
         self._leave()
         self._closed = True
+        upkeep.leave(self.address.url, self)
 
     def _leave(self) -> None:
         """Close the session, which is another's loss."""
         if self._session is not None:
             self._session.close()
         self._session, self._crashed, self.gone = None, False, True
+        self._cut_short = ""
 
     def fresh_session(self) -> RemoteSession:
-        """The session for a reset: the one there is, unless its environment has crashed, or else another."""
-        if self._crashed:
+        """The session for a reset: the one there is, unless a crash or something else stopped it halfway."""
+        if self._crashed or self._cut_short:
             self._leave()
         return self.session()
 
     def session(self) -> RemoteSession:
         """The session there is, or else a new one, which its first call opens."""
         if self._session is None:
+            upkeep.join(self.address.url, self)
             self._session = RemoteSession(self.address, self._create, self._call_deadline)
             self._closed = self.gone = False
         return self._session
@@ -188,6 +215,9 @@ class Spaces:
         return known
 
 
-def _check_deadline(name: str, call_deadline: Any) -> None:
-    if type(call_deadline) not in (int, float) or not call_deadline > 0:
-        raise InvalidArgument(f"{name}: call_deadline={shown(call_deadline)} is not a number of seconds")
+def check_deadline(name: str, which: str, seconds: Any, least: float = _SHORTEST) -> None:
+    """Refuse what is no time that can be waited for."""
+    if type(seconds) not in (int, float) or not least <= seconds <= _LONGEST:
+        raise InvalidArgument(
+            f"{name}: {which}={shown(seconds)} is not a number of seconds from {least:g} to {_LONGEST:g} (a week)"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import uuid
@@ -63,6 +64,10 @@ class _Call(msgspec.Struct, gc=False):
     """So many seconds pass before it is sent again."""
     handshake: float = _HANDSHAKE
     """So many seconds the next connection may take."""
+    hope: float = math.inf
+    """Until when a server that is not there may come back; the time on a connection puts it off."""
+    tried: float = 0.0
+    """When it was sent last, or was to be sent."""
 
 
 class RemoteSession:
@@ -93,9 +98,12 @@ class RemoteSession:
 
     # What is called
 
-    def reset(self, seed: Any, options: Any, *, patience: float = 0.0) -> Reply:
-        """Start an episode; a new session is created with it."""
-        self.send(lambda number: Reset(number, seed, pack(options)), patience)
+    def reset(self, seed: Any, options: Any, *, hope: float = math.inf) -> Reply:
+        """Start an episode; a new session is created with it.
+
+        A server that is not there is given up after ``hope`` seconds.
+        """
+        self.send(lambda number: Reset(number, seed, pack(options)), hope)
         return self.receive()
 
     def step(self, action: Any) -> Reply:
@@ -113,14 +121,13 @@ class RemoteSession:
         reply = self.receive()
         return reply.value if isinstance(reply, Answer) else None
 
-    def send(self, build: Build, patience: float = 0.0) -> None:
+    def send(self, build: Build, hope: float = math.inf) -> None:
         """Send the next call; where it is lost on its way it is sent again by the next :meth:`attempt`."""
-        seconds = self._deadline + patience
         if self._committed >= 0:
             number = self._committed + 1
-            self._begin(encode(build(number)), number, seconds)
+            self._begin(encode(build(number)), number, self._deadline, hope=hope)
         else:
-            self._begin(encode(build(1)), 1, seconds, self._create)
+            self._begin(encode(build(1)), 1, self._deadline, self._create, hope)
 
     def receive(self) -> Reply:
         """The reply to what was sent last: the server does it once, however often it comes."""
@@ -139,9 +146,13 @@ class RemoteSession:
             until = max(call.until, time.monotonic() + grace) if grace else call.until
             reply = self._reply(call, until)
         except (ConnectionError, TimeoutError):
-            self._hang_up()
-            if time.monotonic() + call.pause > call.deadline:
+            now = time.monotonic()
+            if now + call.pause > call.deadline or call.tried > call.hope:
+                self._hang_up()
                 raise
+            if self.is_sent:
+                call.hope += now - call.tried
+                self._hang_up()
             self._send_again(call)
             return None
         except BaseException:
@@ -155,20 +166,26 @@ class RemoteSession:
 
     # How frames go
 
-    def _begin(self, frame: bytes, number: int, seconds: float, opening: bytes = b"") -> None:
+    def _begin(
+        self, frame: bytes, number: int, seconds: float, opening: bytes = b"", hope: float = math.inf
+    ) -> None:
         """Send a frame, as far as there is a way."""
         if os.getpid() != self._pid:
             self._transport = None
             raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
-        deadline = time.monotonic() + seconds
-        self._call = _Call(frame, number, deadline, seconds / _ATTEMPTS, opening)
+        now = time.monotonic()
+        self._call = _Call(
+            frame, number, now + seconds, seconds / _ATTEMPTS, opening, hope=now + hope, tried=now
+        )
         self._put()
 
     def _send_again(self, call: _Call) -> None:
-        """Send once more what is under way, after a pause that grows."""
-        time.sleep(call.pause)
+        """Send once more what is under way, after a pause that grows; for the last time when hope ends."""
+        time.sleep(min(call.pause, max(call.hope - time.monotonic(), 0.0)))
         call.pause = min(1.5 * call.pause + 0.002, 1.0)
         call.handshake *= 2
+        call.tried = now = time.monotonic()
+        call.handshake = min(call.handshake, max(call.hope - now, _HANDSHAKE))
         self._put()
 
     def _put(self) -> None:
@@ -271,7 +288,7 @@ class RemoteSession:
 
 
 def at_once(
-    sessions: Sequence[RemoteSession], builds: Sequence[Build], patience: float = 0.0
+    sessions: Sequence[RemoteSession], builds: Sequence[Build], hope: float = math.inf
 ) -> list[Reply | Exception]:
     """Send a call in every session, then wait for all replies; what one raises stands in its place.
 
@@ -279,7 +296,7 @@ def at_once(
     """
     try:
         told: list[Any] = [
-            _tried(session.send, build, patience) for session, build in zip(sessions, builds, strict=True)
+            _tried(session.send, build, hope) for session, build in zip(sessions, builds, strict=True)
         ]
         while waiting := [place for place, reply in enumerate(told) if reply is None]:
             waiting.sort(key=lambda place: sessions[place].is_sent)

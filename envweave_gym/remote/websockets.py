@@ -7,13 +7,12 @@ import socket
 import ssl
 import time
 from contextlib import suppress
-from functools import cache
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 import websocket
 
 from envweave_gym.remote.address import Address
+from envweave_gym.remote.dialling import NoTunnel, dialled
 from envweave_gym.remote.errors import OUT_OF_ORDER, hung_up, raise_refused, refusal_in, untrusted
 from envweave_gym.remote.transport import left, too_late
 from envweave_gym.wire.framing import (
@@ -31,9 +30,7 @@ from envweave_gym.wire.framing import (
     place_of,
 )
 
-_OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
 _CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _SAYS_WHY = (401, 403, 404, 503)
 _SWITCHED = 101
 _LAST_WORDS = 0.2
@@ -132,6 +129,8 @@ class WebSocketTransport:
             self._socket = _connected(address, f"/v1/sessions/{session_id}/stream", deadline)
         except websocket.WebSocketBadStatusException as error:
             _turned_away(error, self._url)
+        except NoTunnel:
+            raise WebSocketBlocked from None
         except ssl.SSLCertVerificationError as error:
             raise untrusted(self._url, error) from None
         except (websocket.WebSocketException, OSError) as error:
@@ -191,82 +190,25 @@ class WebSocketTransport:
 
 
 def _connected(address: Address, path: str, deadline: float) -> BufferedSocket:
-    """A WebSocket after the handshake. A proxy is left to websocket-client, which knows the way through."""
-    url, headers = address.websocket + path, [f"{name}: {value}" for name, value in address.headers().items()]
-    ours = None
-    if not _is_proxied(url):
-        ours = BufferedSocket(_dialled(url, deadline), address.url, deadline)
-    library: Any = websocket.WebSocket(sockopt=list(_OPTIONS), enable_multithread=False)
+    """A WebSocket after the handshake."""
+    headers = [f"{name}: {value}" for name, value in address.headers().items()]
+    ours = BufferedSocket(dialled(address.url, deadline), address.url, deadline)
     try:
+        library: Any = websocket.WebSocket(enable_multithread=False)
         library.connect(
-            url,
+            address.websocket + path,
             socket=ours,
             timeout=left(deadline, address.url),
             header=headers,
             suppress_origin=True,
             redirect_limit=0,
         )
-        ours = ours or BufferedSocket(library.sock, address.url, deadline)
         if library.getstatus() != _SWITCHED:
             raise WebSocketBlocked
     except BaseException:
-        if ours is not None:
-            ours.close()
+        ours.close()
         raise
     return ours
-
-
-def _dialled(url: str, deadline: float) -> socket.socket:
-    """A socket that is connected to the first address of ``url`` that answers.
-
-    Each may take its share of the time that is left, so that one of which nothing is heard leaves some.
-    """
-    parts = urlsplit(url)
-    host, secure = parts.hostname or "", parts.scheme == "wss"
-    port = parts.port or (443 if secure else 80)
-    failed = OSError(f"{host} has no address")
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for place, (family, _, _, _, where) in enumerate(found):
-        until = time.monotonic() + left(deadline, url) / (len(found) - place)
-        try:
-            return _reached(family, where, host if secure else None, url, until)
-        except ssl.SSLCertVerificationError:
-            raise
-        except OSError as error:
-            failed = error
-    raise failed
-
-
-def _reached(family: int, where: Any, secure: str | None, url: str, deadline: float) -> socket.socket:
-    """A socket that is connected to this address, and speaks TLS with the host that is called ``secure``."""
-    plain = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        for option in _OPTIONS:
-            plain.setsockopt(*option)
-        plain.settimeout(left(deadline, url))
-        plain.connect(where)
-        if secure is None:
-            return plain
-        plain.settimeout(left(deadline, url))
-        return _tls().wrap_socket(plain, server_hostname=secure)
-    except BaseException:
-        plain.close()
-        raise
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Trusts whom this machine trusts, or else the same certificates as ``requests`` is told to."""
-    told = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-    if told and os.path.isdir(told):
-        return ssl.create_default_context(capath=told)
-    return ssl.create_default_context(cafile=told)
-
-
-def _is_proxied(url: str) -> bool:
-    parts = urlsplit(url)
-    name = "https_proxy" if parts.scheme == "wss" else "http_proxy"
-    return bool(os.environ.get(name) or os.environ.get(name.upper())) and parts.hostname not in _LOOPBACK
 
 
 def _turned_away(error: Any, url: str) -> NoReturn:

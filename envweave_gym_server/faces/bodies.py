@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from flask import Response, request
 from msgspec import UNSET, Meta, Struct, UnsetType
-from werkzeug.exceptions import ClientDisconnected
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from envweave_gym.faults import Fault, InvalidArgument, shown
 from envweave_gym_server.errors import BadRequest
 from envweave_gym_server.json_values import Arrays
+from envweave_gym_server.session import Left, stays
+from envweave_gym_server.sessions import SESSION_ID
+from envweave_gym_server.sockets import has_left
 
 Api = Literal["gym", "vector", "aec", "parallel"]
-SessionId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+SessionId = Annotated[str, Meta(pattern=f"^{SESSION_ID}$")]
 CallNumber = Annotated[
     int, Meta(ge=1, le=2**63 - 1, description="The number of this call; without one it is the next.")
 ]
@@ -167,12 +171,26 @@ class Index(Struct):
 _Body = TypeVar("_Body")
 
 
+def client() -> Left:
+    """Tells whether the client of this request has hung up; it may be asked from another thread."""
+    connection = request.environ.get("gunicorn.socket") or request.environ.get("werkzeug.socket")
+    return stays if connection is None else partial(has_left, connection)
+
+
 def received() -> bytes:
-    """The bytes of the body."""
+    """The bytes of the body.
+
+    Of one that does not say how long it is, werkzeug gives as many as there may be and forgets the rest.
+    """
     try:
-        return request.get_data(cache=False)
-    except ClientDisconnected:
+        data = request.get_data(cache=False)
+        at_most = request.content_length is None and len(data) == request.max_content_length
+        too_long = at_most and request.environ["wsgi.input"].read(1)
+    except (ClientDisconnected, OSError):
         raise BadRequest("the body of the request has not come to its end; send it again") from None
+    if too_long:
+        raise RequestEntityTooLarge
+    return data
 
 
 def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:

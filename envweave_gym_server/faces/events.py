@@ -15,11 +15,11 @@ from flask import Blueprint, Response, request
 
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.wire.messages import Began, Refused, Reply, Stepped
-from envweave_gym_server.faces.bodies import read_arrays
+from envweave_gym_server.faces.bodies import client, read_arrays
 from envweave_gym_server.faces.replies import lost, played, reply_in
 from envweave_gym_server.json_values import Arrays
 from envweave_gym_server.openapi import operation
-from envweave_gym_server.sessions import Session
+from envweave_gym_server.session import Left, Session
 from envweave_gym_server.state import ServerState, state
 
 events = Blueprint("events", __name__)
@@ -34,7 +34,7 @@ def listen(session_id: str) -> Response:
     """Look on; with ``?follow=false`` only at what has been."""
     server, arrays = state(), read_arrays()
     session, since, follow = server.sessions.get(session_id), _since(), _follow()
-    told = _events(server, session, since, arrays, follow)
+    told = _events(server, session, client(), since, arrays, follow)
     first = next(told)  # refuses what is to be refused while there is still a status to refuse it with
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     response = Response(chain([first], told), content_type="text/event-stream", headers=headers)
@@ -57,7 +57,7 @@ def _follow() -> bool:
 
 
 def _events(
-    server: ServerState, session: Session, since: int, arrays: Arrays, follow: bool
+    server: ServerState, session: Session, left: Left, since: int, arrays: Arrays, follow: bool
 ) -> Generator[str]:
     log = session.events
     with server.listeners.one(), log.listener() as more:
@@ -68,7 +68,7 @@ def _events(
             for number, frame in log.since(since):
                 if number > since + 1:
                     yield f'event: gap\ndata: {{"missed":{number - since - 1}}}\n\n'
-                yield _event(number, reply_in(frame, session), arrays)
+                yield _event(number, reply_in(frame, session, left), arrays)
                 since = number
             if over:
                 yield "event: closed\ndata: {}\n\n"

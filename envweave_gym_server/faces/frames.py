@@ -20,8 +20,8 @@ from envweave_gym.wire.messages import (
     read_call,
 )
 from envweave_gym_server.errors import BadRequest
-from envweave_gym_server.faces.bodies import received
-from envweave_gym_server.sessions import Session
+from envweave_gym_server.faces.bodies import client, received
+from envweave_gym_server.session import Left, Session
 from envweave_gym_server.state import ServerState, state
 from envweave_gym_server.stream import Connection, Taken
 
@@ -44,6 +44,7 @@ def stream(session_id: str) -> Taken:
 
 def _play(server: ServerState, connection: Connection, session_id: str) -> None:
     session: Session | None = None
+    left = connection.left
     try:
         while (frame := connection.receive()) is not None:
             connection.stepping_since, number = time.monotonic(), NUMBERLESS
@@ -51,9 +52,9 @@ def _play(server: ServerState, connection: Connection, session_id: str) -> None:
                 message = read_message(frame)
                 number = number_of(message)
                 if session is None or session.closed or isinstance(message, Create):
-                    session, reply = _attach(server, session, session_id, message, frame)
+                    session, reply = _attach(server, session, session_id, message, frame, left)
                 else:
-                    reply = session.call(message, frame)
+                    reply = session.call(message, frame, left)
                 if session.closed:
                     server.sessions.forget(session_id)
             except Exception as error:  # noqa: BLE001 - whatever happens is told to the client
@@ -64,22 +65,22 @@ def _play(server: ServerState, connection: Connection, session_id: str) -> None:
                 connection.close(1001, "the server is stopping")
     finally:
         if session is not None:
-            session.detach()
+            session.detach(left)
 
 
 def _attach(
-    server: ServerState, before: Session | None, session_id: str, message: Call, frame: bytes
+    server: ServerState, before: Session | None, session_id: str, message: Call, frame: bytes, left: Left
 ) -> tuple[Session, bytes]:
     """Find or make the session of a connection, and do its first call."""
     if isinstance(message, Create):
-        session, reply = server.sessions.create(session_id, message, frame)
+        session, reply = server.sessions.create(session_id, message, frame, left)
     else:
         session = server.sessions.get(session_id)
-        reply = session.call(message, frame)
+        reply = session.call(message, frame, left)
     if session is not before:
-        session.attach()
+        session.attach(left)
         if before is not None:
-            before.detach()
+            before.detach(left)
     return session, reply
 
 
@@ -89,10 +90,10 @@ def one_frame(session_id: str) -> Response:
     frame = received()
     message, sessions = read_message(frame), state().sessions
     if isinstance(message, Create):
-        reply = sessions.create(session_id, message, frame)[1]
+        reply = sessions.create(session_id, message, frame, client())[1]
     else:
         session = sessions.get(session_id)
-        reply = session.call(message, frame)
+        reply = session.call(message, frame, client())
         if session.closed:
             sessions.forget(session_id)
     return Response(reply, content_type=CONTENT_TYPE)

@@ -20,7 +20,7 @@ from envweave_gym.wire.messages import (
 from envweave_gym.wire.row_streams import bind_openings
 from envweave_gym_server.faces.bodies import Lost, Played
 from envweave_gym_server.json_values import Arrays, plain
-from envweave_gym_server.sessions import NoSession, Session
+from envweave_gym_server.session import Left, NoSession, Session
 
 _RESET = Request(-1, RequestKind.RESET, None, 0)
 _QUESTION = -2
@@ -33,17 +33,20 @@ _LIFTED = {
 """What games tell beside their infos, by the names that it has for all."""
 
 
-def reply_in(frame: bytes, session: Session) -> Reply:
-    """The reply in a frame of a session, with streams that find out there how an episode opened."""
+def reply_in(frame: bytes, session: Session, left: Left) -> Reply:
+    """The reply in a frame of a session, with streams that find out there how an episode opened.
+
+    They wait for that until the client has ``left``.
+    """
     reply = read_reply(frame)
     if isinstance(reply, Began | Stepped):
-        bind_openings(reply.info, lambda seed: _opening(session, seed))
+        bind_openings(reply.info, lambda seed: _opening(session, seed, left))
     return reply
 
 
-def _opening(session: Session, seed: int) -> list[Event]:
+def _opening(session: Session, seed: int, left: Left) -> list[Event]:
     try:
-        told = ask(session, "opening", seed)
+        told = ask(session, left, "opening", seed)
     except NoSession:
         return []
     return [
@@ -51,10 +54,10 @@ def _opening(session: Session, seed: int) -> list[Event]:
     ]
 
 
-def ask(session: Session, question: str, argument: Any = None) -> Any:
+def ask(session: Session, left: Left, question: str, argument: Any = None) -> Any:
     """The answer to a question, ``None`` where there is none."""
     asked = Ask(_QUESTION, question, argument)
-    reply = read_reply(session.peek(asked, encode(asked)))
+    reply = read_reply(session.peek(asked, encode(asked), left))
     return reply.value if isinstance(reply, Answer) else None
 
 

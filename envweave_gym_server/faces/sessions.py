@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 from flask import Blueprint, Response
 
-from envweave_gym.faults import NotAvailable
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.wire.messages import (
     Began,
     Create,
@@ -27,7 +27,7 @@ from envweave_gym.wire.messages import (
 from envweave_gym_server.errors import STATUS_OF_KIND, reply_with
 from envweave_gym_server.faces import bodies
 from envweave_gym_server.faces.actions import Actions
-from envweave_gym_server.faces.bodies import read_arrays, read_body, told
+from envweave_gym_server.faces.bodies import client, read_arrays, read_body, told
 from envweave_gym_server.faces.replies import (
     agents_of,
     ask,
@@ -40,7 +40,7 @@ from envweave_gym_server.faces.replies import (
 from envweave_gym_server.json_values import plain
 from envweave_gym_server.openapi import operation
 from envweave_gym_server.serving import DESCRIBE
-from envweave_gym_server.sessions import Session
+from envweave_gym_server.session import Left, Session
 from envweave_gym_server.state import state
 
 sessions = Blueprint("sessions", __name__)
@@ -57,7 +57,7 @@ def open_session() -> Response:
     server, create = state(), _create(body)
     session_id = uuid.uuid4().hex if body.session is None else body.session
     frame = encode(Create(create.env_id, create.api, pack(create.kwargs)))
-    session, reply = server.sessions.create(session_id, create, frame)
+    session, reply = server.sessions.create(session_id, create, frame, client())
     given = read_reply(reply)
     if isinstance(given, Refused):
         return _refuse(given)
@@ -68,7 +68,10 @@ def _create(body: bodies.NewSession) -> Create:
     offer = state().offers.find(body.id)
     kwargs = dict(body.kwargs)
     given = {"num_envs": body.num_envs, "autoreset_mode": body.autoreset_mode}
-    kwargs |= {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if value is not None and kwargs.setdefault(name, value) != value:
+            told = f"{name}={shown(value)} and kwargs with {name}={shown(kwargs[name])} contradict each other"
+            raise InvalidArgument(f"{offer.name}: {told}; give one of them")
     api = body.api or ("vector" if "num_envs" in kwargs else offer.apis[0])
     if api == "gym" and body.api is None and "parallel" in offer.apis:  # a factory that does not say
         api = state().description(Create(offer.name, "", kwargs))["api"]
@@ -100,14 +103,14 @@ def reset(session_id: str) -> Response:
 def step(session_id: str) -> Response:
     """Act once."""
     body, data = read_body(bodies.StepCall)
-    session, digest = state().sessions.get(session_id), blake2b(data).digest()
-    actions = _actions(session)
+    session, digest, left = state().sessions.get(session_id), blake2b(data).digest(), client()
+    actions = _actions(session, left)
 
     def build(number: int) -> tuple[Step, bytes]:
         """The same body is the same frame, also when it is another agent's turn by now."""
         known, built = session.notes.get("step", (None, None))
         if known != (number, digest) or built is None:
-            action = actions.read(body.action, selection_of(reply_in(session.last_reply, session)))
+            action = actions.read(body.action, selection_of(reply_in(session.last_reply, session, left)))
             built = Step(number, action), encode(Step(number, pack(action)))
             session.notes["step"] = (number, digest), built
         return built
@@ -115,12 +118,12 @@ def step(session_id: str) -> Response:
     return _play(session_id, body.call, build)
 
 
-def _actions(session: Session) -> Actions:
+def _actions(session: Session, left: Left) -> Actions:
     """What reads the actions of a session, by what its own environment says of itself."""
     actions: Actions | None = session.notes.get("actions")
     if actions is None:
         name = state().offers.find(session.env_id).name
-        described = ask(session, DESCRIBE)
+        described = ask(session, left, DESCRIBE)
         if described is None:
             raise NotAvailable(f"{name} does not say what its actions are; reset it, or create another")
         rows = session.made_of.kwargs.get("num_envs", 1)
@@ -131,9 +134,9 @@ def _actions(session: Session) -> Actions:
 def _play(
     session_id: str, number: int | None, build: Callable[[int], tuple[Reset | Step, bytes]]
 ) -> Response:
-    arrays, session = read_arrays(), state().sessions.get(session_id)
-    frame = session.call_next(build) if number is None else session.call(*build(number))
-    reply = reply_in(frame, session)
+    arrays, session, left = read_arrays(), state().sessions.get(session_id), client()
+    frame = session.call_next(build, left) if number is None else session.call(*build(number), left)
+    reply = reply_in(frame, session, left)
     if not isinstance(reply, Began | Stepped):
         return _refuse(reply)
     return told(played(reply, arrays))
@@ -149,9 +152,9 @@ def _refuse(reply: Reply) -> Response:
 @operation(bodies.Session, refuses=(404, 503))
 def look(session_id: str) -> Response:
     """How a session stands."""
-    session = state().sessions.get(session_id)
+    session, left = state().sessions.get(session_id), client()
     busy = session.busy
-    requests = requests_of(reply_in(session.last_reply, session))
+    requests = requests_of(reply_in(session.last_reply, session, left))
     return told(
         bodies.Session(
             session=session.id,
@@ -163,7 +166,7 @@ def look(session_id: str) -> Response:
             idle=session.idle_for(time.monotonic()),
             agents=agents_of(requests),
             requests=requests,
-            state=None if busy else plain(ask(session, "state")),
+            state=None if busy else plain(ask(session, left, "state")),
         )
     )
 

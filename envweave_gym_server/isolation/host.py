@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from envweave_gym.faults import (
+    RESET_DEADLINE,
     AtCapacity,
     EnvironmentCrashed,
     EnvweaveError,
@@ -30,9 +31,9 @@ from envweave_gym.wire.messages import (
 from envweave_gym.wire.values import pack
 from envweave_gym_server.isolation.channel import DONE, TooLong, receive, send
 from envweave_gym_server.isolation.forkserver import Fork, ForkServer
-from envweave_gym_server.isolation.losses import lost_step
 from envweave_gym_server.isolation.plan import plan_of
 from envweave_gym_server.isolation.worker import KINDS
+from envweave_gym_server.losses import lost_step
 from envweave_gym_server.offers import Offers
 from envweave_gym_server.serving import DESCRIBE
 from envweave_gym_server.settings import Settings
@@ -73,7 +74,8 @@ class Workers:
         """A worker that has made what is asked for."""
         name, settings = self._offers.find(create.env_id).name, self._settings
         process = Process(name, self._forks.fork(), settings.call_timeout, settings.largest_frame)
-        frame = encode(msgspec.structs.replace(create, kwargs=pack(create.kwargs)))
+        kwargs = _in_time(create.kwargs, settings.call_timeout)
+        frame = encode(msgspec.structs.replace(create, kwargs=pack(kwargs)))
         try:
             reply, made = process.call(frame)
             if not made:
@@ -89,6 +91,19 @@ class Workers:
     def close(self) -> None:
         """End the zygote, and every worker with it."""
         self._forks.close()
+
+
+def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+    """The arguments of an environment whose resets give up trying before the worker is killed for it.
+
+    So what they raise is told, and not that no answer came; the rows of a vector try one after the other.
+    """
+    deadline, rows = kwargs.get("reset_deadline", RESET_DEADLINE), kwargs.get("num_envs", 1)
+    if timeout is None or kwargs.get("on_fault") != "truncate":
+        return kwargs
+    if not isinstance(deadline, int | float) or type(rows) is not int or rows < 1:
+        return kwargs  # the environment says what is wrong with them
+    return {**kwargs, "reset_deadline": min(deadline, timeout / 2 / rows)}
 
 
 def _raised_there(refused: Any) -> Exception:
@@ -138,8 +153,12 @@ class Process:
         return EnvironmentCrashed(f"{self._name}: its process {self._fork.ended or 'does not answer'}")
 
     def _kill(self) -> None:
-        self._fork.kill()
+        self.kill()
         self._fork.wait(_DYING)
+
+    def kill(self) -> None:
+        """Kill it; the call that is under way then tells how it died."""
+        self._fork.kill()
 
     def close(self) -> None:
         """Let the environment close, and the worker end."""
@@ -161,6 +180,8 @@ class ProcessHost:
     the last step of the episode; else, and in vectors, games and resets, the call is refused as
     ``EnvironmentCrashed``, and counts as done. A death between two steps is told by the second.
     """
+
+    may_be_killed = True
 
     def __init__(self, create: Create, workers: Workers) -> None:
         self._create, self._workers = create, workers
@@ -225,6 +246,12 @@ class ProcessHost:
             if lost is not None:
                 return lost
         return Refused(message.call, "EnvironmentCrashed", str(error), message.call)
+
+    def kill(self) -> None:
+        """Kill the worker, so that the call that is under way ends."""
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         """Close the environment, and end its worker."""

@@ -106,7 +106,7 @@ class Worker:
         except REFUSALS as error:
             kind = next(kind for kind in (*type(error).__mro__, InvalidArgument) if kind in KINDS.values())
             return encode(Refused(0, kind.__name__, str(error))), False
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - an environment may raise anything
+        except BaseException as error:  # noqa: BLE001 - an environment may raise anything
             _log.warning("environment not made", extra={"env": offer.name, **trace_of(error)})
             told = f"{offer.name} cannot be made: {fault_of(error).message}"
             return encode(Refused(0, EnvironmentCrashed.__name__, told)), False
@@ -117,5 +117,5 @@ class Worker:
         if served is not None:
             try:
                 served.close()
-            except Exception as error:  # noqa: BLE001 - the session is over all the same
+            except BaseException as error:  # noqa: BLE001 - the session is over all the same
                 _log.warning("environment did not close", extra=trace_of(error))

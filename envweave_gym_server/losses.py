@@ -1,4 +1,4 @@
-"""The death of a worker as the step that it interrupted: last observation, reward 0, truncated, a fault."""
+"""What is lost in a step as the last step of its episode: last observation, reward 0, truncated, a fault."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from envweave_gym.wire.messages import Began, Step, Stepped, read_reply
 from envweave_gym.wire.values import pack
 
 
-def lost_step(message: Step, last: bytes | None, error: Exception) -> Stepped | None:
-    """What ``on_fault="truncate"`` makes of an exception, here of the worker's death.
+def lost_step(message: Step, last: bytes | None, error: BaseException) -> Stepped | None:
+    """What ``on_fault="truncate"`` makes of an exception, here of one that the environment's stack lets pass.
+
+    That is the death of a worker, or what no ``except Exception`` catches.
 
     ``last`` is the reply before, which has the last observation and where the stream stood; ``None`` comes
     of vectors and games, and where no episode was under way.

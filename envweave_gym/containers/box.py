@@ -1,0 +1,110 @@
+"""What a container may do and use: nothing but its share of the machine, unless it is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envweave_gym.containers.engine import SOCKET
+from envweave_gym.faults import InvalidArgument, shown
+
+_MEMORY = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_LEAST_MEMORY = 6 << 20
+_SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
+
+
+@dataclass(frozen=True)
+class Box:
+    """The limits of a container, and the ways out of it.
+
+    It has no way out but the one port that is published on this machine's loopback: its network goes
+    nowhere, its root is read-only with scratch space in ``/tmp``, it has no capabilities and gains no
+    privileges.
+    """
+
+    memory: int | str = "2g"
+    """Bytes, or text like ``"512m"``; what takes more is killed."""
+    cpus: float | None = None
+    """So many cores' worth of time; all of them where it is not said."""
+    pids: int = 512
+    """So many processes and threads."""
+    network: bool = False
+    """Whether it reaches the network."""
+    mounts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Folders of this machine, and where they are in the container; ``"/there:rw"`` may be written to."""
+    docker_sock: bool = False
+    """Whether it may use the engine itself, which is as good as being root on this machine."""
+
+    def __post_init__(self) -> None:
+        memory_of(self.memory)
+        if self.cpus is not None and not (type(self.cpus) in (int, float) and 0 < self.cpus < 1e6):
+            raise InvalidArgument(
+                f"cpus={shown(self.cpus)} is no number of cores; give one above 0, like 1.5"
+            )
+        if type(self.pids) is not int or self.pids < 1:
+            raise InvalidArgument(f"pids={shown(self.pids)} is no number of processes; give an int >= 1")
+        for name in ("network", "docker_sock"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgument(f"{name}={shown(getattr(self, name))} is not True or False")
+        if not isinstance(self.mounts, Mapping):
+            raise InvalidArgument(
+                f"mounts={shown(self.mounts)} is not a dict of folders here to folders there"
+            )
+        for here, there in self.mounts.items():
+            _mount(here, there)
+
+    def arguments(self, network: str) -> dict[str, Any]:
+        """The arguments of the client library that make a container this box; ``network`` leads nowhere."""
+        memory = memory_of(self.memory)
+        volumes = dict(_mount(here, there) for here, there in self.mounts.items())
+        more: dict[str, Any] = {}
+        if self.docker_sock:
+            volumes[SOCKET] = {"bind": SOCKET, "mode": "rw"}
+            more["group_add"] = [str(os.stat(SOCKET).st_gid)]
+        if self.cpus is not None:
+            more["nano_cpus"] = int(self.cpus * 1e9)
+        return more | {
+            "mem_limit": memory,
+            "memswap_limit": memory,
+            "pids_limit": self.pids,
+            "network": "bridge" if self.network else network,
+            "volumes": volumes,
+            "read_only": True,
+            "tmpfs": {"/tmp": _SCRATCH},
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+        }
+
+
+def memory_of(memory: Any) -> int:
+    """So many bytes."""
+    text = str(memory) if type(memory) in (int, str) else ""
+    if _MEMORY.fullmatch(text):
+        digits = text.rstrip("bkmgBKMG")
+        size = int(digits) * _UNITS[text[len(digits) :].lower()]
+        if size >= _LEAST_MEMORY:
+            return size
+    raise InvalidArgument(
+        f"memory={shown(memory)} is no size; give bytes, or text like '512m' or '2g', from '6m'"
+    )
+
+
+def _mount(here: Any, there: Any) -> tuple[str, dict[str, str]]:
+    if not isinstance(here, str) or not isinstance(there, str):
+        raise InvalidArgument(f"mounts={{{shown(here)}: {shown(there)}}}: both are paths, as text")
+    place, _, mode = there.partition(":")
+    folder = Path(here).expanduser()
+    if not folder.is_absolute() or not folder.exists():
+        raise InvalidArgument(
+            f"mounts={{{shown(here)}: …}}: there is no such path here; give an absolute one"
+        )
+    if not place.startswith("/") or mode not in ("", "ro", "rw"):
+        raise InvalidArgument(
+            f"mounts={{…: {shown(there)}}} is no place in a container; give '/path' or '/path:rw'"
+        )
+    return str(folder), {"bind": place, "mode": mode or "ro"}

@@ -1,0 +1,150 @@
+"""A server in a container, reached through a port of this machine's loopback that the engine chooses.
+
+The container is its owner's: labels say so, and whatever an owner that was killed leaves behind is removed by
+the next one that starts. One that dies is started again at the same port.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import threading
+from contextlib import suppress
+from typing import Any
+
+from envweave_gym.containers.box import Box
+from envweave_gym.containers.engine import engine, told
+from envweave_gym.containers.images import require_image
+from envweave_gym.containers.network import closed_network, remove_unused
+from envweave_gym.containers.ownership import labels_of_owner
+from envweave_gym.containers.sweep import sweep
+from envweave_gym.providers.replica import is_healthy, last_words, wait_until_healthy
+from envweave_gym.remote.address import remember_token
+from envweave_gym.remote.upkeep import Upkeep, keep_up
+
+PORT = "8000/tcp"
+"""Where the servers of all images listen."""
+_PATIENCE = 60.0
+_GRACE = 2
+"""So many seconds a server has for the steps that are under way when it is stopped."""
+_RESTED = "there is none"
+_log = logging.getLogger(__name__)
+
+
+class DockerReplica:
+    """One container."""
+
+    def __init__(self, image: str, box: Box | None = None, *, patience: float = _PATIENCE) -> None:
+        """Start it, and wait until it serves; ``box`` says what it may do and use."""
+        self.image, self._box, self._patience = image, box or Box(), patience
+        self._client = engine()
+        require_image(self._client, image)
+        sweep(self._client)
+        self._token = secrets.token_urlsafe(32)
+        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._container: Any = None
+        self._port: str | None = None
+        self._place: tuple[str, int] | None = None
+        atexit.register(self.stop)
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        self.url = f"http://127.0.0.1:{self._port}"
+        remember_token(self.url, self._token)
+        self.upkeep = Upkeep(self.ensure, place=self.place)
+        keep_up(self.url, self.upkeep)
+
+    def place(self) -> tuple[str, int] | None:
+        """Where the container itself is: the engine's proxy behind the port costs as much as a step."""
+        return self._place
+
+    def ensure(self) -> None:
+        """Start it again where it has died; a process that was forked from the owner leaves that to it."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            why = self._ended()
+            if why is not None and why is not _RESTED:
+                _log.warning("the container of %s is started again: %s", self.image, why)
+                self._remove()
+            if why is not None:
+                self._start()
+
+    def _start(self) -> None:
+        what = f"a container of {self.image}"
+        with told(f"{what} cannot be started"):
+            self._container = self._create()
+            self._container.start()
+            self._container.reload()
+        self._port = self._container.attrs["NetworkSettings"]["Ports"][PORT][0]["HostPort"]
+        wait_until_healthy(f"http://127.0.0.1:{self._port}", self._patience, self._ended, what)
+        (network,) = self._container.attrs["NetworkSettings"]["Networks"].values()
+        inside = network["IPAddress"], int(PORT.partition("/")[0])
+        self._place = inside if is_healthy(f"http://{inside[0]}:{inside[1]}") else None
+
+    def _create(self) -> Any:
+        with closed_network(self._client) as network:
+            return self._client.containers.create(
+                self.image,
+                environment={"ENVWEAVE_TOKEN": self._token},
+                labels=labels_of_owner(),
+                name=f"envweave-{secrets.token_hex(6)}",
+                ports={PORT: ("127.0.0.1", self._port)},
+                **self._box.arguments(network),
+            )
+
+    def _ended(self) -> str | None:
+        """Why the container runs no more; ``None`` while it does."""
+        from docker.errors import NotFound
+
+        if self._container is None:
+            return _RESTED
+        try:
+            self._container.reload()
+        except NotFound:
+            return "somebody has removed it"
+        state = self._container.attrs["State"]
+        if state["Running"]:
+            return None
+        if state["OOMKilled"]:
+            return f"it took more than its memory ({self._box.memory}); give it more with memory="
+        return f"exit code {state['ExitCode']}, and it last said: {last_words(self.logs())}"
+
+    def logs(self) -> str:
+        """What the container has written."""
+        return "" if self._container is None else self._container.logs().decode(errors="replace")
+
+    def stop(self) -> None:
+        """Stop the container for good."""
+        if os.getpid() == self._owner:
+            atexit.unregister(self.stop)
+            if self._port is not None:
+                keep_up(f"http://127.0.0.1:{self._port}", None)
+            self.rest()
+
+    def rest(self) -> None:
+        """Stop the container, and remove it and all it had; the next connection starts another."""
+        from docker.errors import APIError
+
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if self._container is not None:
+                with suppress(APIError):  # it has ended already, which is as good
+                    self._container.stop(timeout=_GRACE)
+                self._remove()
+                remove_unused(self._client)
+
+    def _remove(self) -> None:
+        from docker.errors import APIError
+
+        container, self._container = self._container, None
+        try:
+            container.remove(force=True, v=True)
+        except APIError as error:
+            if error.status_code not in (404, 409):  # somebody else has removed it, or is removing it
+                raise

@@ -1,0 +1,180 @@
+"""Servers in containers: they play as others do, are boxed in, come back, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from engines import CORE, client, ours
+from servers import until
+
+import envweave_gym as ew
+from envweave_gym.containers.box import Box
+from envweave_gym.containers.network import NAME
+from envweave_gym.containers.sweep import sweep
+from envweave_gym.faults import NotAvailable
+from envweave_gym.providers.docker import DockerReplica
+from envweave_gym.remote.vector import RemoteVectorEnv
+
+__all__ = ["client"]
+COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
+
+
+@pytest.fixture(scope="module")
+def replica(client: Any) -> Iterator[DockerReplica]:
+    """One container that most tests share."""
+    replica = DockerReplica(CORE, Box(memory="512m", cpus=1.5, pids=200))
+    yield replica
+    replica.stop()
+
+
+def inside(replica: DockerReplica, program: str) -> Any:
+    """What a Python program prints in the container, as JSON."""
+    code, output = replica._container.exec_run(["python", "-c", f"import json, os, socket\n{program}"])
+    assert code == 0, output
+    return json.loads(output)
+
+
+def test_an_episode_there_is_the_one_here(replica: DockerReplica) -> None:
+    here, there = gym.make(LINE, length=7), gym.make(LINE, length=7, backend=replica.url)
+    for env in (here, there):
+        env.reset(seed=3)
+    for action in (1, 1, 0, 1, 1, 1):
+        one, other = here.step(action), there.step(action)
+        assert one[0].tolist() == other[0].tolist()
+        assert one[1:4] == other[1:4]
+        assert one[4]["stream"] == other[4]["stream"]
+    there.close()
+
+
+def test_the_port_is_on_the_loopback_alone(replica: DockerReplica) -> None:
+    replica._container.reload()
+    (bound,) = replica._container.attrs["NetworkSettings"]["Ports"]["8000/tcp"]
+    assert (bound["HostIp"], replica.url) == ("127.0.0.1", f"http://127.0.0.1:{bound['HostPort']}")
+
+
+def test_the_limits_are_those_asked_for(replica: DockerReplica) -> None:
+    given = replica._container.attrs["HostConfig"]
+    assert (given["Memory"], given["MemorySwap"]) == (512 << 20, 512 << 20)
+    assert (given["NanoCpus"], given["PidsLimit"]) == (1_500_000_000, 200)
+
+
+def test_who_is_inside_is_nobody_and_writes_to_scratch_space_only(replica: DockerReplica) -> None:
+    found = inside(
+        replica,
+        "status = dict(line.rstrip().split(':\\t') for line in open('/proc/self/status') if ':\\t' in line)\n"
+        "def writes(path):\n"
+        "    try: open(path, 'w').close()\n"
+        "    except OSError as error: return type(error).__name__, error.strerror\n"
+        "    return True\n"
+        "print(json.dumps([os.getuid(), status['CapEff'], status['CapBnd'], status['NoNewPrivs'],\n"
+        "    [writes(path) for path in ('/srv/x', '/opt/venv/x', '/tmp/x')]]))",
+    )
+    assert found == [
+        *(1000, "0" * 16, "0" * 16, "1"),
+        [["OSError", "Read-only file system"], ["OSError", "Read-only file system"], True],
+    ]
+
+
+def test_its_network_forwards_nothing(client: Any, replica: DockerReplica) -> None:
+    (network,) = client.networks.list(names=[NAME])
+    assert network.attrs["Options"]["com.docker.network.bridge.enable_ip_masquerade"] == "false"
+    assert list(replica._container.attrs["NetworkSettings"]["Networks"]) == [NAME]
+    assert inside(replica, "print(json.dumps(sorted(name for _, name in socket.if_nameindex())))") == [
+        "eth0",
+        "lo",
+    ]
+
+
+def test_without_the_token_nobody_gets_in(replica: DockerReplica) -> None:
+    import requests
+
+    assert requests.get(f"{replica.url}/v1/envs", timeout=10).status_code == 401
+
+
+def test_a_container_that_dies_is_a_fault_and_comes_back(client: Any) -> None:
+    replica = DockerReplica(CORE)
+    env = gym.make(COUNTER, backend=replica.url, reset_deadline=20.0)
+    env.reset(seed=1)
+    observation = env.step({"delta": 0})[0]
+    replica._container.kill()
+    lost, reward, terminated, truncated, info = env.step({"delta": 1})
+    assert (lost, reward, terminated, truncated) == (observation, 0.0, False, True)
+    assert info["fault"].kind is ew.FaultKind.LOST
+    assert "fault" not in env.reset(seed=1)[1]
+    assert env.step({"delta": 0})[0] == observation
+    env.close()
+    replica.stop()
+
+
+def test_what_takes_too_much_memory_is_said_so(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    replica = DockerReplica(CORE, Box(memory="128m"))
+    bomb = ["python", "-c", "x = [bytearray(1 << 20) for _ in range(1000)]"]
+    replica._container.exec_run(bomb, user="1000")
+    replica._container.kill()
+    replica.ensure()
+    assert "is started again: it took more than its memory (128m); give it more with memory=" in caplog.text
+    replica.stop()
+
+
+def test_stopping_leaves_nothing_behind(client: Any) -> None:
+    replica = DockerReplica(CORE)
+    name, url = replica._container.name, replica.url
+    assert name in {container.name for container in ours(client)}
+    replica.stop()
+    replica.stop()
+    assert name not in {container.name for container in ours(client)}
+    with pytest.raises(ConnectionError):
+        RemoteVectorEnv(LINE, url, num_envs=2, call_deadline=1.0).reset(seed=0)
+
+
+def test_what_a_killed_owner_leaves_behind_is_swept(client: Any) -> None:
+    program = (
+        "import time\nfrom envweave_gym.providers.docker import DockerReplica\n"
+        f"print(DockerReplica({CORE!r})._container.name, flush=True)\ntime.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    name = owner.stdout.readline().strip()
+    assert name not in sweep(client)
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait(10)
+    owner.stdout.close()
+    sweep(client)
+    until(lambda: not client.containers.list(all=True, filters={"name": name}, ignore_removed=True))
+
+
+def test_an_image_that_is_not_there_says_how_to_come_by_it(client: Any) -> None:
+    with pytest.raises(
+        NotAvailable, match=r"^the image envweave-none is not on this machine; .*: make images$"
+    ):
+        DockerReplica("envweave-none")
+    with pytest.raises(NotAvailable, match=r"other:1.0 is not on this machine; .*: docker pull other:1.0$"):
+        DockerReplica("other:1.0")
+
+
+@pytest.fixture
+def without_server(client: Any, tmp_path: Path) -> Iterator[str]:
+    """An image that says something and ends."""
+    (tmp_path / "Dockerfile").write_text(
+        f'FROM {CORE}\nENTRYPOINT ["python", "-c", "print(\'no server\')"]\n'
+    )
+    image, _ = client.images.build(path=str(tmp_path), tag="envweave-test-none", rm=True)
+    yield "envweave-test-none"
+    client.images.remove(image.id, force=True)
+
+
+def test_an_image_without_a_server_says_its_last_words(client: Any, without_server: str) -> None:
+    before = {container.name for container in ours(client)}
+    told = "^a container of envweave-test-none ended before its server answered: exit code 0, .* no server$"
+    with pytest.raises(NotAvailable, match=told):
+        DockerReplica(without_server)
+    assert {container.name for container in ours(client)} <= before
