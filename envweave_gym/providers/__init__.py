@@ -15,7 +15,7 @@ _URL = re.compile(r"https?://.")
 def urls_of(name: str, backend: Any, kwargs: dict[str, Any], image: str | None = None) -> list[str]:
     """The servers that ``backend`` means, none where it is this process; those to be started are.
 
-    What says how they are started is taken out of ``kwargs``; ``image`` is where the environment is by default.
+    What says how they are started is taken out of ``kwargs``; ``image`` is the one it is in by default.
     """
     if backend is None or backend == "inproc":
         return []

@@ -36,10 +36,8 @@ def proxy_for(url: str) -> str | None:
     """The proxy that the environment variables name for a server; there is never one before loopback."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     literal = _literal(host)
-    here = (
-        literal.is_loopback or literal.is_unspecified if literal else host.rpartition(".")[2] == "localhost"
-    )
-    if here:
+    is_named_here = host.rpartition(".")[2] == "localhost"
+    if literal.is_loopback or literal.is_unspecified if literal else is_named_here:
         return None
     from requests.utils import get_environ_proxies, select_proxy
 

@@ -121,8 +121,9 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         """Act once."""
         if not self._live:
             return self._step_nowhere(action)
+        packed = self._packed(action)
         try:
-            outcome = self._served.step(self._packed(action))
+            outcome = self._served.step(packed)
         except InvalidAction:
             if not self.action_space.contains(action):
                 raise self._refusal(action) from None

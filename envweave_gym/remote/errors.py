@@ -47,9 +47,7 @@ class Strange(ConnectionError):
 def raise_refused(refused: Refused, url: str) -> NoReturn:
     """Raise what the server says; what only servers know of is an error of the server."""
     if refused.kind == "NotFound":
-        raise faults.NotAvailable(
-            f"{url}: there is no envweave-gym server at this path; is the URL complete?"
-        )
+        raise faults.NotAvailable(f"{url}: there is no envweave-gym server at this path; correct it")
     kind = _KINDS.get(refused.kind)
     if kind is None:
         raise faults.SessionLost(f"{url}: {refused.kind}: {refused.message}")

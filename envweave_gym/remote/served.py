@@ -218,6 +218,5 @@ class Spaces:
 def check_deadline(name: str, which: str, seconds: Any, least: float = _SHORTEST) -> None:
     """Refuse what is no time that can be waited for."""
     if type(seconds) not in (int, float) or not least <= seconds <= _LONGEST:
-        raise InvalidArgument(
-            f"{name}: {which}={shown(seconds)} is not a number of seconds from {least:g} to {_LONGEST:g} (a week)"
-        )
+        allowed = f"from {least:g} to {_LONGEST:g} (a week)"
+        raise InvalidArgument(f"{name}: {which}={shown(seconds)} is not a number of seconds {allowed}")
