@@ -298,7 +298,7 @@ def stream_of(info: Any) -> Any:
 
 
 def _require_info(info: Any) -> None:
-    if not isinstance(info, Mapping):
+    if not hasattr(info, "get"):  # a replay buffer gives what reads like a dict and is none
         raise InvalidArgument(f"{shown(info)} is no info; give what reset() or step() returned last")
 
 
