@@ -1,4 +1,4 @@
-# Two commands: `make demo` trains a policy and draws its curve, `make test` runs the whole test suite.
+# Two commands: `make demo` trains a policy, here and in another process, and draws its curve, `make test` runs the whole test suite.
 # Both make .venv on first use; a second run installs nothing.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -16,6 +16,7 @@ BUILD ?= docker build --quiet
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m envweave_gym.training.lineworld
+	$(BIN)/python -m envweave_gym.training.lineworld --backend subprocess --out runs/elsewhere
 
 test: $(VENV)/.dev
 	$(BIN)/coverage erase
@@ -67,7 +68,7 @@ $(VENV)/.base:
 	touch $@
 
 $(VENV)/.demo: $(PINS) | $(VENV)/.base
-	$(UV) --editable '.[demo]'
+	$(UV) --editable '.[demo,server]'
 	touch $@
 
 # Torch comes first and by pip, at the exact pin: an open range would pull gigabytes of CUDA packages.
