@@ -11,6 +11,9 @@ from gymnasium.vector import AutoresetMode
 
 from envweave_gym.faults import EnvweaveError, InvalidArgument, nearest, shown
 
+_SHORTEST, _LONGEST = 0.001, 604_800.0
+"""So many seconds anything is waited for, at least and at most."""
+
 
 def check_num_envs(name: str, num_envs: Any) -> None:
     """Say in one sentence when ``num_envs`` is no number of environments."""
@@ -33,8 +36,14 @@ def check_faults(name: str, on_fault: Any, reset_deadline: Any) -> None:
     """Say in one sentence when faults cannot be handled this way."""
     if not isinstance(on_fault, str) or on_fault not in ("raise", "truncate"):
         raise InvalidArgument(f"{name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
-    if type(reset_deadline) not in (int, float) or not reset_deadline >= 0:
-        raise InvalidArgument(f"{name}: reset_deadline={shown(reset_deadline)} is not a number of seconds")
+    check_deadline(name, "reset_deadline", reset_deadline, least=0.0)
+
+
+def check_deadline(name: str, which: str, seconds: Any, least: float = _SHORTEST) -> None:
+    """Refuse what is no time that can be waited for."""
+    if type(seconds) not in (int, float) or not least <= seconds <= _LONGEST:
+        allowed = f"from {least:g} to {_LONGEST:g} (a week)"
+        raise InvalidArgument(f"{name}: {which}={shown(seconds)} is not a number of seconds {allowed}")
 
 
 def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:

@@ -184,9 +184,9 @@ def _found(env_id: str) -> str | None:
     for spelling in (env_id, re.sub(r"_v(\d+)$", r"-v\1", env_id)):
         if any(spelling in registry for registry in REGISTRIES.values()):
             return spelling
-    pattern = re.compile(re.escape(env_id) + r"-v\d+")
-    versions = [one for registry in REGISTRIES.values() for one in registry if pattern.fullmatch(one)]
-    return max(versions, key=lambda one: int(one.rpartition("-v")[2]), default=None)
+    known = (one.rpartition("-v") for registry in REGISTRIES.values() for one in registry)
+    versions = [version for name, _, version in known if name == env_id and version.isdecimal()]
+    return f"{env_id}-v{max(versions, key=int)}" if versions else None
 
 
 def _unknown(name: str) -> str:

@@ -172,6 +172,10 @@ class Result(msgspec.Struct, frozen=True):
     value: Any = None
     stdout: str = ""
 
+    def __post_init__(self) -> None:
+        if type(self.success) is not bool:
+            raise InvalidArgument(f"Result: success={shown(self.success)} is not True or False")
+
     def answers(self) -> Iterator[Any]:
         """The value and, where there is none, the last line printed."""
         yield self.value

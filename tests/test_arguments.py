@@ -108,6 +108,7 @@ def test_a_wrong_render_mode_names_the_right_ones(env_id: str):
         ({"on_fault": "ignore"}, "on_fault='ignore' is not 'raise' or 'truncate'"),
         ({"on_fault": ["raise"]}, "on_fault=['raise'] is not"),
         ({"reset_deadline": float("nan")}, "reset_deadline=nan is not a number of seconds"),
+        ({"reset_deadline": float("inf")}, "reset_deadline=inf is not a number of seconds"),
         ({"reset_deadline": True}, "reset_deadline=True is not"),
         ({"backend": "moon"}, "backend='moon' is unknown"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, Literal
 
+from envweave_gym.arguments import check_deadline
+
 
 def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     """One environment of one of the servers; what it says of itself is asked at once, so errors come here."""
@@ -32,7 +34,7 @@ def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     """The API of what a server has under this name."""
     from envweave_gym.remote.address import Address
     from envweave_gym.remote.descriptions import describe, remote_name, wanted
-    from envweave_gym.remote.served import CALL_DEADLINE, check_deadline
+    from envweave_gym.remote.served import CALL_DEADLINE
 
     name, own = remote_name(env_id, urls[0]), {**kwargs}
     token, deadline = own.pop("token", None), own.pop("call_deadline", CALL_DEADLINE)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from envweave_gym.arguments import check_faults
+from envweave_gym.arguments import check_deadline, check_faults
 from envweave_gym.faults import (
     HARMLESS,
     AtCapacity,
     EnvironmentCrashed,
     Fault,
     FaultKind,
-    InvalidArgument,
     ResetNeeded,
     SessionLost,
     fault_of,
-    shown,
 )
 from envweave_gym.losses import FaultCount
 from envweave_gym.remote import upkeep
@@ -27,8 +25,6 @@ from envweave_gym.wire.spaces import space_from_data
 
 CALL_DEADLINE = 60.0
 """So many seconds an answer is waited for, unless ``call_deadline`` says otherwise."""
-
-_SHORTEST, _LONGEST = 0.001, 604_800.0
 
 LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
 """What a call raises that did not reach its environment, or whose answer did not come back."""
@@ -61,7 +57,6 @@ class ServedEnvironment:
     ) -> None:
         self.name = remote_name(env_id, url)
         check_faults(self.name, on_fault, reset_deadline)
-        check_deadline(self.name, "reset_deadline", reset_deadline, least=0.0)
         check_deadline(self.name, "call_deadline", call_deadline)
         self.address = Address.of(self.name, url, token)
         self.faults = FaultCount(self.name)
@@ -213,10 +208,3 @@ class Spaces:
         if known is None:
             known = self._built[agent, which] = space_from_data(described[which])
         return known
-
-
-def check_deadline(name: str, which: str, seconds: Any, least: float = _SHORTEST) -> None:
-    """Refuse what is no time that can be waited for."""
-    if type(seconds) not in (int, float) or not least <= seconds <= _LONGEST:
-        allowed = f"from {least:g} to {_LONGEST:g} (a week)"
-        raise InvalidArgument(f"{name}: {which}={shown(seconds)} is not a number of seconds {allowed}")
