@@ -7,8 +7,9 @@ JSON besides. :func:`admission` compiles a space into one function that does bot
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from operator import index
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,14 @@ def _dict(space: Any) -> Admission:
     source = _DICT.format(
         size=len(space.spaces), reading="; ".join(reading), checks=checks, built=", ".join(built)
     )
-    exec(source, known)  # nothing in it is anybody's text: numbers, and names of our own
+    exec(_code(source), known)
     return known["admit"]
+
+
+@lru_cache(maxsize=256)
+def _code(source: str) -> CodeType:
+    """What is written out for one environment serves all like it; nothing in it is anybody's text."""
+    return compile(source, "<members of a Dict>", "exec")
 
 
 def _member(inner: Space[Any], i: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from functools import lru_cache
 from ipaddress import ip_address
 
 from flask import Flask, request
@@ -89,6 +90,7 @@ def _place(text: str, scheme: str) -> tuple[str, int] | None:
     return None if match is None else (_name(match[1]), int(match[2] or _PORTS[scheme]))
 
 
+@lru_cache(maxsize=256)
 def _name(host: str) -> str:
     """A host in the one spelling that is compared."""
     bare = host.strip("[]").rstrip(".").lower()
