@@ -30,6 +30,7 @@ from envweave_gym.faults import InvalidArgument, NotAvailable, UnknownEnvironmen
 from envweave_gym.foreign import elsewhere, no_api, vector_arguments, wrapped, wrapped_game, wrapped_gym
 from envweave_gym.launch import single
 from envweave_gym.providers import urls_of
+from envweave_gym.remote.address import SCHEMES
 from envweave_gym.vector_of_singles import vector_of_singles
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>.*)", re.DOTALL)
@@ -112,7 +113,7 @@ def _builder(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]) -
             raise InvalidArgument(f"make({shown(name)}): the name says where it runs; leave backend= out")
         return partial(elsewhere, env_id, urls_of(name, "docker", kwargs, image), api)
     urls = urls_of(name, backend, kwargs)
-    if scheme in ("http", "https"):
+    if scheme in SCHEMES:
         url, _, env_id = name.partition("#")
         return partial(elsewhere, env_id, urls or [url], api)
     if scheme == "local":
@@ -127,7 +128,7 @@ def _builder(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]) -
     if scheme in _LATER:
         needs = _LATER[scheme]
         raise NotAvailable(f"make({shown(name)}) needs {needs}, which this version does not have yet")
-    known = ", ".join(f"{one}://" for one in ("local", "http", "https", "docker", *_LATER))
+    known = ", ".join(f"{one}://" for one in ("local", *SCHEMES, "docker", *_LATER))
     raise UnknownEnvironment(f"make({shown(name)}): there is no scheme {scheme}://; there are {known}")
 
 

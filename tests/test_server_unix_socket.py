@@ -16,11 +16,14 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import websocket
 from servers import TOKEN, first_line_of, until
 
+import envweave_gym as ew
 from envweave_gym.faults import InvalidArgument
+from envweave_gym.remote.websockets import WebSocketBlocked, WebSocketTransport
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server.__main__ import main
@@ -81,6 +84,47 @@ def test_an_episode_is_played_over_http_and_over_a_websocket(tmp_path: Path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert not path.exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_environments_and_vectors_are_played_through_the_socket_by_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ENVWEAVE_TOKEN", TOKEN)
+    with serving(tmp_path / "a socket.sock") as (_, line):
+        url = line.split("at ")[1].split("/?")[0].split(" ")[0].rstrip("/")
+        with gym.make(COUNTER, backend=url, target=50) as env:
+            assert_equal_episodes(env, gym.make(COUNTER, target=50))
+        assert ew.make(f"{url}#{COUNTER}").reset(seed=3)[0] == gym.make(COUNTER).reset(seed=3)[0]
+        rows = gym.make_vec(COUNTER, num_envs=3, backend=[url])
+        assert rows.reset(seed=3)[0]["count"][0] == gym.make(COUNTER).reset(seed=3)[0]["count"]
+        rows.close()
+        monkeypatch.setattr(WebSocketTransport, "__init__", blocked)
+        with gym.make(COUNTER, backend=url, target=50) as env:
+            assert_equal_episodes(env, gym.make(COUNTER, target=50))
+
+
+def blocked(self: WebSocketTransport, address: Any, session_id: str, deadline: float) -> None:
+    raise WebSocketBlocked
+
+
+def assert_equal_episodes(first: gym.Env[Any, Any], second: gym.Env[Any, Any]) -> None:
+    assert first.reset(seed=1)[0] == second.reset(seed=1)[0]
+    for delta in (1, 2, 3):
+        assert first.step({"delta": delta})[0] == second.step({"delta": delta})[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("http+unix://", "is not a URL|is unknown"),
+        ("http+unix://%2Ftmp%2Fx/path", "is not a URL like"),
+        ("http+unix://%2Fno%2Fsuch%2Fsocket", "does not answer: .*No such file"),
+    ],
+)
+def test_what_is_no_socket_is_one_sentence(url: str, error: str):
+    with pytest.raises((ew.InvalidArgument, ConnectionError), match=error):
+        gym.make(COUNTER, backend=url, call_deadline=2)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")

@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.remote.address import SCHEMES
 
 BACKENDS = ("inproc", "subprocess", "docker", "kubernetes", "ray", "http://host:port")
 _LATER = ("kubernetes", "ray")
-_URL = re.compile(r"https?://.")
+_URL = re.compile(rf"({'|'.join(map(re.escape, SCHEMES))})://.")
 
 
 def urls_of(name: str, backend: Any, kwargs: dict[str, Any], image: str | None = None) -> list[str]:

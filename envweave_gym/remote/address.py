@@ -6,13 +6,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.remote import upkeep
 
 TOKEN = "ENVWEAVE_TOKEN"
 """The environment variable whose value is the token where no other is named."""
+
+_UNIX = "http+unix"
+SCHEMES = ("http", "https", _UNIX)
+"""What the URLs of servers begin with."""
 
 _tokens: dict[str, str] = {}
 
@@ -70,19 +74,32 @@ class Address:
     @property
     def websocket(self) -> str:
         """The URL of its WebSockets."""
-        return "ws" + self.url.removeprefix("http")
+        return "ws" + self.web.removeprefix("http")
+
+    @property
+    def web(self) -> str:
+        """What requests name as the URL of the server: one on a Unix socket answers to ``localhost``."""
+        return self.url if unix_path(self.url) is None else "http://localhost"
 
 
 def _parts(url: Any) -> SplitResult | None:
     """The parts of a URL; none of what is no URL of a server."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        if parts is None or parts.scheme not in SCHEMES or not parts.hostname or parts.port == 0:
             return None
+        if parts.scheme == _UNIX:
+            return parts if parts.path in ("", "/") else None
         parts.hostname.encode("idna")
     except ValueError:  # of brackets, of a port, or of a name that nothing can have
         return None
     return parts
+
+
+def unix_path(url: str) -> str | None:
+    """The path of the Unix socket that a URL names, with ``/`` as ``%2F``."""
+    scheme, _, path = url.partition("://")
+    return unquote(path.rstrip("/")) if scheme == _UNIX else None
 
 
 def remember_token(url: str, token: str) -> None:

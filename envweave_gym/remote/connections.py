@@ -21,8 +21,9 @@ class CuttableSession(requests.Session):
     else ends a request that has begun.
     """
 
-    def __init__(self, proxy: str | None, certificates: str | None) -> None:
-        """``certificates`` are those to trust, where they are not those of ``requests``.
+    def __init__(self, proxy: str | None, certificates: str | None, path: str | None = None) -> None:
+        """``certificates`` are those to trust, where they are not those of ``requests``; all requests go to the
+        Unix socket at ``path``, where one is named.
 
         Nothing else counts that is around this process: no ``.netrc`` takes the place of the token.
         """
@@ -34,7 +35,7 @@ class CuttableSession(requests.Session):
         self._handle: socket.socket | None = None
         self._pid = os.getpid()
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter(self._keep))
+            self.mount(scheme, _Adapter(self._keep, path))
 
     def cut(self) -> None:
         """End the connection, and all that are still to come; in a forked process only let go of it."""
@@ -62,34 +63,46 @@ class CuttableSession(requests.Session):
 class _Adapter(HTTPAdapter):
     """Shows the sockets of its connections to ``keep``."""
 
-    def __init__(self, keep: _Keep) -> None:
-        self._keep = keep
+    def __init__(self, keep: _Keep, path: str | None) -> None:
+        self._keep, self._path = keep, path
         super().__init__()
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
-        _watch(self.poolmanager, self._keep)
+        _watch(self.poolmanager, self._keep, self._path)
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         known = proxy in self.proxy_manager
         manager = super().proxy_manager_for(proxy, **options)
         if not known:
-            _watch(manager, self._keep)
+            _watch(manager, self._keep, None)
         return manager
 
 
-def _watch(manager: Any, keep: _Keep) -> None:
+def _watch(manager: Any, keep: _Keep, path: str | None) -> None:
     pools: dict[str, Any] = manager.pool_classes_by_scheme
-    manager.pool_classes_by_scheme = {scheme: _watched(pool, keep) for scheme, pool in pools.items()}
+    manager.pool_classes_by_scheme = {scheme: _watched(pool, keep, path) for scheme, pool in pools.items()}
 
 
-def _watched(pool: Any, keep: _Keep) -> Any:
+def _watched(pool: Any, keep: _Keep, path: str | None) -> Any:
     """The same kind of pool, which shows the sockets that it opens before anything is said through them."""
 
     class Connection(pool.ConnectionCls):
         def _new_conn(self) -> Any:
-            opened = super()._new_conn()
+            opened = super()._new_conn() if path is None else _at(path, self.timeout)
             keep(opened)
             return opened
 
     return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
+
+
+def _at(path: str, timeout: float | None) -> socket.socket:
+    """A socket that is connected to the Unix socket at ``path``."""
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        opened.settimeout(timeout)
+        opened.connect(path)
+    except BaseException:
+        opened.close()
+        raise
+    return opened

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from envweave_gym.remote.address import unix_path
 from envweave_gym.remote.errors import OUT_OF_ORDER
 from envweave_gym.remote.transport import left, too_late
 from envweave_gym.remote.upkeep import place_of
@@ -34,6 +35,8 @@ class NoTunnel(Exception):
 
 def proxy_for(url: str) -> str | None:
     """The proxy that the environment variables name for a server; there is never one before loopback."""
+    if unix_path(url) is not None:
+        return None
     host = (urlsplit(url).hostname or "").rstrip(".")
     literal = _literal(host)
     is_named_here = host.rpartition(".")[2] == "localhost"
@@ -66,6 +69,8 @@ def dialled(url: str, deadline: float) -> socket.socket:
 
     Each may take its share of the time that is left, so that one of which nothing is heard leaves some.
     """
+    if (path := unix_path(url)) is not None:
+        return _reached(socket.AF_UNIX, path, None, url, deadline)
     shortcut = place_of(url)
     proxy = proxy_for(url) if shortcut is None else None
     try:
@@ -124,7 +129,7 @@ def _reached(family: int, where: Any, proxy: str | None, url: str, deadline: flo
     """A socket that is connected to this address and leads to ``url``."""
     plain = socket.socket(family, socket.SOCK_STREAM)
     try:
-        for option in _OPTIONS:
+        for option in _OPTIONS if family != socket.AF_UNIX else ():
             plain.setsockopt(*option)
         plain.settimeout(left(deadline, url))
         plain.connect(where)

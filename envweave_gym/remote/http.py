@@ -6,7 +6,7 @@ import threading
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from envweave_gym.remote.address import Address
+from envweave_gym.remote.address import Address, unix_path
 from envweave_gym.remote.dialling import proxy_for, trusted
 from envweave_gym.remote.errors import distrust_in, raise_foreign, untrusted
 from envweave_gym.remote.transport import left, too_late
@@ -28,9 +28,9 @@ class HttpTransport:
         from envweave_gym.remote.connections import CuttableSession
 
         self._address, self._requests = address, requests
-        self._session = CuttableSession(proxy_for(address.url), trusted())
+        self._session = CuttableSession(proxy_for(address.url), trusted(), unix_path(address.url))
         self._url, self._headers = address.url, {**address.headers(), "Content-Type": CONTENT_TYPE}
-        self._path = address.url + path
+        self._path = address.web + path
         self._frames: SimpleQueue[tuple[bytes, float] | None] = SimpleQueue()
         self._replies: SimpleQueue[bytes | Exception] = SimpleQueue()
         self._thread: threading.Thread | None = None
