@@ -45,6 +45,6 @@ def test_the_command_takes_options_and_refuses_a_backend_that_is_not_there(tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert "NashConv/2" in done.stdout
-    refused = subprocess.run([*command, "--backend", "ray"], capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 1
-    assert "needs its provider" in refused.stderr.splitlines()[-1]
+    refused = subprocess.run([*command, "--backend", "moon"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert "backend='moon' is unknown" in refused.stderr.splitlines()[-1]

@@ -138,7 +138,7 @@ class Learner:
 
 def make_env(options: Options, num_envs: int) -> Any:
     """The vector of environments; the step that ends an episode starts the next."""
-    return envweave_gym.make(ID, num_envs=num_envs, autoreset_mode="SameStep", backend=options.backend)
+    return envweave_gym.make(ID, num_envs=num_envs, autoreset_mode="SameStep", **options.place)
 
 
 def play(env: Any, observations: Any, learner: Learner, steps: int) -> tuple[tuple[Any, Any, Any], Any]:

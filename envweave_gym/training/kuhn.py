@@ -97,7 +97,7 @@ def train(options: Options) -> dict[str, Any]:
     """Train, save the average policy, and return what came out."""
     tqdm = need("tqdm", "demo", "the progress bar").tqdm
     rng = np.random.default_rng(options.seed)
-    env = envweave_gym.make(ID, api="aec", backend=options.backend)
+    env = envweave_gym.make(ID, api="aec", **options.place)
     env.reset(seed=options.seed)
     logits = np.zeros(len(INDEX))
     total, weights = np.zeros(len(INDEX)), 0.0

@@ -14,6 +14,8 @@ from envweave_gym.faults import EnvweaveError, InvalidArgument, shown
 Options = TypeVar("Options")
 
 _LARGEST_SEED = 2**63 - 1
+_IN_IMAGES = ("docker", "docker_http", "kubernetes")
+"""The backends whose servers are in containers."""
 
 
 def option(
@@ -43,7 +45,10 @@ class CommonOptions:
         least=0,
         most=_LARGEST_SEED,
     )
-    backend: str = option("inproc", "where the environments run")
+    backend: str = option(
+        "inproc", "where the environments run: inproc, subprocess, docker, kubernetes, ray or http://host:port"
+    )
+    docker_image: str = option("", "image of the containers, with --backend docker (default: the ID's own)")
     run: str = option("", "name of the run; its files go to OUT/RUN (default: the demo's name)")
     out: str = option("runs", "folder of all runs")
 
@@ -56,6 +61,18 @@ class CommonOptions:
             raise ValueError(
                 f"--run {shown(self.run)} is a path; give a name, and the folder of all runs as --out"
             )
+
+        if self.docker_image and self.backend not in _IN_IMAGES:
+            raise ValueError(
+                f"--docker-image {shown(self.docker_image)} is for --backend {' or '.join(_IN_IMAGES)}, "
+                f"not {shown(self.backend)}"
+            )
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What ``make`` takes to run the environments there."""
+        image = {"image": self.docker_image} if self.docker_image else {}
+        return {"backend": self.backend, **image}
 
     @property
     def folder(self) -> Path:
