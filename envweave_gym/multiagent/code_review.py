@@ -12,7 +12,7 @@ from pettingzoo import AECEnv
 from envweave_gym.envs.codefix import question, read_operator, token_space, tokenize
 from envweave_gym.envs.codefix_programs import OPERATORS, Draw, generate
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.multiagent.max_cycles import check_max_cycles
+from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_max_cycles
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
 from envweave_gym.protocols import no_agent, read_name
@@ -66,6 +66,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         "render_modes": ["human", "ansi"],
         "render_fps": 1,
         "is_parallelizable": False,
+        "reset_options": RESET_OPTIONS,
     }
 
     def __init__(

@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
+from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_max_cycles
 from envweave_gym.multiagent.kuhn_value import (
     CARDS,
     DEALS,
@@ -18,7 +19,6 @@ from envweave_gym.multiagent.kuhn_value import (
     payoff,
     player_to_act,
 )
-from envweave_gym.multiagent.max_cycles import check_max_cycles
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
 from envweave_gym.protocols import read_name
@@ -48,6 +48,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         "render_modes": ["human", "ansi"],
         "render_fps": 1,
         "is_parallelizable": False,
+        "reset_options": RESET_OPTIONS,
     }
 
     def __init__(self, max_cycles: int | None = None, render_mode: str | None = None) -> None:

@@ -12,7 +12,7 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from envweave_gym.envs.lineworld import DIRECTIONS
 from envweave_gym.faults import shown
-from envweave_gym.multiagent.max_cycles import check_max_cycles
+from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_max_cycles
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.protocols import read_name
 from envweave_gym.seeding import Seeds, chance, mix
@@ -41,6 +41,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         "name": "line_race_v0",
         "render_modes": ["human", "ansi", "rgb_array"],
         "render_fps": 8,
+        "reset_options": RESET_OPTIONS,
     }
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``max_cycles``, as PettingZoo calls the limit of a game: how often each agent may act."""
+"""What PettingZoo expects of any game: a limit called ``max_cycles``, and a reset that takes options."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Any
 
 from envweave_gym.faults import shown
 
+RESET_OPTIONS = ("options",)
+"""What PettingZoo's own tests give to every reset; it changes nothing."""
+
 
 def check_max_cycles(max_cycles: Any) -> None:
-    """Refuse what is no limit; ``None`` sets none."""
+    """Refuse what is no number of times that each agent may act; ``None`` sets no limit."""
     if max_cycles is not None and (type(max_cycles) is not int or max_cycles < 1):
         raise ValueError(
             f"max_cycles={shown(max_cycles)} is not a number of cycles; give an int >= 1 or None"
