@@ -167,7 +167,7 @@ def test_the_result_is_looked_for_in_info_then_in_the_observation() -> None:
     assert answer("", seen, {"result": {}}) == 1.0
     assert answer("", seen, {"result": Result(value=43)}) == 0.0
     assert answer("", Result(stdout="42"), {}) == 1.0
-    with pytest.raises(InvalidArgument, match="^Result: success='no' is not True or False$"):
+    with pytest.raises(InvalidArgument, match=r"^Result: success='no' is not True or False$"):
         Result(success="no")  # pyright: ignore[reportArgumentType]
     assert answer("", "42", {}) == 0.0
     assert result_of("42", {}) is None
