@@ -22,8 +22,8 @@ class CuttableSession(requests.Session):
     """
 
     def __init__(self, proxy: str | None, certificates: str | None, path: str | None = None) -> None:
-        """``certificates`` are those to trust, where they are not those of ``requests``; ``path`` is that of the
-        Unix socket to ask, where the server has one.
+        """``certificates`` are those to trust, where they are not those of ``requests``; ``path`` is where
+        the server has a Unix socket, if that is what it listens on.
 
         Nothing else counts that is around this process: no ``.netrc`` takes the place of the token.
         """
