@@ -136,9 +136,7 @@ def evaluate(policy: Policy, options: Options) -> float:
 
 def make_env(options: Options, num_envs: int) -> Any:
     """The vector of environments."""
-    return envweave_gym.make(
-        ID, num_envs=num_envs, length=options.length, slip=options.slip, **options.place
-    )
+    return envweave_gym.make(ID, num_envs=num_envs, length=options.length, slip=options.slip, **options.place)
 
 
 def train(options: Options) -> dict[str, Any]:

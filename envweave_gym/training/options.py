@@ -46,7 +46,8 @@ class CommonOptions:
         most=_LARGEST_SEED,
     )
     backend: str = option(
-        "inproc", "where the environments run: inproc, subprocess, docker, kubernetes, ray or http://host:port"
+        "inproc",
+        "where the environments run: inproc, subprocess, docker, kubernetes, ray or http://host:port",
     )
     docker_image: str = option("", "image of the containers, with --backend docker (default: the ID's own)")
     run: str = option("", "name of the run; its files go to OUT/RUN (default: the demo's name)")
