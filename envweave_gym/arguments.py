@@ -90,7 +90,7 @@ def check_options(
     if unknown:
         allowed = [*(known or ()), *also]
         hint = nearest(unknown[0], allowed) if isinstance(unknown[0], str) else ""
-        there_are = ", ".join(allowed) or "none"
+        there_are = ", ".join(map(repr, allowed)) or "none"
         raise InvalidArgument(
             f"{name}: reset takes no option {shown(unknown[0])}{hint}; it takes {there_are}"
         )

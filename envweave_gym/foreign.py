@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -111,7 +111,15 @@ def vector_arguments(name: str, kwargs: dict[str, Any]) -> tuple[str | None, dic
     if how is not None and how not in _WAYS:
         there_are = ", ".join(map(repr, _WAYS))
         raise InvalidArgument(f"{name}: vectorization_mode={shown(how)} is unknown; there are {there_are}")
-    return how, {"autoreset_mode": mode.value, **kwargs.pop("vector_kwargs", {})}
+    own = kwargs.pop("vector_kwargs", {})
+    if not isinstance(own, Mapping):
+        raise InvalidArgument(f"{name}: vector_kwargs={shown(own)} is no dict of arguments")
+    if own.keys() - {"autoreset_mode"} and how not in ("sync", "async"):
+        raise InvalidArgument(
+            f"{name}: vector_kwargs= go to Gymnasium's own vectors; give vectorization_mode='sync' or "
+            "'async' too"
+        )
+    return how, {"autoreset_mode": mode.value, **own}
 
 
 def _refuse_for_games(name: str, num_envs: int | None, kwargs: dict[str, Any]) -> None:

@@ -92,6 +92,9 @@ def make(
     if num_envs is not None:
         check_num_envs(name, num_envs)
     check_autoreset(name, autoreset)
+    mode = kwargs.get("render_mode")
+    if not isinstance(mode, str | None):
+        raise InvalidArgument(f"{name}: render_mode={shown(mode)} is not a text, like 'ansi'")
     limit = one_limit(name, kwargs.pop("max_steps", None), kwargs.pop("max_episode_steps", None))
     given = {"max_steps": limit, **({"autoreset": True} if autoreset else {})}
     kwargs |= {key: value for key, value in given.items() if value is not None}
@@ -109,12 +112,16 @@ def _builder(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]) -
     scheme = match["scheme"].lower()
     if scheme == "docker":
         image, _, env_id = match["rest"].partition("#")
+        if not image:
+            raise InvalidArgument(f"make({shown(name)}) names no image; give one: docker://envweave-core#ID")
         if backend not in (None, "docker"):
             raise InvalidArgument(f"make({shown(name)}): the name says where it runs; leave backend= out")
         return partial(elsewhere, env_id, urls_of(name, "docker", kwargs, image), api)
     urls = urls_of(name, backend, kwargs)
     if scheme in SCHEMES:
         url, _, env_id = name.partition("#")
+        if not match["rest"].partition("#")[0].strip("/"):
+            raise InvalidArgument(f"make({shown(name)}) names no server; give one: http://host:port#ID")
         return partial(elsewhere, env_id, urls or [url], api)
     if scheme == "local":
         if name not in _factories:
@@ -194,12 +201,18 @@ def _unknown(name: str) -> str:
     names = _nearest(
         name, {*gym.registry, *pettingzoo.aec_registry, *pettingzoo.parallel_registry, *_factories}
     )
-    hint = f"; the nearest names are {', '.join(names)}" if names else ""
+    hint = f"; the nearest names are {', '.join(names)}" if names else _next_step(name)
     return (
         f"no environment is called {shown(name)}: it is not among the {len(gym.registry)} IDs of Gymnasium, "
         f"the {len(pettingzoo.aec_registry)} AEC and {len(pettingzoo.parallel_registry)} parallel IDs of "
         f"PettingZoo and the {len(_factories)} local names{hint}"
     )
+
+
+def _next_step(name: str) -> str:
+    if name.startswith("local://"):
+        return "; give it to envweave_gym.register(name, factory=…) first"
+    return "; 'envweave list' shows what this package has, and gymnasium.register(…) adds to them"
 
 
 def _nearest(name: str, known: set[str]) -> list[str]:

@@ -87,6 +87,11 @@ def launch_gym(
 ) -> gym.Env[Any, Any]:
     """A single Gymnasium environment with its whole stack, here or on a server."""
     check_autoreset(card.id, autoreset)
+    if "autoreset_mode" in kwargs:
+        raise InvalidArgument(
+            f"{card.id}: autoreset_mode= is for vectors; give num_envs= too, or to gymnasium.make_vec with "
+            "vectorization_mode= as vector_kwargs={'autoreset_mode': …}"
+        )
     check_faults(card.id, "raise" if on_fault is None else on_fault, reset_deadline)
     env_id, urls = _elsewhere(card, backend, kwargs)
     if urls:

@@ -21,7 +21,7 @@ from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.lazy_streams import LazyStreams
 from envweave_gym.seeding import SeedRows
 from envweave_gym.stream import AGENT, Event, EventKind, Request, RequestKind, Stream, jsonable, number
-from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
+from envweave_gym.vector_calls import Bools, as_batch, check_order, mask_and_options, seeds_of_rows
 
 Rows = NDArray[np.intp]
 
@@ -226,10 +226,13 @@ def checked_choices(
     name: str, actions: Any, num_envs: int, space: Discrete, all_actions: Space[Any]
 ) -> NDArray[np.int64]:
     """The actions of all rows counted from 0, in an array of their own; a wrong one is refused."""
-    try:
-        given = np.asarray(actions)
-    except ValueError:  # rows of different lengths
-        given = np.empty(0)
+    given = actions if isinstance(actions, np.ndarray) else _as_array(actions)
+    if (
+        given.dtype.kind == "O"
+        and given.shape == (num_envs,)
+        and all(space.contains(one) for one in given.tolist())
+    ):
+        given = given.astype(np.int64)
     if given.shape != (num_envs,) or given.dtype.kind not in "iu":
         raise InvalidAction(f"{name}: actions {shown(actions)} are not in {all_actions}")
     offset = given.astype(np.int64)
@@ -239,6 +242,18 @@ def checked_choices(
         row = int((offset.view(np.uint64) >= np.uint64(space.n)).nonzero()[0][0])
         raise InvalidAction(f"{name}: action {given[row]} of row {row} is not in {space}")
     return offset
+
+
+def _as_array(actions: Any) -> NDArray[Any]:
+    """The rows in an array, as what they are where NumPy would make something else of them."""
+    batch = as_batch(actions)
+    if isinstance(batch, np.ndarray):
+        return batch
+    try:
+        given = np.asarray(batch)
+        return given if given.dtype.kind != "b" else np.asarray(batch, object)
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, or on a GPU
+        return np.empty(0)
 
 
 class Steps:

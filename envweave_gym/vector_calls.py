@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,18 @@ def seeds_of_rows(name: str, num_envs: int, seed: Any) -> list[int | None] | Non
             "2**64 - 1"
         )
     return [first + row for row in range(num_envs)]
+
+
+def as_batch(actions: Any) -> Any:
+    """Arrays of other libraries as NumPy's, and what gives its rows one by one as a tuple of them."""
+    if isinstance(actions, Iterator):
+        return tuple(actions)
+    if isinstance(actions, np.ndarray) or not hasattr(actions, "__array__"):
+        return actions
+    try:
+        return np.asarray(actions)
+    except (TypeError, ValueError, RuntimeError):  # it is on a GPU, or has a gradient
+        return actions
 
 
 def mask_and_options(

@@ -6,7 +6,7 @@ where each row has a process, the one that was given it has ended for good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,8 @@ from gymnasium.vector.utils import iterate
 from envweave_gym.actions import REFUSED, admission
 from envweave_gym.arguments import call
 from envweave_gym.faults import InvalidAction, NotAvailable, ResetNeeded, shown
-from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
+from envweave_gym.protocols import state_of
+from envweave_gym.vector_calls import Bools, as_batch, check_order, mask_and_options, seeds_of_rows
 
 _AGAIN = "close() this vector and make another"
 _LAST_BREATH = 0.2
@@ -71,8 +72,7 @@ class _Checked(VectorEnv[Any, Any, Any]):
         disabled = self.metadata["autoreset_mode"] is gym.vector.AutoresetMode.DISABLED
         stuck = self._over.nonzero()[0] if self._begun and disabled else np.empty(0, np.intp)
         check_order(self.name, self._begun, stuck)
-        if isinstance(actions, Iterator):
-            actions = tuple(actions)
+        actions = as_batch(actions)
         self._check_actions(actions)
         return actions
 
@@ -90,11 +90,16 @@ class _Checked(VectorEnv[Any, Any, Any]):
             self._admit = admission(self.single_action_space)
         for row, action in enumerate(rows):
             if self._admit(action) is REFUSED:
+                given = shown(action.item() if isinstance(action, np.generic) else action)
                 space = self.single_action_space
-                raise InvalidAction(f"{self.name}: action {shown(action)} of row {row} is not in {space}")
+                raise InvalidAction(f"{self.name}: action {given} of row {row} is not in {space}")
 
     def _step_done(self, terminated: Bools, truncated: Bools) -> None:
         self._over = terminated | truncated
+
+    def state(self) -> Any:
+        """What :func:`envweave_gym.state_of` gives: the counters and fields of each row."""
+        return state_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_admit"}
@@ -179,6 +184,8 @@ class AsyncVector(_Checked, AsyncVectorEnv):
         return f"the processes of rows {list(dead)} died with exit codes {list(dead.values())}"
 
     def _check_alive(self) -> None:
+        if self.closed:
+            raise NotAvailable(f"{self.name}: this vector is closed; make another")
         pipes: list[Any] = self.parent_pipes
         gone = [row for row, pipe in enumerate(pipes) if pipe is None]
         if gone:

@@ -10,9 +10,10 @@ import pettingzoo
 import pytest
 
 import envweave_gym as ew
-from envweave_gym import InvalidArgument, NotAvailable, ResetNeeded
+from envweave_gym import InvalidArgument, ResetNeeded
 from envweave_gym.arguments import call, check_options, check_render_mode
 from envweave_gym.catalog import CARDS
+from envweave_gym.multiagent import code_review, kuhn_poker, line_race
 
 GYM_IDS = [card.id for card in CARDS if not card.is_game and not card.proxy]
 GAME_IDS = [card.id for card in CARDS if card.is_game]
@@ -32,7 +33,7 @@ any_game_id = pytest.mark.parametrize("env_id", GAME_IDS)
         ({"max_steps": "9"}, "max_steps='9' is not"),
         ({"max_steps": True}, "max_steps=True is not"),
         ({"autoreset": "SameStep"}, "autoreset='SameStep' is not True or False"),
-        ({"autoreset_mode": "SameStep"}, "takes no argument 'autoreset_mode' (did you mean 'autoreset'"),
+        ({"autoreset_mode": "SameStep"}, "autoreset_mode= is for vectors; give num_envs= too"),
         ({"on_fault": "ignore"}, "on_fault='ignore' is not 'raise' or 'truncate'"),
         ({"reset_deadline": -1}, "reset_deadline=-1 is not a number of seconds"),
         ({"backend": "moon"}, "backend='moon' is unknown; there are 'inproc'"),
@@ -46,19 +47,51 @@ def test_a_wrong_argument_is_one_sentence(env_id: str, kwargs: dict[str, Any], r
             make(env_id, **kwargs)
         assert str(caught.value).startswith(env_id)
         assert reason in str(caught.value)
-        assert "kwargs" not in str(caught.value)
+        assert "got an unexpected" not in str(caught.value)
 
 
-@pytest.mark.parametrize("backend", ["kubernetes", "ray"])
-def test_backends_to_come_say_so(backend: Any):
-    for make in (
-        lambda: gym.make(LINE, backend=backend),
-        lambda: gym.make_vec(LINE, num_envs=2, backend=backend),
-        lambda: pettingzoo.make("aec", GAME_IDS[0], backend=backend),
-        lambda: pettingzoo.make("parallel", GAME_IDS[0], backend=backend),
-    ):
-        with pytest.raises(NotAvailable, match="needs its provider, which this version does not have"):
-            make()
+@pytest.mark.parametrize("env_id", [*GYM_IDS, *GAME_IDS, "CartPole-v1"])
+def test_a_render_mode_that_is_no_text_and_vector_arguments_that_are_no_dict(env_id: str):
+    with pytest.raises(InvalidArgument, match=f"^{env_id}: render_mode=3 is not a text, like 'ansi'$"):
+        ew.make(env_id, render_mode=3)
+    if env_id not in GAME_IDS:
+        with pytest.raises(InvalidArgument, match=f"^{env_id}: vector_kwargs=3 is no dict of arguments$"):
+            ew.make(env_id, num_envs=2, vector_kwargs=3)
+        with pytest.raises(InvalidArgument, match=f"^{env_id}: vector_kwargs= go to Gymnasium's own vectors"):
+            ew.make(env_id, num_envs=2, vector_kwargs={"context": "spawn"})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("docker://", "names no image; give one: docker://envweave-core#ID"),
+        ("http://", "names no server; give one: http://host:port#ID"),
+        ("https://#envweave/Echo-v0", "names no server"),
+        ("envweave/Fix-v0", "'envweave list' shows what this package has"),
+        ("local://nothing", "give it to envweave_gym.register(name, factory=…) first"),
+    ],
+)
+def test_a_name_that_says_too_little_is_answered_with_the_next_step(name: str, reason: str):
+    with pytest.raises((InvalidArgument, ew.UnknownEnvironment)) as caught:
+        ew.make(name)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("module", [kuhn_poker, code_review, line_race])
+@pytest.mark.parametrize(
+    ("kwargs", "reason"),
+    [
+        ({"nosuch": 1}, "takes no argument 'nosuch'"),
+        ({"max_cycles": 0}, "max_cycles=0 is not a number of cycles"),
+        ({"render_mode": "zz"}, "render_mode='zz' is unknown"),
+    ],
+)
+def test_the_functions_of_a_game_refuse_in_one_sentence_too(module: Any, kwargs: dict[str, Any], reason: str):
+    for build in (module.env, module.parallel_env):
+        with pytest.raises(InvalidArgument) as caught:
+            build(**kwargs)
+        assert str(caught.value).startswith("envweave/")
+        assert reason in str(caught.value)
 
 
 def test_the_backend_in_process_is_the_default():
@@ -231,6 +264,6 @@ class TestResetOptions:
 
     def test_are_named_with_the_nearest(self) -> None:
         with pytest.raises(
-            InvalidArgument, match=r"no option 'indx' \(did you mean 'index'\?\); it takes ind"
+            InvalidArgument, match=r"no option 'indx' \(did you mean 'index'\?\); it takes 'ind"
         ):
             check_options("x/Y-v0", {"indx": 1}, {"reset_options": ("index",)})

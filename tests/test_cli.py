@@ -86,8 +86,8 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]):
 
 
 def test_what_is_not_there_yet_is_a_failure_not_wrong_usage(capsys: pytest.CaptureFixture[str]):
-    assert main(["info", "envweave/Counter-v0", "--kwarg", "backend=ray"]) == 1
-    assert "needs its provider" in capsys.readouterr().err
+    assert main(["info", "prime://owner/name"]) == 1
+    assert "needs the Prime Hub resolver, which this version does not have yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -84,7 +84,7 @@ def test_play_lineworld_until_the_step_limit():
     done = run(*words, stdin="0\n1\n0\n1\n", PYTHONIOENCODING="utf-8")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
-    assert lines[1] == "seed 5; an action is an integer from 0 to 1; q quits"
+    assert lines[1] == "seed 5; an action is 0 (left), 1 (right); q quits"
     pictures = [line for line in lines if set(line) == set("·@G")]
     assert [line.index("@") for line in pictures] == [
         place + pictures[0].index("@") for place in (0, -1, 0, -1)

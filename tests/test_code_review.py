@@ -327,7 +327,7 @@ def test_the_longest_comment_fits_into_the_next_prompt():
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, complaint):
-    with pytest.raises(ValueError, match=f"^{complaint}"):
+    with pytest.raises(ValueError, match=f"^(envweave/CodeReview-v0: )?{complaint}"):
         code_review.raw_env(**kwargs)
     with pytest.raises(envweave_gym.InvalidArgument, match=f"^{ID}: {complaint}") as caught:
         pettingzoo.make("aec", ID, **kwargs)

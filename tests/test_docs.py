@@ -5,10 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+from engines import client
 from nbclient import NotebookClient
+
+__all__ = ["client"]
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,10 +26,20 @@ def pages_with_code() -> list[Path]:
     return [page for page in PAGES if page.name not in ELSEWHERE and BLOCK.search(page.read_text())]
 
 
+def test_the_code_about_containers_runs(client: Any, tmp_path: Path):
+    page = (ROOT / "docs" / "containers.md").read_text()
+    (code,) = re.findall(r"^```python docker\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    run(code, tmp_path)
+
+
 @pytest.mark.parametrize("page", pages_with_code(), ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path):
+    run("\n\n".join(BLOCK.findall(page.read_text())), tmp_path)
+
+
+def run(code: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
-    script.write_text("\n\n".join(BLOCK.findall(page.read_text())))
+    script.write_text(code)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,

@@ -226,7 +226,7 @@ def test_wrong_arguments_of_vectors(names: list[str]):
             assert f"num_envs={wrong!r} is not a number of environments" in refusal(name, num_envs=wrong)
         assert "autoreset_mode='Later' is unknown" in refusal(name, num_envs=2, autoreset_mode="Later")
         assert "vectorization_mode='fast' is unknown" in refusal(name, num_envs=2, vectorization_mode="fast")
-        assert "'autoreset_mode'" in refusal(name, autoreset_mode="SameStep")
+        assert "autoreset_mode" in refusal(name, autoreset_mode="SameStep")
         assert "'tarqet'" in refusal(name, num_envs=2, tarqet=3)
     for name in ("local://counter", "tests/Foreign-v0"):
         text = refusal(name, num_envs=2, vectorization_mode="vector_entry_point")
@@ -288,9 +288,6 @@ def test_what_is_wrong_for_every_name(names: list[str]):
         assert "autoreset='SameStep' is not True or False" in refusal(name, autoreset="SameStep")
         for backend in ("moon", 7, ""):
             assert f"backend={backend!r} is unknown; there are 'inproc', " in refusal(name, backend=backend)
-        for backend in ("kubernetes", "ray"):
-            with pytest.raises(NotAvailable, match=f"backend={backend!r} needs its provider"):
-                ew.make(name, backend=backend)
 
 
 def test_what_gymnasium_names_do_not_have(names: list[str]):

@@ -42,7 +42,7 @@ print(1000 * (time.process_time() - start), resident() - before)
 
 def python(code: str, *, executable: str | Path = sys.executable) -> str:
     """What a fresh interpreter prints; a coverage tracer would be measured with it, so it has none."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("COV", "PYTHONPATH"))}
     done = subprocess.run(
         [executable, "-P", "-W", "error", "-c", code], env=environ, capture_output=True, text=True, timeout=60
     )

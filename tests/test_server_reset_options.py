@@ -71,7 +71,7 @@ def test_options_that_an_author_names_are_taken(what: Any):
     masked = {"index": 7, "reset_mask": [True, True]}
     assert reset(client, name, masked, num_envs=2)["observation"] == [7, 7]
     told = reset(client, name, {"indx": 7}, 422)
-    assert sentence(told) == f"{name}: reset takes no option 'indx' (did you mean 'index'?); it takes index"
+    assert sentence(told) == f"{name}: reset takes no option 'indx' (did you mean 'index'?); it takes 'index'"
 
 
 def test_options_that_a_stranger_names_are_the_operators_to_allow():
@@ -86,7 +86,7 @@ def test_options_that_a_stranger_names_are_the_operators_to_allow():
         reset(client, name, {"index": 7}, 422, num_envs=2)
     )
     told = reset(client, name, {"other": 7}, 422)
-    assert sentence(told) == f"{name}: reset takes no option 'other'; it takes index"
+    assert sentence(told) == f"{name}: reset takes no option 'other'; it takes 'index'"
 
     client = JsonClient(name, wire_kwargs={name: ("index",)})
     assert named(client, name) == ["index"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from native_vectors import LINE, expect_equal, native
 
+import envweave_gym as ew
 from envweave_gym import InvalidAction, InvalidArgument, ResetNeeded
 
 
@@ -50,6 +52,37 @@ def test_actions_of_every_integer_type_are_taken(dtype: str) -> None:
     twin.reset(seed=0)
     chosen = [0, 1, 1, 0, 1]
     expect_equal(env.step(np.array(chosen, dtype)), twin.step(chosen))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        list,
+        tuple,
+        iter,
+        lambda chosen: [bool(one) for one in chosen],
+        lambda chosen: np.array(chosen, object),
+        lambda chosen: Tensor(chosen),
+    ],
+)
+def test_every_vector_takes_a_batch_in_every_form(form: Callable[[list[int]], Any]) -> None:
+    chosen = [0, 1, 1, 0, 1]
+    for how in (None, "sync"):
+        env, twin = (ew.make(LINE, num_envs=5, vectorization_mode=how) for _ in range(2))
+        env.reset(seed=0)
+        twin.reset(seed=0)
+        expect_equal(env.step(form(chosen)), twin.step(np.array(chosen)))
+        assert env.state() == twin.state() == ew.state_of(env)
+
+
+class Tensor:
+    """An array of another library."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.rows, dtype)
 
 
 @pytest.mark.parametrize(

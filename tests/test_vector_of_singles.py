@@ -105,7 +105,7 @@ class TestABadCall:
         ("options", "message"),
         [
             (3, "neither a dict nor None"),
-            ({"index": 1}, "takes no option 'index'; it takes reset_mask"),
+            ({"index": 1}, "takes no option 'index'; it takes 'reset_mask'"),
             ({"reset_maks": 1}, "did you mean 'reset_mask'"),
             ({"reset_mask": [True, False]}, r"give a bool array of shape \(2,\)"),
             ({"reset_mask": np.zeros(2, np.bool_)}, "names no row"),

@@ -12,7 +12,7 @@ import copy
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -116,7 +116,9 @@ class Seats:
         self._conclude(observations)
 
     def _introduce(self, infos: Mapping[str, Any]) -> None:
-        hints = {f"an action of {agent}": hint(self.game.action_space(agent)) for agent in self.game.agents}
+        names = (getattr(self.env, "metadata", None) or {}).get("action_names", ())
+        spaces = {agent: self.game.action_space(agent) for agent in self.game.agents}
+        hints = {f"an action of {agent}": hint(space, names) for agent, space in spaces.items()}
         if len(set(hints.values())) == 1:
             hints = {"an action": next(iter(hints.values()))}
         ledger = getattr(self.game, "ledger", None)  # games do not tell their agents the seed
@@ -243,10 +245,12 @@ def _entry(key: str, text: str) -> str:
     return f"{key}:\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{key}: {text}"
 
 
-def hint(space: Space[Any]) -> str:
-    """What to type for a member of ``space``."""
+def hint(space: Space[Any], names: Sequence[str] = ()) -> str:
+    """What to type for a member of ``space``; ``names`` are what the environment calls its choices."""
     if isinstance(space, Text) and not isinstance(space, Json):
         return "any text"
+    if isinstance(space, Discrete) and len(names) == space.n:
+        return ", ".join(f"{space.start + i} ({name})" for i, name in enumerate(names))
     if isinstance(space, Discrete):
         return f"an integer from {space.start} to {space.start + space.n - 1}"
     example = copy.deepcopy(space)

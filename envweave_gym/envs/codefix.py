@@ -118,7 +118,7 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
     Always the source travels, with a question, as a chat message in the stream.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": ()}
+    metadata = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": (), "action_names": OPERATORS}
 
     def __init__(self, observation: Observation = "tokens", render_mode: str | None = None) -> None:
         self.observation_space = _observation_space(observation)

@@ -14,6 +14,7 @@ from envweave_gym.protocols import read_name
 from envweave_gym.seeding import GOLDEN, HashedRandomness, chance, constant, mix, mix_many
 from envweave_gym.vector import NativeVectorEnv
 
+ACTIONS = ("left", "right")
 DIRECTIONS = {"left": 0, "right": 1, "0": 0, "1": 1}
 """What a reply may call the actions."""
 
@@ -30,7 +31,12 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
     goal, each in [0, 1]. Reaching the goal earns 1.0 and ends the episode; every other step costs 0.01.
     """
 
-    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8, "reset_options": ()}
+    metadata = {
+        "render_modes": ["ansi", "rgb_array"],
+        "render_fps": 8,
+        "reset_options": (),
+        "action_names": ACTIONS,
+    }
 
     def __init__(self, length: int = 11, slip: float = 0.1, render_mode: str | None = None) -> None:
         _check(length, slip)

@@ -9,10 +9,11 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from pettingzoo import AECEnv
 
+from envweave_gym.arguments import call
 from envweave_gym.envs.codefix import question, read_operator, token_space, tokenize
 from envweave_gym.envs.codefix_programs import OPERATORS, Draw, generate
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_max_cycles
+from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_arguments
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.multiagent.turn_based import TurnBasedParallel
 from envweave_gym.protocols import no_agent, read_name
@@ -85,7 +86,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
                 f"max_rounds={shown(max_rounds)} is not a number of rounds; "
                 f"give an int from 1 to {MAX_ROUNDS}"
             )
-        check_max_cycles(max_cycles)
+        check_arguments(_NAME, self, max_cycles, render_mode)
         self.comments, self.render_mode = comments, render_mode
         self.max_rounds = max_rounds if max_cycles is None else min(max_rounds, max_cycles)
         self.possible_agents = list(AGENTS)
@@ -267,7 +268,7 @@ raw_env = CodeReview
 
 def env(**kwargs: Any) -> AECStream:
     """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
-    return AECStream(raw_env(**kwargs), name=_NAME)
+    return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> TurnBasedParallel:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from envweave_gym.faults import shown
+from envweave_gym.arguments import check_render_mode
+from envweave_gym.faults import InvalidArgument, shown
 
 RESET_OPTIONS = ("options",)
 """What PettingZoo's own tests give to every reset; it changes nothing."""
 
 
-def check_max_cycles(max_cycles: Any) -> None:
-    """Refuse what is no number of times that each agent may act; ``None`` sets no limit."""
+def check_arguments(name: str, game: Any, max_cycles: Any, render_mode: Any) -> None:
+    """Refuse what is no number of times that each agent may act (``None`` sets no limit), and no mode."""
     if max_cycles is not None and (type(max_cycles) is not int or max_cycles < 1):
-        raise ValueError(
-            f"max_cycles={shown(max_cycles)} is not a number of cycles; give an int >= 1 or None"
-        )
+        given = f"max_cycles={shown(max_cycles)}"
+        raise InvalidArgument(f"{name}: {given} is not a number of cycles; give an int >= 1 or None")
+    check_render_mode(name, game, render_mode)

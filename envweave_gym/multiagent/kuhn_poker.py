@@ -9,7 +9,8 @@ from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
-from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_max_cycles
+from envweave_gym.arguments import call
+from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_arguments
 from envweave_gym.multiagent.kuhn_value import (
     CARDS,
     DEALS,
@@ -49,12 +50,13 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         "render_fps": 1,
         "is_parallelizable": False,
         "reset_options": RESET_OPTIONS,
+        "action_names": ("pass", "bet"),
     }
 
     def __init__(self, max_cycles: int | None = None, render_mode: str | None = None) -> None:
         """After ``max_cycles`` moves of each player the hand is broken off and nobody wins."""
         super().__init__()
-        check_max_cycles(max_cycles)
+        check_arguments(_NAME, self, max_cycles, render_mode)
         self.max_cycles, self.render_mode = max_cycles, render_mode
         self.possible_agents = list(PLAYERS)
         self.observation_spaces = {
@@ -147,7 +149,7 @@ raw_env = KuhnPoker
 
 def env(**kwargs: Any) -> AECStream:
     """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
-    return AECStream(raw_env(**kwargs), name=_NAME)
+    return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> TurnBasedParallel:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from envweave_gym.envs.lineworld import DIRECTIONS
+from envweave_gym.arguments import call
+from envweave_gym.envs.lineworld import ACTIONS, DIRECTIONS
 from envweave_gym.faults import shown
-from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_max_cycles
+from envweave_gym.multiagent.conventions import RESET_OPTIONS, check_arguments
 from envweave_gym.multiagent.text_rendering import TextRendering
 from envweave_gym.protocols import read_name
 from envweave_gym.seeding import Seeds, chance, mix
@@ -42,6 +43,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         "render_modes": ["human", "ansi", "rgb_array"],
         "render_fps": 8,
         "reset_options": RESET_OPTIONS,
+        "action_names": ACTIONS,
     }
 
     def __init__(
@@ -53,7 +55,8 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         """``max_cycles=None`` sets no limit."""
-        _check(runners, length, slip, max_cycles)
+        check_arguments(_NAME, self, max_cycles, render_mode)
+        _check(runners, length, slip)
         self.length, self.slip, self.max_cycles, self.render_mode = length, slip, max_cycles, render_mode
         self._slipping = chance(slip)
         self.possible_agents = [f"runner_{i}" for i in range(runners)]
@@ -147,7 +150,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         return {"places": list(self._places), "goal": self._goal, "length": self.length}
 
 
-def _check(runners: Any, length: Any, slip: Any, max_cycles: Any) -> None:
+def _check(runners: Any, length: Any, slip: Any) -> None:
     if type(runners) is not int or not 1 <= runners <= MOST_RUNNERS:
         raise ValueError(
             f"runners={shown(runners)} is not a number of runners; give an int from 1 to {MOST_RUNNERS}"
@@ -156,7 +159,6 @@ def _check(runners: Any, length: Any, slip: Any, max_cycles: Any) -> None:
         raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {LONGEST}")
     if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
         raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")
-    check_max_cycles(max_cycles)
 
 
 raw_env = LineRace
@@ -164,9 +166,9 @@ raw_env = LineRace
 
 def env(**kwargs: Any) -> AECStream:
     """The race, one agent at a time, with its stream: nobody sees a move before all have made theirs."""
-    return AECStream(parallel_to_aec(raw_env(**kwargs)), name=_NAME)
+    return AECStream(parallel_to_aec(call(_NAME, raw_env, kwargs)), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> ParallelStream:
     """The race, everybody at once, with its stream."""
-    return ParallelStream(raw_env(**kwargs), name=_NAME)
+    return ParallelStream(call(_NAME, raw_env, kwargs), name=_NAME)

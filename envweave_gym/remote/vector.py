@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
@@ -29,7 +29,7 @@ from envweave_gym.remote.session import RemoteSession
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.vector import checked_choices
-from envweave_gym.vector_calls import Bools, check_order, mask_and_options, seeds_of_rows
+from envweave_gym.vector_calls import Bools, as_batch, check_order, mask_and_options, seeds_of_rows
 from envweave_gym.vector_of_singles import _Checked
 from envweave_gym.wire.messages import Create
 from envweave_gym.wire.row_streams import PackedNativeStreams, native_streams
@@ -256,8 +256,7 @@ class RemoteVectorEnv(_Checked):
         if space is not None:
             chosen = checked_choices(self.name, actions, self.num_envs, space, self.action_space)
             return (chosen + space.start if space.start else chosen).astype(self._narrow)
-        if isinstance(actions, Iterator):
-            actions = tuple(actions)
+        actions = as_batch(actions)
         if len(self._groups) > 1 or not (self._groups[0].live and travels(actions)):
             self._check_actions(actions)
         return actions
