@@ -6,16 +6,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.remote import upkeep
 
 TOKEN = "ENVWEAVE_TOKEN"
 """The environment variable whose value is the token where no other is named."""
+ACTOR = "ray+actor"
+"""The scheme of the URLs of Ray actors: ``ray+actor://namespace/name``."""
 
 _UNIX = "http+unix"
-SCHEMES = ("http", "https", _UNIX)
+SCHEMES = ("http", "https", _UNIX, ACTOR)
 """What the URLs of servers begin with."""
 
 _tokens: dict[str, str] = {}
@@ -37,10 +39,7 @@ class Address:
         if parts.username or parts.password:
             raise InvalidArgument(f"{name}: the URL holds a secret; give token='env:NAME' or 'file:PATH'")
         if parts.query or parts.fragment:
-            raise InvalidArgument(
-                f"{name}: the URL of backend= ends with its host, port and path; leave out what comes after "
-                "'?' or '#', and give token='env:NAME' or 'file:PATH' for a token"
-            )
+            raise InvalidArgument(f"{name}: {_surplus(parts)}")
         if token is not None and not (isinstance(token, str) and token.startswith(("env:", "file:"))):
             raise InvalidArgument(f"{name}: token= is a reference, 'env:NAME' or 'file:PATH', not a token")
         return cls(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)
@@ -72,6 +71,11 @@ class Address:
         upkeep.ensure(self.url)
 
     @property
+    def is_actor(self) -> bool:
+        """Whether it is a Ray actor."""
+        return self.url.startswith(f"{ACTOR}://")
+
+    @property
     def websocket(self) -> str:
         """The URL of its WebSockets."""
         return "ws" + self.web.removeprefix("http")
@@ -94,6 +98,18 @@ def _parts(url: Any) -> SplitResult | None:
     except ValueError:  # of brackets, of a port, or of a name that nothing can have
         return None
     return parts
+
+
+def _surplus(parts: SplitResult) -> str:
+    """The sentence about what stands behind the URL of a server."""
+    ends = {"?": parts.query, "#": parts.fragment}
+    there = f"leave out what comes after {' and '.join(repr(mark) for mark, end in ends.items() if end)}"
+    if "token" in parse_qs(parts.query, keep_blank_values=True):
+        return (
+            f"the URL holds a token; {there}, and put the token in the environment variable {TOKEN}, or in a "
+            "file that token='file:PATH' names"
+        )
+    return f"the URL of a server ends with its host, port and path; {there}"
 
 
 def unix_path(url: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Mapping
 from enum import Enum
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import Strange, raise_refused
 from envweave_gym.remote.http import HttpTransport
@@ -19,11 +21,17 @@ from envweave_gym.wire.messages import Answer, Create, Refused, encode, read_rep
 from envweave_gym.wire.values import pack
 
 _PLAIN = (bool, int, float, str, bytes, np.generic, Enum, type(None))
+_SECRET = re.compile(r"(?<=://)[^/?#]*@|[?#].*", re.DOTALL)
+_PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)
+"""So many seconds pass between the attempts to ask a server whose connections are lost."""
 
 
 def remote_name(env_id: str, url: str) -> str:
-    """What errors call an environment: its ID without the module it is in, or where it is."""
-    return env_id.rpartition(":")[2] or url
+    """What errors call an environment: its ID without the module it is in, or where it is.
+
+    Of a URL that is left out what may be a secret.
+    """
+    return env_id.rpartition(":")[2] or _SECRET.sub("", url)
 
 
 def wanted(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:
@@ -55,14 +63,7 @@ def describe(address: Address, create: Create, deadline: float) -> dict[str, Any
 
 @lru_cache(maxsize=256)
 def _described(address: Address, create: bytes, deadline: float) -> dict[str, Any]:
-    transport, until = HttpTransport(address, "/v1/describe"), time.monotonic() + deadline
-    try:
-        transport.send(create, until)
-        frame = transport.receive(until)
-    except Strange as error:
-        raise NotAvailable(str(error)) from None
-    finally:
-        transport.close()
+    frame = _asked(address, create, time.monotonic() + deadline)
     try:
         reply = read_reply(frame)
     except (ValueError, RecursionError) as error:
@@ -72,3 +73,27 @@ def _described(address: Address, create: bytes, deadline: float) -> dict[str, An
     if not isinstance(reply, Answer):
         raise NotAvailable(f"{address.url} answered with {type(reply).__name__}; it speaks another version")
     return reply.value
+
+
+def _asked(address: Address, create: bytes, until: float) -> bytes:
+    """The reply of a server, which is asked again where its connection is lost."""
+    for pause in _PAUSES:
+        try:
+            return _asked_once(address, create, until)
+        except ConnectionError:
+            if time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
+    return _asked_once(address, create, until)
+
+
+def _asked_once(address: Address, create: bytes, until: float) -> bytes:
+    address.ensure()
+    transport = ActorTransport(address) if address.is_actor else HttpTransport(address, "/v1/describe")
+    try:
+        transport.send(create, until)
+        return transport.receive(until)
+    except Strange as error:
+        raise NotAvailable(str(error)) from None
+    finally:
+        transport.close()

@@ -159,7 +159,10 @@ class ServedEnvironment:
         """Leave a session that is lost; one that has crashed may be asked about it until the next reset."""
         self._crashed = isinstance(error, EnvironmentCrashed)
         if self._session is not None and not self._crashed:
-            self._session.abandon()
+            if isinstance(error, SessionLost):
+                self._session.abandon()
+            else:
+                self._session.discard()
             self._session, self.gone = None, True
 
     def _count(self, error: Exception) -> Fault:

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import EnvweaveError, SessionLost
+from envweave_gym.faults import AtCapacity, EnvweaveError, SessionLost
+from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
+from envweave_gym.remote.farewell import say_farewell
 from envweave_gym.remote.http import HttpTransport
 from envweave_gym.remote.transport import Transport
 from envweave_gym.remote.websockets import WebSocketBlocked, WebSocketTransport
@@ -72,6 +74,9 @@ class _Call(msgspec.Struct, gc=False):
 
 class RemoteSession:
     """One session: made by the first call, gone after :meth:`close`, a loss, or a fork."""
+
+    _read = staticmethod(read_reply)
+    """Reads the frame of a reply."""
 
     def __init__(self, address: Address, create: Create, deadline: float) -> None:
         self._transport: Transport | None = None
@@ -218,22 +223,38 @@ class RemoteSession:
 
     def _connected(self, deadline: float) -> Transport:
         self.address.ensure()
+        if self.address.is_actor:
+            return ActorTransport(self.address, self.id)
         try:
             return WebSocketTransport(self.address, self.id, deadline)
         except WebSocketBlocked:
             return HttpTransport(self.address, f"/v1/sessions/{self.id}/frames")
+        except (
+            AtCapacity
+        ) as error:  # of connections, which come and go: a session that is there has its place
+            if self._committed < 0:
+                raise
+            raise ConnectionError(f"{self.address.url}: {error}") from None
 
     def _reply(self, call: _Call, until: float) -> Reply:
         transport = self._transport
         if transport is None:
             raise self._unsent or ConnectionError(f"{self.address.url} is not connected")
         while True:
-            reply = _reply_in(transport.receive(until), self.address.url)
+            reply = self._reply_in(transport.receive(until))
             if call.opening and isinstance(reply, Refused) and reply.number < 1:
                 self._hang_up()  # the refusal of the second frame is still to come
                 return reply
             if _answers(reply, call.number):
                 return reply
+
+    def _reply_in(self, frame: bytes) -> Reply:
+        """The reply in a frame; what is none has come from something else on the way, and counts as lost."""
+        try:
+            return self._read(frame)
+        except (ValueError, RecursionError) as error:
+            told = f"{self.address.url}: what came back is no reply of a server: {error}"
+            raise ConnectionError(told) from None
 
     def _refused(self, reply: Refused) -> None:
         if reply.number == 0:
@@ -264,6 +285,8 @@ class RemoteSession:
                 self._say_close(min(self._deadline, _CLOSE_DEADLINE))
             except (OSError, EnvweaveError) as error:
                 _log.debug("session %s of %s was not closed: %s", self.id, self.address.url, error)
+                if not isinstance(error, SessionLost):
+                    self.discard()
         self.abandon()
 
     def _say_close(self, seconds: float) -> None:
@@ -277,6 +300,12 @@ class RemoteSession:
             call.handshake = seconds
             self._put()
             self._reply(call, call.deadline)
+
+    def discard(self) -> None:
+        """Leave a session that is lost; its server is told meanwhile, so that its place is free."""
+        if os.getpid() == self._pid and self._maybe_there:
+            say_farewell(self.address, self.id)
+        self.abandon()
 
     def abandon(self) -> None:
         """Leave the session to its lease."""
@@ -314,14 +343,6 @@ def _tried(call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001 - it is raised once the replies of the others are read
         return error
-
-
-def _reply_in(frame: bytes, url: str) -> Reply:
-    """The reply in a frame; what is none has come from something else on the way, and counts as lost."""
-    try:
-        return read_reply(frame)
-    except (ValueError, RecursionError) as error:
-        raise ConnectionError(f"{url}: what came back is no reply of a server: {error}") from None
 
 
 def _answers(reply: Reply, number: int) -> bool:

@@ -1,0 +1,94 @@
+"""Frames to a server that is a Ray actor: each is a call, and its reply the result of that."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import uuid
+from collections import deque
+from typing import Any
+from urllib.parse import urlsplit
+
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.ray_cluster import cluster, one_line
+from envweave_gym.remote.transport import left, too_late
+
+_log = logging.getLogger(__name__)
+
+
+class ActorTransport:
+    """Calls of an actor, each of which begins when the one before it is done."""
+
+    def __init__(self, address: Address, session_id: str | None = None) -> None:
+        """Of a session; or else for what describes environments."""
+        self._url, self._pid = address.url, os.getpid()
+        self._ray = cluster()
+        self._actor = actor_at(self._ray, address.url)
+        self._line = b"" if session_id is None else line_of(session_id, uuid.uuid4().hex)
+        self._call = self._actor.frames if self._line else self._actor.describe
+        self._replies: deque[Any] = deque()
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+        left(deadline, self._url)
+        if not self._ray.is_initialized():  # or Ray would start a cluster by itself
+            raise self._lost("this process has left the cluster")
+        try:
+            if self._replies:  # a result that a call takes is waited for, so that they keep their order
+                reply = self._call.remote(self._line + frame, self._replies[-1])
+            else:
+                reply = self._call.remote(self._line + frame)
+        except Exception as error:  # noqa: BLE001 - of an actor that is gone Ray tells by many, plain ones too
+            raise self._lost(one_line(error)) from None
+        self._replies.append(reply)
+
+    def receive(self, deadline: float) -> bytes:
+        """The reply to the oldest frame whose reply has not been received.
+
+        A large one is an array in memory that is shared with all processes of this machine.
+        """
+        if not self._ray.is_initialized():
+            raise self._lost("this process has left the cluster")
+        try:
+            reply = self._ray.get(self._replies[0], timeout=left(deadline, self._url))
+        except TimeoutError:
+            raise too_late(self._url) from None
+        except Exception as error:  # noqa: BLE001 - the same
+            raise self._lost(one_line(error)) from None
+        self._replies.popleft()
+        return reply
+
+    def _lost(self, why: str) -> ConnectionError:
+        return ConnectionError(f"{self._url}: {why}")
+
+    @property
+    def next_reply(self) -> Any:
+        """What ``ray.wait`` takes to wait for the next reply; ``None`` where none is to come."""
+        return self._replies[0] if self._replies else None
+
+    def close(self) -> None:
+        """Hang up, and let the actor know if it is there."""
+        line, self._line = self._line, b""
+        self._replies.clear()
+        if not line or os.getpid() != self._pid or sys.is_finalizing() or not self._ray.is_initialized():
+            return
+        try:
+            self._actor.leave.options(num_returns=0).remote(line)
+        except Exception as error:  # noqa: BLE001 - that it is gone is as good
+            _log.debug("%s was not told that its client hangs up: %s", self._url, error)
+
+
+def line_of(session_id: str, name: str) -> bytes:
+    """What stands before the frames of one connection: the length of the rest, the session, and a name."""
+    line = f"{session_id}/{name}".encode()
+    return bytes([len(line)]) + line
+
+
+def actor_at(ray: Any, url: str) -> Any:
+    """The actor with this URL, ``ray+actor://namespace/name``."""
+    place = urlsplit(url)
+    try:
+        return ray.get_actor(place.path.removeprefix("/"), namespace=place.netloc)
+    except Exception as error:  # noqa: BLE001 - the same
+        raise ConnectionError(f"{url} is no actor of the cluster: {one_line(error)}") from None

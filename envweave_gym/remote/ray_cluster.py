@@ -1,0 +1,132 @@
+"""The Ray cluster that this process is part of: the one it has joined, or one of its own on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from envweave_gym.faults import InvalidArgument, NotAvailable, need, shown
+
+RAY_ADDRESS = "RAY_ADDRESS"
+"""The environment variable that Ray itself reads for the address of a cluster."""
+_KNOCK = 3.0
+"""So many seconds the head of a cluster may take to be connected to; Ray itself would try for minutes."""
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_HEAD, _SETTINGS = 9, b"\x04"
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+_TELLS_USAGE = "RAY_USAGE_STATS_ENABLED"
+_lock = threading.Lock()
+_is_forked = False
+_own: str | None = None
+"""The address of the cluster that was started here."""
+
+
+def cluster(address: str | None = None, *, may_start: bool = False, near: str | None = None) -> Any:
+    """The module ``ray``, once this process is part of a cluster.
+
+    That is the one it is part of already; or else the one at ``address``, or at :data:`RAY_ADDRESS`; or else
+    that at ``near``, if there still is one; or else with ``may_start`` a new one on this machine, which ends
+    with this process, and without it any that this machine is part of.
+    """
+    ray: Any = need("ray", "ray", "backend='ray'")
+    if _is_forked:
+        raise NotAvailable(
+            "Ray does not work in a process that was forked from one that uses it; start processes with "
+            "context='spawn', or as Ray's own actors"
+        )
+    with _lock:
+        if ray.is_initialized():
+            _check_it_is(ray, address)
+        elif address := address or os.environ.get(RAY_ADDRESS) or (near if near and is_there(near) else None):
+            _join(ray, address)
+        elif may_start:
+            _start(ray)
+        else:
+            _join(ray, "auto")
+    return ray
+
+
+def address_of(ray: Any) -> str:
+    """Where the head of the cluster is that this process is part of."""
+    return ray.get_runtime_context().gcs_address
+
+
+def is_own(ray: Any) -> bool:
+    """Whether the cluster was started here, so that nobody adds a node to it."""
+    return _own == address_of(ray)
+
+
+def is_there(address: str) -> bool:
+    """Whether what listens at ``host:port`` speaks as the head of a cluster does, which is HTTP/2."""
+    place = urlsplit(f"//{address}")
+    try:
+        with socket.create_connection((place.hostname or "", place.port or 0), _KNOCK) as knock:
+            knock.settimeout(_KNOCK)
+            knock.sendall(_HELLO)
+            return knock.recv(_HEAD, socket.MSG_WAITALL)[3:4] == _SETTINGS
+    except (OSError, ValueError):
+        return False
+
+
+def _check_it_is(ray: Any, address: str | None) -> None:
+    there = address_of(ray)
+    if address not in (None, "auto", "local", there) and "://" not in str(address):
+        raise InvalidArgument(
+            f"ray_address={shown(address)} is not the cluster that this process is part of, {there}; leave "
+            "it out, or call ray.shutdown() first"
+        )
+
+
+def _join(ray: Any, address: str) -> None:
+    if "://" not in address and ":" in address and not is_there(address):
+        raise NotAvailable(
+            f"there is no Ray cluster at {address}; start one there with 'ray start --head', or leave "
+            f"ray_address= and {RAY_ADDRESS} out to have one of your own"
+        )
+    with _told(f"the Ray cluster at {address} cannot be joined"):
+        ray.init(address=address, **_QUIET)
+
+
+def _start(ray: Any) -> None:
+    global _own
+    before = os.environ.get(_TELLS_USAGE)
+    os.environ[_TELLS_USAGE] = before or "0"
+    try:
+        with _told("a Ray cluster cannot be started on this machine"):
+            ray.init(address="local", include_dashboard=False, **_QUIET)
+    finally:
+        if before is None:
+            del os.environ[_TELLS_USAGE]
+    _own = address_of(ray)
+
+
+@contextmanager
+def _told(what: str) -> Generator[None]:
+    """Whatever Ray raises, in one sentence."""
+    try:
+        yield
+    except Exception as error:
+        raise NotAvailable(f"{what}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception of Ray says, which is often a page."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if text.startswith("Version mismatch"):
+        text += "; install the same versions on both sides"
+    return text if len(text) <= 600 else f"{text[:297]} … {text[-300:]}"
+
+
+def _forked() -> None:
+    global _is_forked, _lock
+    ray: Any = sys.modules.get("ray")
+    _lock, _is_forked = threading.Lock(), _is_forked or (ray is not None and ray.is_initialized())
+
+
+os.register_at_fork(after_in_child=_forked)
