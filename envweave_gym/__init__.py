@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from envweave_gym.ids import make, register
     from envweave_gym.multiagent.turn_based import TurnBasedParallel
     from envweave_gym.protocols import parse_action, state_of
+    from envweave_gym.providers.fleet import Fleet
     from envweave_gym.rewards import (
         CodeQuality,
         CodeSafety,
@@ -72,6 +73,7 @@ _HOMES = {
     "ids": "make register",
     "multiagent.turn_based": "TurnBasedParallel",
     "protocols": "parse_action state_of",
+    "providers.fleet": "Fleet",
     "rewards": "CodeQuality CodeSafety Composite MathAnswer RewardFailed RewardTransform TaskCompletion "
     "math_transform safe_transform",
     "spaces": "Chat Json Unicode",
@@ -101,6 +103,7 @@ __all__ = [
     "Fault",
     "FaultKind",
     "FaultStorm",
+    "Fleet",
     "InvalidAction",
     "InvalidArgument",
     "Json",

@@ -84,7 +84,8 @@ def main() -> None:
     sys.path[:] = told["paths"]
     listener = socket.socket(fileno=int(sys.argv[1]))
     limits: dict[str, Any] = {"max_sessions": 4096, "max_rows": 1 << 20, "idle_timeout": 60.0}
-    PrivateProcess(create_app(Everything(), token=told["token"], **limits), listener).run()
+    what = told["ids"] or [Everything()]
+    PrivateProcess(create_app(*what, token=told["token"], **limits), listener).run()
 
 
 if __name__ == "__main__":

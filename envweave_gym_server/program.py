@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +16,12 @@ from envweave_gym_server.access import find_token
 from envweave_gym_server.app import create_app
 from envweave_gym_server.listening import hosts_of, listen, listen_at, url_of, warn
 from envweave_gym_server.logs import write_logs
+from envweave_gym_server.replicas import Replicas
 from envweave_gym_server.serve import Server
 from envweave_gym_server.settings import check_setting
 from envweave_gym_server.state import ServerState
 
+PORT, MOST_REPLICAS = 8000, 256
 _LIMITS = (
     *("max_sessions", "max_rows", "largest_frame", "idle_timeout", "client_timeout", "drain"),
     *("worker_memory", "call_timeout"),
@@ -34,13 +38,16 @@ def run_server(
     token_fd: int | None = None,
     allow_anonymous: bool = False,
     allow_host: Sequence[str] = (),
+    replicas: int = 1,
     wire_kwargs: Mapping[str, Iterable[str]] | None = None,
     **settings: Any,
 ) -> None:
     """Serve ``what`` (IDs, environment classes, factories; all IDs of ours by default) until SIGTERM.
 
     It listens on ``host`` (127.0.0.1) and ``port`` (8000), or on a Unix socket at the path ``uds``. It has a
-    token always, unless ``allow_anonymous``: the one given, or one that is made up and printed.
+    token always, unless ``allow_anonymous``: the one given, or one that is made up and printed. With
+    ``replicas`` there are so many servers, on ports in a row or on free ones, each in a process of its own;
+    all have the same token, and all end with this process.
     ``wire_kwargs`` is what :func:`create_app` takes, and ``settings`` are fields of :class:`Settings`. ::
 
         from envweave_gym_server import run_server
@@ -50,15 +57,39 @@ def run_server(
     token, told = find_token(token, file=token_file, descriptor=token_fd, anonymous=allow_anonymous)
     hosts = hosts_of(host, allow_host)
     app = create_app(*what, token=token, hosts=hosts, wire_kwargs=wire_kwargs, **settings)
-    if uds is None:
-        listener = listen(host, port)
-    elif host is None and port is None:
-        listener = listen_at(uds)
-    else:
-        raise InvalidArgument("--uds takes the place of --host and --port; leave them out")
+    listeners = _listeners(host, port, uds, replicas)
     write_logs()
     warn(host, token)
-    Server(app, listener, _announcement(app, url_of(host, listener), token if told else None)).run()
+    shown_token = token if told else None
+    announce = [_announcement(app, url_of(host, listener), shown_token) for listener in listeners]
+    if replicas == 1:
+        Server(app, listeners[0], announce[0]).run()
+    else:
+        sys.exit(Replicas(app, listeners, announce).run())
+
+
+def _listeners(host: str | None, port: int | None, uds: str | None, replicas: int) -> list[socket.socket]:
+    """Where to listen: on a Unix socket, or on as many ports as there are to be servers."""
+    if type(replicas) is not int or not 1 <= replicas <= MOST_REPLICAS:
+        raise InvalidArgument(
+            f"--replicas {shown(replicas)} is no number of servers; give 1 to {MOST_REPLICAS}"
+        )
+    if uds is not None:
+        if host is not None or port is not None:
+            raise InvalidArgument("--uds takes the place of --host and --port; leave them out")
+        if replicas > 1:
+            raise InvalidArgument("--uds is one socket, for one server; leave --replicas out")
+        return [listen_at(uds)]
+    first = PORT if port is None else port
+    listeners: list[socket.socket] = []
+    try:
+        for place in range(replicas):
+            listeners.append(listen(host, first and first + place))
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
 
 
 def main(words: Sequence[str]) -> int:

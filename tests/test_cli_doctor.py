@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import socket
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cli_program import installed_plug_ins, run
+from engines import client
 
 from envweave_gym.cli import doctor, main
+from envweave_gym.cli import sweep as sweeping
 from envweave_gym.cli.doctor import Check, Requirement, read_requirement, within
+from envweave_gym.cli.fleet_files import FleetFile
+from envweave_gym.containers.ownership import BOOT, boot_id, labels_of_owner
+from envweave_gym.containers.ownership import OWNER as LABEL
+
+__all__ = ["client"]
+GONE = {"Labels": {BOOT: boot_id(), LABEL: "1-never"}}
+"""A container of a process that is not there any more."""
+OWNER = """
+import time
+from envweave_gym.providers.docker import DockerReplica
+print(DockerReplica("envweave-core")._container.name, flush=True)
+time.sleep(600)
+"""
 
 
 def test_doctor_says_what_works_and_what_to_install():
@@ -74,25 +91,119 @@ def test_doctor_imports_nothing_heavy():
 def test_doctor_asks_the_engine(
     reply: str, status: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ):
-    path = str(tmp_path / "docker.sock")
+    path, asked = str(tmp_path / "docker.sock"), list[bytes]()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(path)
         engine.listen()
-        answering = threading.Thread(target=_answer, args=(engine, reply.encode()))
+        answering = threading.Thread(target=_answer, args=(engine, reply.encode(), asked))
         answering.start()
         assert main(["doctor", "--json"]) == 0
+        engine.shutdown(socket.SHUT_RDWR)
         answering.join()
     [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
     assert check["status"] == status
     assert path in check["detail"]
+    assert asked[0].startswith(b"GET /_ping HTTP/1.")
 
 
-def _answer(engine: socket.socket, reply: bytes) -> None:
-    connection, _ = engine.accept()
-    with connection:
-        assert connection.recv(100).startswith(b"GET /_ping HTTP/1.")
-        connection.sendall(reply)
+def _answer(engine: socket.socket, reply: bytes, asked: list[bytes]) -> None:
+    """Answer whatever is asked, until the engine is shut down."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = engine.accept()
+            with connection:
+                asked.append(connection.recv(1000))
+                connection.sendall(reply)
+
+
+@pytest.mark.parametrize(
+    ("containers", "says", "todo"),
+    [
+        ([], "no containers of owners that are gone", ""),
+        ([{"Labels": labels_of_owner()}, {"Labels": None}], "no containers of owners that are gone", ""),
+        ([GONE], "1 container of owners that are gone", "remove with 'envweave doctor --sweep'"),
+        ([GONE, GONE], "2 containers of owners that are gone", "remove with 'envweave doctor --sweep'"),
+    ],
+)
+def test_doctor_counts_what_killed_owners_left(
+    containers: Any, says: str, todo: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+):
+    path = str(tmp_path / "docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    reply = b"HTTP/1.1 200 OK\r\n\r\n" + json.dumps(containers).encode()
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(path)
+        engine.listen()
+        asked: list[bytes] = []
+        answering = threading.Thread(target=_answer, args=(engine, reply, asked))
+        answering.start()
+        assert main(["doctor", "--json"]) == 0
+        engine.shutdown(socket.SHUT_RDWR)
+        answering.join()
+    [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "left behind"]
+    assert (check["status"], check["detail"], check["next_step"]) == ("ok", says, todo)
+    assert b"%22label%22" in asked[1]
+
+
+def test_sweeping_removes_what_killed_owners_left(client: Any):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    name = owner.stdout.readline().strip()
+    assert f"removed container {name}\n" not in run("doctor", "--sweep").stdout
+    owner.kill()
+    owner.communicate()
+    done = run("doctor", "--sweep")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert name not in {one.name for one in client.containers.list(all=True, ignore_removed=True)}
+    assert name not in run("doctor", "--sweep").stdout
+
+
+class Engine:
+    """An engine with a network that goes when it is swept."""
+
+    def __init__(self) -> None:
+        self.networks = self
+        self.there = [types.SimpleNamespace(name="envweave")]
+
+    def list(self, names: Any) -> Any:
+        return self.there
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_sweeping_says_what_it_has_removed(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    FleetFile(name="old", backend="docker", token_file="/x", began="1").claim()
+    fake = Engine()
+    monkeypatch.setattr(sweeping, "engine", lambda: fake)
+    monkeypatch.setattr(sweeping, "sweep", lambda engine: [] if not fake.there else ["one", "two"])
+    monkeypatch.setattr(sweeping, "remove_unused", lambda engine: setattr(fake, "there", []))
+    words = ["doctor", "--sweep", *(["--json"] if as_json else [])]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    assert main(words) == 0
+    second = capsys.readouterr().out
+    if as_json:
+        removed = {"containers": ["one", "two"], "networks": ["envweave"], "fleets": ["old"]}
+        assert json.loads(first) == {"removed": removed}
+        assert json.loads(second) == {"removed": {kind: [] for kind in removed}}
+    else:
+        told = [
+            f"removed {what}" for what in ("container one", "container two", "network envweave", "fleet old")
+        ]
+        assert first.splitlines() == told
+        assert second == "nothing was left behind\n"
+
+
+def test_sweeping_without_an_engine_is_one_line():
+    done = run("doctor", "--sweep", DOCKER_HOST="unix:///nowhere.sock")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "envweave: no container engine answers at unix:///nowhere.sock; install one"
+    )
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_requirements_are_read_from_the_metadata():

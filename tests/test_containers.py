@@ -102,3 +102,13 @@ def test_without_an_engine_one_sentence_says_what_to_do(host: str, monkeypatch: 
         NotAvailable, match=f"^no container engine answers at {host}; install one .* start it"
     ):
         engine()
+
+
+def test_a_process_that_has_ended_is_gone_though_its_parent_has_not_looked() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    labels = labels_of_owner() | {OWNER: f"{process.pid}-{ownership.began(process.pid)}"}
+    assert not is_left_behind(labels)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert is_left_behind(labels)
+    process.wait()

@@ -150,6 +150,34 @@ def test_stopping_leaves_no_process_and_no_port():
     until(lambda: not any(one.is_running() for one in servers))
 
 
+def test_one_that_rests_leaves_no_process_and_comes_back_when_it_is_asked():
+    server = PrivateServer()
+    env = RemoteEnv(COUNTER, server.url)
+    begun = env.reset(seed=1)[0]
+    assert server.pid is not None
+    servers = family(server.pid)
+    env.close()
+    server.rest()
+    server.rest()
+    until(lambda: not any(map(runs, servers)))
+    assert env.reset(seed=1)[0] == begun
+    assert server.starts == 2
+    env.close()
+    server.stop()
+    server.ensure()
+    assert (server.pid, server.starts) == (None, 2)
+
+
+def test_one_that_stands_still_is_stopped_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("envweave_gym.providers.subprocess._PATIENCE", 0.2)
+    server = PrivateServer().wait()
+    assert server.pid is not None
+    servers = family(server.pid)
+    os.killpg(server.pid, signal.SIGSTOP)
+    server.stop()
+    until(lambda: not any(map(runs, servers)))
+
+
 def test_without_the_servers_packages_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("envweave_gym.providers.subprocess.find_spec", lambda name: None)
     with pytest.raises(ew.MissingExtra, match=r"pip install 'envweave-gym\[server\]'"):

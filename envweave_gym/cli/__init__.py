@@ -1,4 +1,4 @@
-"""The program ``envweave``: list, play, info, doctor, serve.
+"""The program ``envweave``: list, play, info, doctor, serve, fleet, k8s.
 
 Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name; as shells count
 signals, 130 after Ctrl-C and 141 when the reader of the output went away. An error is one line on stderr, and
@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from envweave_gym import __version__
+from envweave_gym.cli import fleet, k8s
 from envweave_gym.cli.serve import add_options
 from envweave_gym.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 
@@ -130,7 +131,14 @@ def _parser() -> Parser:
     command("info", "info", "Show spaces, agents and arguments of an environment.", one_id, as_json)
     doctor = command("doctor", "doctor", "Show what works on this machine and what to install.", as_json)
     doctor.epilog = "Exit code 1 if something installed is broken, 0 if at most optional things are missing."
+    doctor.add_argument("--sweep", action="store_true", help="remove what killed owners have left behind")
     add_options(command("serve", "serve", "Serve environments to other programs and machines."))
+
+    def part(commands: Any, name: str, text: str) -> Parser:
+        return commands.add_parser(name, help=text, description=text, parents=[shared, as_json])
+
+    fleet.add_options(command("fleet", "fleet", "Keep several servers up together."), part, _kwarg)
+    k8s.add_options(command("k8s", "k8s", "Print what a Kubernetes cluster is told to serve."), part)
     return parser
 
 

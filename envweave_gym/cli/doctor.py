@@ -9,6 +9,7 @@ an extra needs is there in a version that does not fit. What is merely not insta
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import platform
@@ -21,12 +22,13 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 from typing import Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from envweave_gym.catalog import GROUP, register_all
 from envweave_gym.cli.tables import print_json, screen_width, table
+from envweave_gym.containers.ownership import OWNER, is_left_behind
 from envweave_gym.faults import PACKAGE
 
 _OLDEST_PYTHON = (3, 11)
@@ -51,6 +53,10 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; 1 if something is broken, 0 if at most optional things are missing."""
+    if args.sweep:
+        from envweave_gym.cli.sweep import sweep_all
+
+        return sweep_all(as_json=args.json)
     checks = list(_checks())
     works = not any(check.fails() for check in checks)
     if args.json:
@@ -65,7 +71,7 @@ def _checks() -> Iterator[Check]:
     yield _python()
     yield from _packages()
     yield from _plug_ins()
-    yield _docker()
+    yield from _docker()
     yield _chromium()
     yield _resources()
     yield _start_methods()
@@ -211,18 +217,20 @@ def _plug_in(plug_in: EntryPoint, complaints: list[str]) -> Check:
     )
 
 
-def _docker() -> Check:
-    """Whether a container engine answers, asked over its socket."""
+def _docker() -> Iterator[Check]:
+    """Whether a container engine answers, asked over its socket, and what killed owners have left there."""
     addresses = _engine_addresses()
     problems: list[str] = []
     for address in addresses:
         try:
-            _ping(address)
+            _asked(address, "/_ping")
         except (OSError, ValueError) as error:
             problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
         else:
-            return Check(part="machine", name="docker engine", status="ok", detail=f"answers at {address}")
-    return Check(
+            yield Check(part="machine", name="docker engine", status="ok", detail=f"answers at {address}")
+            yield from _left_behind(address)
+            return
+    yield Check(
         part="machine",
         name="docker engine",
         status="missing",
@@ -240,25 +248,42 @@ def _engine_addresses() -> list[str]:
     return [f"unix://{folder / 'docker.sock'}" for folder in usual if (folder / "docker.sock").exists()]
 
 
-def _ping(address: str) -> None:
-    """Ask an engine whether it is there; ``OSError``, or ``ValueError`` for a bad address, says why not."""
+def _left_behind(address: str) -> Iterator[Check]:
+    """How many containers there are whose owners are gone; nothing where the engine does not tell."""
+    labelled = quote(json.dumps({"label": [OWNER]}))
+    try:
+        found = json.loads(_asked(address, f"/containers/json?all=1&filters={labelled}"))
+        count = sum(is_left_behind(container["Labels"] or {}) for container in found)
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    what = f"{count or 'no'} container{'' if count == 1 else 's'} of owners that are gone"
+    todo = "remove with 'envweave doctor --sweep'" if count else ""
+    yield Check(part="machine", name="left behind", status="ok", detail=what, next_step=todo)
+
+
+def _asked(address: str, path: str) -> bytes:
+    """What an engine answers; ``OSError``, or ``ValueError`` for a bad address, says why it does not."""
     url = urlsplit(address)
     if url.scheme == "unix":
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_PATIENCE)
             connection.connect(url.path)
-            _talk(connection)
+            return _talk(connection, path)
     elif url.scheme in ("tcp", "http") and url.hostname:
         with socket.create_connection((url.hostname, url.port or 2375), _PATIENCE) as connection:
-            _talk(connection)
-    else:
-        raise ValueError("only unix:// and tcp:// addresses can be asked")
+            return _talk(connection, path)
+    raise ValueError("only unix:// and tcp:// addresses can be asked")
 
 
-def _talk(connection: socket.socket) -> None:
-    connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
-    if b" 200 " not in connection.recv(64):
+def _talk(connection: socket.socket, path: str) -> bytes:
+    connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+    answer = b""
+    while piece := connection.recv(1 << 16):
+        answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b" 200 " not in head.partition(b"\r\n")[0]:
         raise OSError("what listens there is no engine that talks plain HTTP")
+    return body
 
 
 def _chromium() -> Check:

@@ -24,6 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", metavar="HOST", help="the address to listen on (127.0.0.1)")
     add("--port", metavar="N", type=int, help="the port; 0 takes a free one (8000)")
+    add("--replicas", metavar="N", type=int, help="so many servers, on ports in a row or on free ones (1)")
     add("--uds", metavar="PATH", help="a Unix socket to listen on instead")
     add("--allow-host", metavar="NAME", action="append", help="a name it is asked by; '*' are all")
     add("--token-file", metavar="PATH", help="the file with the token")

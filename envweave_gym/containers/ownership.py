@@ -51,9 +51,10 @@ def boot_id() -> str:
 
 
 def began(pid: int) -> str:
-    """When a process began, in ticks since the machine did; empty where there is no such process."""
+    """When a process began, in ticks since the machine did; empty where there is none, or only its remains."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state == "Z" else fields[18]
     except (OSError, IndexError):
         return _is_there(pid)
 

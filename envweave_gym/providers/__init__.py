@@ -1,16 +1,29 @@
-"""Where servers come from: each provider starts one and tells its address."""
+"""Where servers come from: each provider starts one and tells its address.
+
+A provider is a module here with two functions that take the same. Both take what says how its servers are
+started out of ``kwargs``; errors call whoever asks ``name``, and ``image`` is what they are in by default::
+
+    x_urls(name, image, kwargs)   the URLs of servers that are shared by all who ask for the same
+    x_start(name, image, kwargs)  what starts a server of one's own: start(token=None, ids=()) -> Replica
+
+Those that are shared are found by ``("x", repr(start))``, so that who asks for the same gets the same.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.remote.address import SCHEMES
+from envweave_gym.faults import InvalidArgument, shown
 
-BACKENDS = ("inproc", "subprocess", "docker", "kubernetes", "ray", "http://host:port")
-_LATER = ("kubernetes", "ray")
-_URL = re.compile(rf"({'|'.join(map(re.escape, SCHEMES))})://.")
+if TYPE_CHECKING:
+    from envweave_gym.providers.replica import Start
+
+PROVIDERS = ("subprocess", "docker", "kubernetes", "ray")
+BACKENDS = ("inproc", *PROVIDERS, "http://host:port")
+_ALIASES = {"docker_http": "docker"}
+_URL = re.compile(r"(https?|http\+unix|ray\+actor)://.")
 
 
 def urls_of(name: str, backend: Any, kwargs: dict[str, Any], image: str | None = None) -> list[str]:
@@ -20,22 +33,29 @@ def urls_of(name: str, backend: Any, kwargs: dict[str, Any], image: str | None =
     """
     if backend is None or backend == "inproc":
         return []
-    if backend == "subprocess":
-        from envweave_gym.providers.subprocess import own_url
-
-        return [own_url()]
-    if backend == "docker":
-        from envweave_gym.providers.shared import docker_urls
-
-        return docker_urls(name, image, kwargs)
+    if (provider := provider_named(backend)) is not None:
+        return of_provider(provider, "urls")(name, image, kwargs)
     if isinstance(backend, str) and _URL.match(backend):
         return [backend]
     if isinstance(backend, list) and backend and all(isinstance(u, str) and _URL.match(u) for u in backend):
         return list(backend)
-    if isinstance(backend, str) and backend in _LATER:
-        raise NotAvailable(
-            f"{name}: backend={shown(backend)} needs its provider, which this version does not have yet; "
-            "use 'inproc', 'subprocess', 'docker' or the URL of a server"
-        )
     there_are = ", ".join(map(repr, BACKENDS))
     raise InvalidArgument(f"{name}: backend={shown(backend)} is unknown; there are {there_are}")
+
+
+def start_of(name: str, provider: str, kwargs: dict[str, Any], image: str | None = None) -> Start:
+    """What starts one server of a provider; its options are taken out of ``kwargs``."""
+    return of_provider(provider, "start")(name, image, kwargs)
+
+
+def provider_named(backend: Any) -> str | None:
+    """The provider that ``backend`` names, if it names one."""
+    if not isinstance(backend, str):
+        return None
+    named = _ALIASES.get(backend, backend)
+    return named if named in PROVIDERS else None
+
+
+def of_provider(provider: str, what: str) -> Any:
+    """A function of the module of a provider, which is imported when somebody asks for it."""
+    return getattr(importlib.import_module(f"envweave_gym.providers.{provider}"), f"{provider}_{what}")

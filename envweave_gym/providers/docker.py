@@ -6,12 +6,14 @@ the next one that starts. One that dies is started again at the same port.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import secrets
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from envweave_gym.containers.box import Box
@@ -20,36 +22,55 @@ from envweave_gym.containers.images import require_image
 from envweave_gym.containers.network import closed_network, remove_unused
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.providers.replica import is_healthy, last_words, wait_until_healthy
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.providers.replica import is_healthy, last_words, stop_at_exit, wait_until_healthy
+from envweave_gym.providers.shared import numbers_in, shared_urls
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.upkeep import Upkeep, keep_up
 
 PORT = "8000/tcp"
 """Where the servers of all images listen."""
+OPTIONS = ("image", *(field.name for field in fields(Box)))
+"""What ``make`` takes beside ``backend="docker"``, ``replicas`` and ``warm``."""
 _PATIENCE = 60.0
 _GRACE = 2
 """So many seconds a server has for the steps that are under way when it is stopped."""
-_RESTED = "there is none"
+_RESTED, _STOPPED = "there is none", "it was stopped meanwhile"
 _log = logging.getLogger(__name__)
 
 
 class DockerReplica:
     """One container."""
 
-    def __init__(self, image: str, box: Box | None = None, *, patience: float = _PATIENCE) -> None:
-        """Start it, and wait until it serves; ``box`` says what it may do and use."""
-        self.image, self._box, self._patience = image, box or Box(), patience
+    def __init__(
+        self,
+        image: str,
+        box: Box | None = None,
+        *,
+        token: str | None = None,
+        ids: Sequence[str] = (),
+        patience: float = _PATIENCE,
+    ) -> None:
+        """Start it, and wait until it serves.
+
+        ``box`` says what it may do and use, ``token`` what it asks for, and ``ids`` what it serves: by
+        default one that is made up, and what the image has.
+        """
+        self.image, self._box, self._ids, self._patience = image, box or Box(), ids, patience
         self._client = engine()
         require_image(self._client, image)
         sweep(self._client)
-        self._token = secrets.token_urlsafe(32)
-        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._token = token or secrets.token_urlsafe(32)
+        # the same thread may come again: collecting garbage closes environments, which may be the last ones
+        self._owner, self._lock = os.getpid(), threading.RLock()
+        self.starts, self._is_over = 0, False
         self._container: Any = None
         self._port: str | None = None
         self._place: tuple[str, int] | None = None
-        atexit.register(self.stop)
+        stop_at_exit(self)
         try:
-            self._start()
+            with self._lock:
+                self._start()
         except BaseException:
             self.stop()
             raise
@@ -67,7 +88,7 @@ class DockerReplica:
         if os.getpid() != self._owner:
             return
         with self._lock:
-            why = self._ended()
+            why = None if self._is_over else self._ended()
             if why is not None and why is not _RESTED:
                 _log.warning("the container of %s is started again: %s", self.image, why)
                 self._remove()
@@ -82,6 +103,9 @@ class DockerReplica:
             self._container.reload()
         self._port = self._container.attrs["NetworkSettings"]["Ports"][PORT][0]["HostPort"]
         wait_until_healthy(f"http://127.0.0.1:{self._port}", self._patience, self._ended, what)
+        if self._is_over:
+            raise NotAvailable(f"{what} cannot be started: {_STOPPED}")
+        self.starts += 1
         (network,) = self._container.attrs["NetworkSettings"]["Networks"].values()
         inside = network["IPAddress"], int(PORT.partition("/")[0])
         self._place = inside if is_healthy(f"http://{inside[0]}:{inside[1]}") else None
@@ -90,6 +114,7 @@ class DockerReplica:
         with closed_network(self._client) as network:
             return self._client.containers.create(
                 self.image,
+                list(self._ids) or None,
                 environment={"ENVWEAVE_TOKEN": self._token},
                 labels=labels_of_owner(),
                 name=f"envweave-{secrets.token_hex(6)}",
@@ -101,6 +126,8 @@ class DockerReplica:
         """Why the container runs no more; ``None`` while it does."""
         from docker.errors import NotFound
 
+        if self._is_over:
+            return _STOPPED
         if self._container is None:
             return _RESTED
         try:
@@ -116,15 +143,17 @@ class DockerReplica:
 
     def logs(self) -> str:
         """What the container has written."""
-        return "" if self._container is None else self._container.logs().decode(errors="replace")
+        container = self._container
+        return "" if container is None else container.logs().decode(errors="replace")
 
     def stop(self) -> None:
-        """Stop the container for good."""
+        """Stop the container for good; one that is just being started too."""
         if os.getpid() == self._owner:
-            atexit.unregister(self.stop)
+            self._is_over = True
             if self._port is not None:
                 keep_up(f"http://127.0.0.1:{self._port}", None)
             self.rest()
+            stop_at_exit(self, False)
 
     def rest(self) -> None:
         """Stop the container, and remove it and all it had; the next connection starts another."""
@@ -148,3 +177,34 @@ class DockerReplica:
         except APIError as error:
             if error.status_code not in (404, 409):  # somebody else has removed it, or is removing it
                 raise
+
+
+# What asks for it
+
+
+def docker_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
+    """The URLs of containers that are shared, whose options are taken out of ``kwargs``."""
+    count, warm = numbers_in(name, kwargs, "containers")
+    start = docker_start(name, image, kwargs)
+    return _urls(start, count, warm)
+
+
+def docker_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[DockerReplica]:
+    """What starts a container, whose options are taken out of ``kwargs``."""
+    options = {key: kwargs.pop(key) for key in OPTIONS if key in kwargs}
+    image = options.pop("image", image)
+    if not isinstance(image, str):
+        given = "is in no image that is known" if image is None else f"has image={shown(image)}"
+        raise InvalidArgument(f"{name} {given}; name the image whose server has it with image='…'")
+    try:
+        return partial(DockerReplica, image, Box(**options))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+
+
+def _urls(start: partial[DockerReplica], count: int, warm: int | None = None) -> list[str]:
+    return shared_urls(("docker", repr(start)), count, start, partial(_again, start), warm)
+
+
+def _again(start: partial[DockerReplica]) -> str:
+    return _urls(start, 1)[0]

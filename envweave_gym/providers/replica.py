@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import http.client
+import os
+import threading
 import time
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from envweave_gym.faults import NotAvailable
+from envweave_gym.remote.upkeep import Upkeep
 
-_PAUSE = 0.01
+_PAUSE, _ASK_EVERY = 0.01, 0.1
 _LAST_WORDS = 2000
+_T = TypeVar("_T")
 
 
 @runtime_checkable
@@ -19,6 +24,10 @@ class Replica(Protocol):
     """One server process, wherever it runs; clients know it by its URL."""
 
     url: str
+    upkeep: Upkeep
+    """How those who use it keep it up."""
+    starts: int
+    """How often it has been started."""
 
     def ensure(self) -> None:
         """Start it unless it runs, behind the same URL; what its processes knew is lost then."""
@@ -28,9 +37,106 @@ class Replica(Protocol):
         """What it has written."""
         ...
 
+    def rest(self) -> None:
+        """End it, and leave nothing behind, until somebody asks for it again."""
+        ...
+
     def stop(self) -> None:
         """End it for good, and leave nothing behind."""
         ...
+
+
+Start = Callable[..., Replica]
+"""Starts a replica; the token it is to ask for may be given as ``token=``."""
+
+
+# Many of them at the same time
+
+
+def start_all(starts: Sequence[Start]) -> list[Replica]:
+    """Start all at the same time; where one cannot be, or somebody interrupts, none is left."""
+    started: list[Replica] = []
+    try:
+        for error in at_once([lambda start=start: started.append(start()) for start in starts]):
+            if error is not None:
+                raise error
+    except BaseException:
+        stop_all(started)
+        raise
+    return started
+
+
+def stop_all(replicas: Sequence[Replica]) -> None:
+    """Stop all at the same time."""
+    for outcome in at_once([replica.stop for replica in replicas]):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
+    """What each call gives or raises, all in threads of their own, which work at the end of the process too.
+
+    Who is interrupted meanwhile hears of it when all are done.
+    """
+    outcomes: list[Any] = [None] * len(calls)
+
+    def run(place: int) -> None:
+        try:
+            outcomes[place] = calls[place]()
+        except BaseException as error:  # noqa: BLE001 - it is told to whoever waits
+            outcomes[place] = error
+
+    if len(calls) == 1:
+        run(0)
+        return outcomes
+    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    interruption: KeyboardInterrupt | None = None
+    for thread in threads:
+        while thread.is_alive():
+            try:
+                thread.join()
+            except KeyboardInterrupt as error:
+                interruption = error
+    if interruption is not None:
+        raise interruption
+    return outcomes
+
+
+_running: set[Replica] = set()
+_ending = threading.Event()
+_registering = threading.Lock()
+
+
+def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
+    """Have it stopped when this process ends, with all others at the same time; or no more."""
+    with _registering:
+        if not wanted:
+            _running.discard(replica)
+        elif _ending.is_set():
+            raise NotAvailable("this process is ending; nothing is started any more")
+        else:
+            _running.add(replica)
+
+
+def is_ending() -> bool:
+    """Whether this process ends just now."""
+    return _ending.is_set()
+
+
+@atexit.register
+def _stop_at_exit() -> None:
+    with _registering:
+        _ending.set()
+        replicas = list(_running)
+    stop_all(replicas)
+
+
+os.register_at_fork(after_in_child=_running.clear)
+
+
+# How it is
 
 
 def wait_until_healthy(url: str, seconds: float, ended: Callable[[], str | None], what: str) -> None:
@@ -38,12 +144,15 @@ def wait_until_healthy(url: str, seconds: float, ended: Callable[[], str | None]
 
     ``ended`` says why it has ended, where it has, and ``what`` names it in errors.
     """
-    deadline, asked = time.monotonic() + seconds, 0
+    deadline = time.monotonic() + seconds
+    asked = time.monotonic()
     while not is_healthy(url):
-        asked += 1
-        if asked % 10 == 0 and (why := ended()) is not None:
-            raise NotAvailable(f"{what} ended before its server answered: {why}")
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - asked > _ASK_EVERY:
+            asked = now
+            if (why := ended()) is not None:
+                raise NotAvailable(f"{what} ended before its server answered: {why}")
+        if now > deadline:
             raise NotAvailable(
                 f"{what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
             )
@@ -51,14 +160,35 @@ def wait_until_healthy(url: str, seconds: float, ended: Callable[[], str | None]
 
 
 def is_healthy(url: str, timeout: float = 1.0) -> bool:
-    """Whether a server answers its health check."""
+    """Whether a server takes calls."""
+    return _answer(url, "/health", timeout)[0] == 200
+
+
+def answers(url: str, timeout: float) -> bool:
+    """Whether a server answers at all: one that is full, or is stopping, does too."""
+    return _answer(url, "/health", timeout)[0] != 0
+
+
+def sessions_of(url: str, token: str | None, timeout: float) -> int | None:
+    """How many sessions a server has open, as far as it says so."""
+    status, text = _answer(url, "/metrics", timeout, token)
+    for line in text.splitlines() if status == 200 else ():
+        name, _, number = line.partition(" ")
+        if name == "envweave_sessions":
+            return int(float(number))
+    return None
+
+
+def _answer(url: str, path: str, timeout: float, token: str | None = None) -> tuple[int, str]:
+    """The status and the text of what a server answers; the status is 0 where it does not."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=timeout)
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException):
-        return False
+        return 0, ""
     finally:
         connection.close()
 

@@ -1,4 +1,4 @@
-"""The containers that this process has started for its environments, shared by all that ask for the same.
+"""The replicas that this process has started for its environments, shared by all that ask for the same.
 
 They are started when the first environment asks, and stopped when the last one that used them is closed, or
 with the process. A process that was forked starts its own.
@@ -9,21 +9,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
-from functools import partial
 from typing import Any
 
-from envweave_gym.containers.box import Box
 from envweave_gym.faults import InvalidArgument, shown
-from envweave_gym.providers.docker import DockerReplica
+from envweave_gym.providers.pool import Pool
+from envweave_gym.providers.replica import Replica, Start
 
-_kept: dict[Any, list[DockerReplica]] = {}
-_lock = threading.Lock()
-Start = Callable[[], DockerReplica]
-OPTIONS = ("image", "replicas", *(field.name for field in fields(Box)))
-"""What ``make`` takes beside ``backend="docker"``."""
 MOST = 256
+_pools: dict[Any, Pool] = {}
+_lock = threading.Lock()
 
 
 class SharedUrl(str):
@@ -35,60 +29,49 @@ class SharedUrl(str):
         return self.again, ()
 
 
-def shared_urls(key: Any, count: int, start: Start, again: Callable[[], str]) -> list[str]:
-    """The URLs of so many replicas that are the same; those that are missing start at the same time."""
+def shared_urls(
+    key: Any, count: int, start: Start, again: Callable[[], str], warm: int | None = None
+) -> list[str]:
+    """The URLs of so many replicas that are the same; those that are missing start at the same time.
+
+    ``warm`` more are kept ready from now on, and in pickles the URLs are what ``again`` gives.
+    """
+    pool = pool_of(key, start)
+    replicas = pool.take(count)
+    if warm is not None:
+        pool.keep_ready(warm)
+    return [_url_of(replica, again) for replica in replicas]
+
+
+def pool_of(key: Any, start: Start) -> Pool:
+    """The replicas of one kind."""
     with _lock:
-        kept = _kept.setdefault(key, [])
-        missing = count - len(kept)
-        if missing > 0:
-            with ThreadPoolExecutor(missing) as pool:
-                started = [pool.submit(start) for _ in range(missing)]
-            kept.extend(_all_or_none(started))
-            for replica in kept[-missing:]:
-                replica.upkeep.unused = replica.rest
-        return [_url_of(replica, again) for replica in kept[:count]]
+        if key not in _pools:
+            _pools[key] = Pool(start)
+        return _pools[key]
 
 
-def docker_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
-    """The URLs of containers of an image, whose options are taken out of ``kwargs``."""
-    options = {key: kwargs.pop(key) for key in OPTIONS if key in kwargs}
-    image, count = options.pop("image", image), options.pop("replicas", 1)
-    if not isinstance(image, str):
-        given = "is in no image that is known" if image is None else f"has image={shown(image)}"
-        raise InvalidArgument(f"{name} {given}; name the image whose server has it with image='…'")
-    if type(count) is not int or not 1 <= count <= MOST:
-        raise InvalidArgument(f"{name}: replicas={shown(count)} is no number of containers from 1 to {MOST}")
-    try:
-        box = Box(**options)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{name}: {error}") from None
-    return _docker_urls(image, box, count)
+def numbers_in(name: str, kwargs: dict[str, Any], noun: str = "replicas") -> tuple[int, int | None]:
+    """How many replicas are wanted, and how many more that are ready; taken out of ``kwargs``."""
+    count, warm = kwargs.pop("replicas", 1), kwargs.pop("warm", None)
+    check_number(name, "replicas", count, noun)
+    if warm is not None:
+        check_number(name, "warm", warm, noun, least=0)
+    return count, warm
 
 
-def _docker_urls(image: str, box: Box, count: int = 1) -> list[str]:
-    start, again = partial(DockerReplica, image, box), partial(_docker_url, image, box)
-    return shared_urls(("docker", image, repr(box)), count, start, again)
+def check_number(name: str, argument: str, value: Any, noun: str = "replicas", *, least: int = 1) -> None:
+    """Refuse what is no number of replicas."""
+    if type(value) is not int or not least <= value <= MOST:
+        raise InvalidArgument(
+            f"{name}: {argument}={shown(value)} is no number of {noun} from {least} to {MOST}"
+        )
 
 
-def _docker_url(image: str, box: Box) -> str:
-    return _docker_urls(image, box)[0]
-
-
-def _all_or_none(started: list[Any]) -> list[DockerReplica]:
-    """The replicas that have started; where one has not, none is left."""
-    errors = [error for one in started if (error := one.exception()) is not None]
-    if errors:
-        for one in started:
-            if one.exception() is None:
-                one.result().stop()
-        raise errors[0]
-    return [one.result() for one in started]
-
-
-def _url_of(replica: DockerReplica, again: Callable[[], str]) -> SharedUrl:
+def _url_of(replica: Replica, again: Callable[[], str]) -> SharedUrl:
     url = SharedUrl(replica.url)
     url.again = again
     return url
 
 
-os.register_at_fork(after_in_child=_kept.clear)
+os.register_at_fork(after_in_child=_pools.clear)

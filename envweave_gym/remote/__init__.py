@@ -6,6 +6,7 @@ import random
 from typing import Any, Literal
 
 from envweave_gym.arguments import check_deadline
+from envweave_gym.remote.upkeep import users_of
 
 
 def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
@@ -17,9 +18,13 @@ def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
 
 def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs: dict[str, Any]) -> Any:
     """A vector whose rows are spread over the servers."""
-    from envweave_gym.remote.vector import RemoteVectorEnv
+    from envweave_gym.remote.address import ACTOR
 
-    return _known(RemoteVectorEnv(env_id, urls, num_envs=num_envs, autoreset_mode=mode, **kwargs))
+    if all(url.startswith(f"{ACTOR}://") for url in urls):
+        from envweave_gym.remote.ray_vector import RayVectorEnv as Vector
+    else:
+        from envweave_gym.remote.vector import RemoteVectorEnv as Vector
+    return _known(Vector(env_id, urls, num_envs=num_envs, autoreset_mode=mode, **kwargs))
 
 
 def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], kwargs: dict[str, Any]) -> Any:
@@ -44,8 +49,8 @@ def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
 
 
 def _one_of(urls: list[str]) -> str:
-    """Any of them, so that many environments spread over all."""
-    return urls[0] if len(urls) == 1 else random.SystemRandom().choice(urls)
+    """The one that this process uses least, so that many environments spread over all; any of several."""
+    return min(urls, key=lambda url: (users_of(url.rstrip("/")), random.SystemRandom().random()))
 
 
 def _known(env: Any) -> Any:

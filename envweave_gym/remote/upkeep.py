@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -18,10 +18,10 @@ class Upkeep:
     """Called when the last environment that used it is closed."""
     place: Callable[[], tuple[str, int] | None] | None = None
     """A shorter way to it than its URL, where there is one."""
-    users: WeakSet[Any] = field(default_factory=WeakSet[Any])
 
 
 _kept: dict[str, Upkeep] = {}
+_users: dict[str, WeakSet[Any]] = {}
 
 
 def keep_up(url: str, upkeep: Upkeep | None) -> None:
@@ -40,17 +40,23 @@ def ensure(url: str) -> None:
 
 def join(url: str, user: Any) -> None:
     """``user`` will use the server, until it leaves or is forgotten."""
-    if (upkeep := _kept.get(url)) is not None:
-        upkeep.users.add(user)
+    _users.setdefault(url, WeakSet()).add(user)
 
 
 def leave(url: str, user: Any) -> None:
     """``user`` does not use the server any more."""
+    users = _users.get(url)
+    if users is None or user not in users:
+        return
+    users.discard(user)
     upkeep = _kept.get(url)
-    if upkeep is not None and user in upkeep.users:
-        upkeep.users.discard(user)
-        if not upkeep.users and upkeep.unused is not None:
-            upkeep.unused()
+    if not users and upkeep is not None and upkeep.unused is not None:
+        upkeep.unused()
+
+
+def users_of(url: str) -> int:
+    """How many of this process use the server."""
+    return len(_users.get(url, ()))
 
 
 def place_of(url: str) -> tuple[str, int] | None:

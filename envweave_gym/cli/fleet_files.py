@@ -1,0 +1,138 @@
+"""What is known of fleets that other processes keep up: a file for each, in a folder of this user alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import sys
+from pathlib import Path
+
+import msgspec
+
+from envweave_gym.containers.ownership import began, boot_id
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+
+_NAME = re.compile(r"\w[\w.-]{0,99}")
+_OWNER_ONLY = 0o600
+
+
+class FleetFile(msgspec.Struct, kw_only=True):
+    """A fleet, and the process that keeps it up."""
+
+    name: str
+    backend: str
+    token_file: str
+    pid: int = msgspec.field(default_factory=os.getpid)
+    began: str = msgspec.field(default_factory=lambda: began(os.getpid()))
+    boot: str = msgspec.field(default_factory=boot_id)
+    urls: list[str] = []
+    """Where its replicas are; none while they start."""
+    restarts: list[int] = []
+    problems: dict[str, str] = {}
+
+    def is_kept(self) -> bool:
+        """Whether the process is there that keeps it up."""
+        return self.boot == boot_id() and began(self.pid) == self.began != ""
+
+    def is_there(self) -> bool:
+        """Whether the file is still that of this fleet."""
+        found = find(self.name)
+        return found is not None and (found.pid, found.began) == (self.pid, self.began)
+
+    def claim(self) -> None:
+        """Write the file of a fleet that is about to start, unless there is one of this name."""
+        draft = self._draft()
+        try:
+            os.link(draft, _file(self.name))
+        except FileExistsError:
+            raise taken(self.name) from None
+        finally:
+            draft.unlink()
+
+    def save(self) -> None:
+        """Write what is new; who reads it meanwhile finds the old or the new."""
+        self._draft().replace(_file(self.name))
+
+    def _draft(self) -> Path:
+        """A file with all that is known, which takes its place as a whole."""
+        draft = _file(self.name).with_suffix(f".{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(self))
+        draft.chmod(_OWNER_ONLY)
+        return draft
+
+    def remove(self) -> None:
+        """The fleet is gone, and the token that was made up for it with it."""
+        _file(self.name).unlink(missing_ok=True)
+        if Path(self.token_file) == own_token_file(self.name):
+            Path(self.token_file).unlink(missing_ok=True)
+
+
+def taken(name: str) -> NotAvailable:
+    """What to say where the name is taken."""
+    return NotAvailable(
+        f"a fleet {shown(name)} is up already; end it with 'envweave fleet down --name {name}', "
+        "or choose another --name"
+    )
+
+
+def find(name: str) -> FleetFile | None:
+    """The fleet of this name, as it was written down last."""
+    try:
+        return msgspec.json.decode(_file(name).read_bytes(), type=FleetFile)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise NotAvailable(f"{_file(name)} cannot be read: {error}; remove it") from None
+
+
+def find_all() -> list[FleetFile]:
+    """The fleets of this user."""
+    found = (find(path.stem) for path in sorted(_folder().glob("*.json")))
+    return [one for one in found if one is not None]
+
+
+def own_token_file(name: str) -> Path:
+    """Where the token of a fleet is, unless it has been told another place."""
+    return _file(name).with_suffix(".token")
+
+
+def log_file(name: str) -> Path:
+    """Where a fleet in the background writes what is wrong."""
+    return _file(name).with_suffix(".log")
+
+
+def token_in(path: Path) -> str:
+    """The token in a file; one is made up and written there where there is none yet."""
+    try:
+        if not path.exists():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(f"{secrets.token_urlsafe(32)}\n")
+        elif path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
+        token = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise InvalidArgument(f"--token-file {path} cannot be used: {reason}") from None
+    if len(token) < 8 or not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidArgument(
+            f"--token-file {path} holds no token; give 8 or more printable ASCII characters without spaces"
+        )
+    return token
+
+
+def _file(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"--name {shown(name)} is no name; give letters, digits, '-', '_' and '.'")
+    return _folder() / f"{name}.json"
+
+
+def _folder() -> Path:
+    chosen = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "state"
+    folder = home / "envweave" / "fleets"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(stat.S_IRWXU)
+    return folder

@@ -1,0 +1,91 @@
+"""``envweave k8s manifest``: what a cluster is told so that it serves an environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from envweave_gym.cli.info import card_named
+from envweave_gym.cli.tables import print_json
+from envweave_gym.faults import InvalidArgument, need
+from envweave_gym.providers import manifests
+from envweave_gym.providers.manifests import Manifest, PodTemplate, check_name
+from envweave_gym.remote.address import TOKEN
+
+_MOST = 10_000
+_TEMPLATE = ("memory", "cpus", "lifetime", "pull_policy", "pull_secret")
+_EPILOG = (
+    "Apply it with: envweave k8s manifest ID | kubectl apply -f -. The token is that of the environment "
+    "variable ENVWEAVE_TOKEN, or else made up; it is in the Secret and nowhere else."
+)
+
+
+def add_options(parser: argparse.ArgumentParser, add: Callable[..., Any]) -> None:
+    """Tell a parser its commands; ``add`` makes one of them."""
+    commands = parser.add_subparsers(metavar="manifest", required=True)
+    about = "Print the documents that make a cluster serve an environment, as YAML."
+    parser = add(commands, "manifest", about)
+    parser.epilog = _EPILOG
+    parser.add_argument("id", metavar="ID", help="the environment")
+    option = parser.add_argument
+    option(
+        "--image", help="the image whose server has it, where the cluster finds it; IDs of ours know theirs"
+    )
+    option(
+        "--replicas", metavar="N", type=int, help="a Deployment of so many Pods and a Service, not one Pod"
+    )
+    option("--name", help="what all of it is called (after the ID)")
+    option("--namespace", help="the namespace it is in (that of kubectl)")
+    option("--memory", metavar="SIZE", help="so much memory each Pod may take (2g)")
+    option("--cpus", metavar="N", type=float, help="so many cores' worth of time each Pod may take")
+    option(
+        "--lifetime", metavar="SECONDS", type=float, help="so long a Pod that is none of many runs (86400)"
+    )
+    option("--pull-policy", metavar="WHEN", help="IfNotPresent, Always or Never")
+    option("--pull-secret", metavar="NAME", help="the Secret that opens the registry of the image")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the documents."""
+    found = documents(args)
+    if args.json:
+        print_json({"apiVersion": "v1", "kind": "List", "items": found})
+        return 0
+    yaml: Any = need("yaml", "kubernetes", "envweave k8s manifest (without --json)")
+    print(yaml.safe_dump_all(found, sort_keys=False), end="")
+    return 0
+
+
+def documents(args: argparse.Namespace) -> list[Manifest]:
+    """What ``args`` ask for."""
+    card = card_named(args.id)
+    image = args.image or (card and card.image)
+    if not image:
+        raise InvalidArgument(
+            f"{args.id} is in no image that is known; name the one that has it with --image"
+        )
+    if args.replicas is not None and not 1 <= args.replicas <= _MOST:
+        raise InvalidArgument(f"--replicas {args.replicas} is no number of Pods from 1 to {_MOST}")
+    name = check_name("--name", _name_of(args.id) if args.name is None else args.name)
+    given = {key: getattr(args, key) for key in _TEMPLATE if getattr(args, key) is not None}
+    template = PodTemplate(**given)
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
+    found = [manifests.secret(name, token)]
+    if args.replicas is None:
+        found.append(manifests.pod(name, image, template, args=[args.id]))
+    else:
+        found.append(manifests.deployment(name, image, template, args.replicas, args=[args.id]))
+        found.append(manifests.service(name))
+    if args.namespace is not None:
+        for one in found:
+            one["metadata"]["namespace"] = check_name("--namespace", args.namespace)
+    return found
+
+
+def _name_of(env_id: str) -> str:
+    """A name like ``envweave-counter-v0``, legal in a cluster."""
+    return re.sub(r"[^a-z0-9]+", "-", env_id.lower())[:60].strip("-")

@@ -1,0 +1,62 @@
+"""Replicas that are looked after: one thread asks how they are, and replaces those that do not answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from envweave_gym.providers.replica import Replica, answers, is_ending
+
+EVERY = 1.0
+"""So many seconds pass between two rounds."""
+MISSES = 5
+"""So many checks in a row without an answer are too many: who is busy misses one, who hangs all."""
+_PATIENCE = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Watch:
+    """Looks after replicas until it is ended."""
+
+    def __init__(
+        self, replicas: Callable[[], Sequence[Replica]], *, every: float = EVERY, misses: int = MISSES
+    ) -> None:
+        """``replicas`` tells in each round which they are."""
+        self._replicas, self._every, self._most = replicas, every, misses
+        self._misses: dict[str, int] = {}
+        self.problems: dict[str, str] = {}
+        """What is wrong with those that could not be started again, by URL."""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="health of replicas", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more; a replica that is just being started is not waited for."""
+        self._is_over.set()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(self._every):
+            for replica in self._replicas():
+                if self._is_over.is_set():
+                    return
+                self._check(replica)
+
+    def _check(self, replica: Replica) -> None:
+        url = replica.url
+        try:
+            replica.ensure()
+            is_web = urlsplit(url).scheme in ("http", "https")
+            answered = not is_web or answers(url, _PATIENCE)
+            self._misses[url] = 0 if answered else self._misses.get(url, 0) + 1
+            if self._misses[url] >= self._most:
+                _log.warning("%s has not answered %d times and is replaced", url, self._most)
+                self._misses[url] = 0
+                replica.rest()
+                replica.ensure()
+            self.problems.pop(url, None)
+        except Exception as error:  # noqa: BLE001 - what provides it may be gone too, and come back
+            if not self._is_over.is_set() and not is_ending() and self.problems.get(url) != str(error):
+                _log.warning("%s cannot be started again: %s", url, error)
+            self.problems[url] = str(error)

@@ -1,0 +1,36 @@
+"""Servers that run before anybody asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envweave_gym.catalog import cards
+from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.providers import PROVIDERS, provider_named, start_of
+from envweave_gym.providers.shared import check_number, pool_of
+
+
+def warm_up(
+    name: str, warm: int = 1, *, backend: str = "docker", timeout: float = 60.0, **options: Any
+) -> None:
+    """Keep so many servers ready for ``make(name, backend="docker")``, and wait until they are.
+
+    ``options`` are those of ``make``: a container with one share of the machine is of no use to who asks for
+    another. It returns when all are ready; ``warm=0`` ends those that nobody uses. ::
+
+        from envweave_gym.providers.warm import warm_up
+
+        warm_up("envweave/Counter-v0", 2)
+    """
+    provider = provider_named(backend)
+    if provider is None:
+        known = ", ".join(map(repr, PROVIDERS))
+        raise InvalidArgument(f"{name}: backend={shown(backend)} keeps none ready; there are {known}")
+    check_number(name, "warm", warm, least=0)
+    card = cards().get(name.rpartition(":")[2])
+    start = start_of(name, provider, options, card and card.image)
+    if options:
+        raise InvalidArgument(f"{name}: warm_up takes no option {shown(next(iter(options)))}")
+    pool = pool_of((provider, repr(start)), start)
+    pool.keep_ready(warm)
+    pool.wait(timeout)

@@ -1,0 +1,188 @@
+"""``envweave serve --replicas N``: servers that are the same, and end with who has started them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import psutil
+import pytest
+import requests
+from servers import PATIENCE, is_there, until
+
+import envweave_gym as ew
+from envweave_gym_server import run_server
+from envweave_gym_server.__main__ import main
+
+COUNTER = "envweave/Counter-v0"
+
+
+@contextlib.contextmanager
+def started(count: int, *words: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """So many servers, and the lines they print; ended with the block."""
+    environ = {name: value for name, value in os.environ.items() if name != "ENVWEAVE_TOKEN"}
+    command = [sys.executable, "-m", "envweave_gym_server", f"--replicas={count}", f"--port={port}", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, COUNTER], env=environ, text=True, **pipes) as process:
+        assert process.stdout is not None
+        try:
+            yield process, [process.stdout.readline() for _ in range(count)]
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
+
+
+def urls_in(lines: list[str]) -> list[str]:
+    return [re.findall(r"http://[^/]+", line)[0] for line in lines]
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row on which nobody listens."""
+    for first in range(20000, 30000, count):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError("no ports")
+
+
+def test_each_has_a_port_and_all_have_the_same_token(tmp_path: Path):
+    file = tmp_path / "token"
+    with started(3, f"--token-file={file}") as (process, lines):
+        urls = urls_in(lines)
+        assert len(set(urls)) == 3
+        assert all(line.startswith("envweave serves 1 environment at http://") for line in lines)
+        envs = [gym.make(COUNTER, backend=urls, token=f"file:{file}") for _ in range(3)]
+        assert {env.unwrapped._served.address.url for env in envs} == set(urls)
+        for env in envs:
+            env.reset(seed=1)
+            env.close()
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+        assert not any(is_there(f"{url}/health") for url in urls)
+
+
+def test_the_ports_are_in_a_row():
+    first = free_ports(2)
+    with started(2, port=first) as (_, lines):
+        assert sorted(urls_in(lines)) == [f"http://127.0.0.1:{first + place}" for place in range(2)]
+        (token,) = {line.partition("?token=")[2].split()[0] for line in lines}
+        for url in urls_in(lines):
+            assert requests.get(f"{url}/v1/envs?token={token}", timeout=10).status_code == 200
+            assert requests.get(f"{url}/v1/envs", timeout=10).status_code == 401
+
+
+@pytest.mark.parametrize("how", ["interrupted", "told to end", "told twice", "killed"])
+def test_all_end_with_the_process_that_is(how: str):
+    with started(2) as (process, _):
+        servers = family(process)
+        assert len(servers) == 4
+        if how == "interrupted":  # as a terminal does: all hear it
+            for one in [*servers, process]:
+                one.send_signal(signal.SIGINT)
+        elif how == "killed":
+            process.kill()
+        else:
+            process.terminate()
+        if how == "told twice":
+            process.terminate()
+        process.wait(PATIENCE)
+        until(lambda: not any(one.is_running() for one in servers), 30)
+
+
+def test_one_whose_worker_dies_comes_back_at_its_port():
+    with started(2, "--allow-anonymous") as (process, lines):
+        urls = urls_in(lines)
+        for server in psutil.Process(process.pid).children():
+            for worker in server.children():
+                worker.kill()
+        for url in urls:
+            until(lambda url=url: is_there(f"{url}/health"), 30)
+        env = gym.make(COUNTER, backend=urls[1])
+        assert env.reset(seed=1)[0].keys() == {"count"}
+        env.close()
+        assert process.poll() is None
+
+
+def test_where_one_ends_before_it_has_begun_all_do():
+    with started(2) as (process, _):
+        servers = family(process)
+        psutil.Process(process.pid).children()[0].kill()
+        assert process.wait(PATIENCE) == 1
+        until(lambda: not any(one.is_running() for one in servers), 30)
+
+
+def test_one_that_ends_later_is_started_again():
+    program = (
+        "import sys, envweave_gym_server.replicas as replicas\nreplicas._SHORT = 0.0\n"
+        "from envweave_gym_server.__main__ import main\nsys.exit(main())"
+    )
+    command = [sys.executable, "-c", program, "--replicas=2", "--port=0", "--allow-anonymous", COUNTER]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout is not None
+        urls = urls_in([process.stdout.readline() for _ in range(2)])
+        before = psutil.Process(process.pid).children()
+        before[0].kill()
+        until(lambda: len(set(psutil.Process(process.pid).children()) - set(before)) == 1, 30)
+        for url in urls:
+            until(lambda url=url: is_there(f"{url}/health"), 30)
+        process.terminate()
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert '"event": "server restarted", "why": "its process had ended with -9"' in errors
+
+
+def test_each_has_processes_of_its_own_for_its_sessions():
+    with started(2, "--allow-anonymous", "--isolation=process") as (process, lines):
+        envs = [gym.make(COUNTER, backend=url) for url in urls_in(lines)]
+        for env in envs:
+            assert env.reset(seed=1)[0] == envs[0].reset(seed=1)[0]
+        assert len(family(process)) >= 8
+        for env in envs:
+            env.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--replicas=0"], "--replicas 0 is no number of servers; give 1 to 256"),
+        (["--replicas=300"], "--replicas 300 is no number of servers"),
+        (["--replicas=x"], "argument --replicas: invalid int value: 'x'"),
+        (["--replicas=2", "--uds=/tmp/x"], "--uds is one socket, for one server; leave --replicas out"),
+        (["--replicas=2", "--port=65535"], "port 65536 is no port"),
+        (["--replicas=2", "nope/None-v0"], "nope/None-v0"),
+    ],
+)
+def test_what_is_no_number_of_servers_is_refused(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["--allow-anonymous", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named_and_none_is_left():
+    first = free_ports(2)
+    with socket.create_server(("127.0.0.1", first + 1)):
+        command = [sys.executable, "-m", "envweave_gym_server", "--replicas=2", f"--port={first}", COUNTER]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"port {first + 1} cannot be listened on: Address already in use" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_function_refuses_what_is_no_number_too():
+    with pytest.raises(ew.InvalidArgument, match="--replicas True is no number of servers"):
+        run_server(COUNTER, replicas=True, allow_anonymous=True)
