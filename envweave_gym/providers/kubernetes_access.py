@@ -1,0 +1,282 @@
+"""The cluster: which one it is, as whom it is asked, and what is said where it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from copy import copy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from envweave_gym.containers.ownership import OWNER
+from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, nearest, need, shown
+from envweave_gym.providers.manifests import GRACE, MANAGED_BY, Manifest
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""What a Pod finds of the cluster that it runs in."""
+KUBECONFIG = "~/.kube/config"
+_PATIENCE = (5, 30)
+"""So many seconds a connection, and then an answer, may take."""
+_GONE = 410
+_LONGEST = 300
+"""So many characters of what the cluster says are told."""
+_OURS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+
+
+class Cluster:
+    """One namespace of a cluster, and what is asked of it; each answer has a deadline."""
+
+    def __init__(self, configuration: Any, namespace: str, inside: bool) -> None:
+        """``inside`` is whether this process runs in it, and reaches its Pods."""
+        from kubernetes import client
+
+        self.host, self.namespace, self.inside = configuration.host, namespace, inside
+        self._api = client.ApiClient(configuration)
+        self._core: Any = client.CoreV1Api(self._api)
+
+    def create_secret(self, manifest: Manifest) -> None:
+        """Create a Secret."""
+        self._core.create_namespaced_secret(self.namespace, manifest, _request_timeout=_PATIENCE)
+
+    def create_pod(self, manifest: Manifest) -> Any:
+        """Create a Pod."""
+        return self._core.create_namespaced_pod(self.namespace, manifest, _request_timeout=_PATIENCE)
+
+    def pod(self, name: str) -> Any:
+        """A Pod as it is now; ``None`` where there is none."""
+        from kubernetes.client import ApiException
+
+        try:
+            return self._core.read_namespaced_pod(name, self.namespace, _request_timeout=_PATIENCE)
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def watch(self, name: str, seconds: float) -> Iterator[Any]:
+        """A Pod whenever something has changed, for so long; ``None`` once there is none."""
+        from kubernetes.client import ApiException
+        from kubernetes.watch import Watch
+
+        try:
+            stream: Any = Watch().stream
+            changes = stream(
+                self._core.list_namespaced_pod,
+                self.namespace,
+                field_selector=f"metadata.name={name}",
+                timeout_seconds=max(1, math.ceil(seconds)),
+                _request_timeout=(_PATIENCE[0], seconds + _PATIENCE[1]),
+            )
+            for event in changes:
+                yield None if event["type"] == "DELETED" else event["object"]
+        except ApiException as error:
+            if error.status != _GONE:  # too old to be told what has changed since; the next tells it anew
+                raise
+
+    def logs(self, name: str) -> str:
+        """What a Pod has written; nothing where it has never run."""
+        from kubernetes.client import ApiException
+
+        try:
+            return self._core.read_namespaced_pod_log(name, self.namespace, _request_timeout=_PATIENCE) or ""
+        except ApiException as error:
+            if error.status in (400, 404):
+                return ""
+            raise
+
+    def events(self, name: str) -> list[str]:
+        """What the cluster says has happened to a Pod, where it lets itself be asked."""
+        from kubernetes.client import ApiException
+
+        try:
+            found = self._core.list_namespaced_event(
+                self.namespace, field_selector=f"involvedObject.name={name}", _request_timeout=_PATIENCE
+            )
+        except ApiException:  # they are a help, and not everybody may read them
+            return []
+        return [f"{event.reason}: {event.message}" for event in found.items]
+
+    def owned(self) -> list[Any]:
+        """The Pods that are replicas of somebody."""
+        select = {"label_selector": f"{_OURS},{OWNER}", "_request_timeout": _PATIENCE}
+        return self._core.list_namespaced_pod(self.namespace, **select).items
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a Pod, unless it is gone, or is going; its Secret goes with it."""
+        from kubernetes.client import ApiException
+
+        try:
+            self._core.delete_namespaced_pod(
+                name, self.namespace, grace_period_seconds=GRACE, _request_timeout=_PATIENCE
+            )
+        except ApiException as error:
+            if error.status not in (404, 409):
+                raise
+
+    def forwarded(self, name: str, port: int) -> Any:
+        """A WebSocket whose channels 0 and 1 are the data and the errors of a port of a Pod.
+
+        The library's own ``portforward`` waits with ``select``, which knows 1024 files: some 200 connections.
+        While it connects it puts a method of its client aside, so each connection has a copy.
+        """
+        from kubernetes import client
+        from kubernetes.client import ApiException
+        from kubernetes.stream import stream
+        from websocket import WebSocketBadStatusException
+
+        core = client.CoreV1Api(copy(self._api))
+        connect = core.connect_get_namespaced_pod_portforward
+        given = {"ports": str(port), "binary": True, "_preload_content": False}
+        try:
+            return stream(connect, name, self.namespace, **given).sock
+        except ApiException as error:
+            refused = error.__context__
+            if not isinstance(refused, WebSocketBadStatusException):
+                raise
+            error.status, error.body = (
+                refused.status_code,
+                (refused.resp_body or b"").decode(errors="replace"),
+            )
+            raise
+
+
+def cluster(context: str | None = None, namespace: str | None = None) -> Cluster:
+    """The cluster that ``KUBECONFIG`` or the context names, else the one we run in, else that of the user."""
+    need("kubernetes", "kubernetes", "backend='kubernetes'")
+    files = os.environ.get("KUBECONFIG", "")
+    if not files and context is None and _is_inside():
+        return _inside(os.getpid(), namespace)
+    files = files or KUBECONFIG
+    paths = [Path(path).expanduser() for path in files.split(os.pathsep) if path]
+    written = tuple(path.stat().st_mtime_ns for path in paths if path.is_file())
+    if not written:
+        raise NotAvailable(
+            f"no cluster is known: there is no kubeconfig at {files}, and this is no Pod of one; "
+            "say in KUBECONFIG where it is"
+        )
+    return _by_kubeconfig(os.getpid(), os.pathsep.join(map(str, paths)), written, context, namespace)
+
+
+def _is_inside() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (ACCOUNT / "token").is_file()
+
+
+@lru_cache(maxsize=8)
+def _inside(pid: int, namespace: str | None) -> Cluster:
+    """One for each process: two that were forked must not share connections."""
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    with _configured("the service account of this Pod"):
+        config.load_incluster_config(client_configuration=configuration)
+        configuration.retries = 1
+        return Cluster(configuration, namespace or (ACCOUNT / "namespace").read_text().strip(), True)
+
+
+@lru_cache(maxsize=8)
+def _by_kubeconfig(
+    pid: int, files: str, written: tuple[int, ...], context: str | None, namespace: str | None
+) -> Cluster:
+    """One for each process, and anew when the files have been written to."""
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    with _configured(f"the kubeconfig {files}"):
+        known: Any = config.list_kube_config_contexts(files)
+        contexts, current = known
+        names = {str(one["name"]): one for one in contexts}
+        if context is not None and context not in names:
+            raise InvalidArgument(
+                f"context={shown(context)} is not in the kubeconfig {files}{nearest(context, names)}; "
+                f"there are {', '.join(sorted(names))}"
+            )
+        chosen: Any = names[context] if context is not None else current
+        config.load_kube_config(files, context, client_configuration=configuration)
+        if not configuration.host.startswith(("http://", "https://")):
+            raise ValueError(f"its server is {shown(configuration.host)}, which is no URL")
+        configuration.retries = 1
+        return Cluster(configuration, namespace or chosen["context"].get("namespace") or "default", False)
+
+
+@contextmanager
+def _configured(what: str) -> Generator[None]:
+    """Turn whatever is wrong with a configuration into one sentence; files by hand have everything."""
+    from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    try:
+        yield
+    except InvalidArgument:
+        raise
+    except (ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise NotAvailable(f"{what} cannot be used: {told}; 'kubectl config view' shows it") from None
+
+
+@contextmanager
+def told(what: str, where: Cluster) -> Generator[None]:
+    """Turn what the cluster refuses into one sentence that says what was asked of it and what to do."""
+    from kubernetes.client import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except ApiException as error:
+        raise NotAvailable(f"{what}: {_refusal(error, where)}") from None
+    except HTTPError as error:
+        raise NotAvailable(
+            f"{what}: no cluster answers at {where.host}; see whether 'kubectl cluster-info' does, or say in "
+            f"KUBECONFIG which it is ({_reason(error)})"
+        ) from None
+    except EnvweaveError:
+        raise
+    except OSError as error:
+        raise NotAvailable(
+            f"{what}: {_cut(str(error))}; see whether a NetworkPolicy or a firewall is in the way"
+        ) from None
+    except ValueError as error:
+        raise NotAvailable(
+            f"{what}: what answers at {where.host} is no Kubernetes; say in KUBECONFIG where the cluster is "
+            f"({_cut(str(error))})"
+        ) from None
+
+
+def _refusal(error: Any, where: Cluster) -> str:
+    says = _message(error)
+    if error.status == 401:
+        return f"the cluster at {where.host} does not know who asks; log in to it again"
+    if error.status == 403:
+        return (
+            f"the cluster forbids it ({says}); ask for a Role in the namespace {where.namespace} as in "
+            "docs/kubernetes.md, or name another with namespace="
+        )
+    if error.status == 404 and "namespaces" in says:
+        return (
+            f"the cluster at {where.host} has no namespace {where.namespace}; create it with "
+            f"'kubectl create namespace {where.namespace}', or name another with namespace="
+        )
+    return f"the cluster at {where.host} says: {says}"
+
+
+def _message(error: Any) -> str:
+    """What the cluster says, which it puts into a ``Status``."""
+    try:
+        said = json.loads(error.body)["message"]
+    except (TypeError, ValueError, LookupError):
+        said = error.body or error.reason or f"HTTP {error.status}"
+    return _cut(str(said))
+
+
+def _reason(error: Exception) -> str:
+    """What lies beneath the retries."""
+    return _cut(str(getattr(error, "reason", None) or error))
+
+
+def _cut(text: str) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

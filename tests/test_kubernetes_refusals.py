@@ -1,0 +1,191 @@
+"""Whatever is wrong with a cluster, a Pod or an option is one sentence, and leaves nothing running."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import gymnasium as gym
+import pytest
+from kubernetes_api import (
+    CRASHING,
+    HUNGRY,
+    LOOPING,
+    MISSING,
+    SERVER,
+    SILENT,
+    KubernetesApi,
+)
+from kubernetes_clusters import api, here
+from servers import until
+
+from envweave_gym.faults import InvalidArgument, MissingExtra, NotAvailable
+from envweave_gym.providers.kubernetes import KubernetesReplica
+from envweave_gym.providers.kubernetes_access import cluster
+from envweave_gym.providers.manifests import PodTemplate
+
+__all__ = ["api", "here"]
+COUNTER = "envweave/Counter-v0"
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """A web server of one page."""
+    server = make_server("127.0.0.1", 0, app, handler_class=Quiet)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the base class has it
+        """Nobody reads it."""
+
+
+@pytest.mark.parametrize(
+    ("image", "given", "says"),
+    [
+        (MISSING, {}, "ImagePullBackOff, its image cannot be pulled; push it to a registry .*no:1"),
+        (LOOPING, {}, "CrashLoopBackOff, its server ends as soon as it starts; see what its log says"),
+        (CRASHING, {}, "ended before it served: exit code 3, and it last said: no server$"),
+        (HUNGRY, {"memory": "64m"}, r"it took more than its memory \(64m\); give it more with memory=$"),
+        (
+            SERVER,
+            {"memory": "100g"},
+            "within 1 s: Unschedulable, no node takes it; ask for less .*Insufficient",
+        ),
+        (SILENT, {}, "did not serve within 1 s: its server is not ready; is 'envweave serve' what it runs"),
+    ],
+)
+def test_a_pod_that_does_not_start_says_why(
+    image: str, given: dict[str, Any], says: str, api: KubernetesApi
+) -> None:
+    before = api.names("pods")
+    patience = 1 if image in (SERVER, SILENT) else 60
+    with pytest.raises(NotAvailable, match=says) as caught:
+        KubernetesReplica(image, PodTemplate(**given), patience=patience)
+    assert "\n" not in str(caught.value)
+    until(lambda: api.names("pods") <= before)
+
+
+@pytest.mark.parametrize("what", ["pods", "secrets", "pods/portforward"])
+def test_rights_that_are_missing_are_named(what: str, api: KubernetesApi) -> None:
+    before = api.names("pods")
+    api.forbidden.add(("get" if "/" in what else "create", what))
+    with pytest.raises(NotAvailable, match=rf"the cluster forbids it.*{what}.*ask for a Role in .* default"):
+        KubernetesReplica(SERVER)
+    until(lambda: api.names("pods") <= before)
+
+
+def test_a_namespace_that_is_not_there_is_named(api: KubernetesApi) -> None:
+    with pytest.raises(NotAvailable, match="has no namespace nowhere; create it with 'kubectl create namesp"):
+        KubernetesReplica(SERVER, namespace="nowhere")
+
+
+def test_a_context_has_its_namespace_and_another_is_refused(api: KubernetesApi) -> None:
+    assert [cluster(**one).namespace for one in ({}, {"context": "team"}, {"namespace": "own"})] == [
+        *("default", "team", "own")
+    ]
+    with pytest.raises(
+        InvalidArgument, match=r"context='tam' is not in .*\(did you mean 'team'\?\); there are"
+    ):
+        KubernetesReplica(SERVER, context="tam")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1, 2]",
+        "just words",
+        "contexts: 3",
+        '{"current-context": "x", "contexts": [], "clusters": []}',
+    ],
+)
+def test_a_kubeconfig_that_is_none_is_one_sentence(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(NotAvailable, match=r"^the kubeconfig /.*/config cannot be used: .* shows it$"):
+        KubernetesReplica(SERVER)
+
+
+def test_without_a_kubeconfig_no_cluster_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(NotAvailable, match=r"^no cluster is known: there is no kubeconfig at .*/none"):
+        KubernetesReplica(SERVER)
+
+
+def test_a_server_that_is_no_url_is_one_sentence(
+    here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = [{"name": "here", "cluster": {"server": "somewhere:6443"}}]
+    monkeypatch.setenv("KUBECONFIG", str(here.kubeconfig(tmp_path / "config", clusters=clusters)))
+    with pytest.raises(NotAvailable, match="cannot be used: its server is 'somewhere:6443', which is no URL"):
+        KubernetesReplica(SERVER)
+
+
+def test_what_is_no_cluster_is_said_to_be_none(
+    here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(environ: Any, begin: Any) -> list[bytes]:
+        begin("200 OK", [("Content-Type", "text/html")])
+        return [b"<html>a page</html>"]
+
+    with served(answer) as url:
+        clusters = [{"name": "here", "cluster": {"server": url}}]
+        monkeypatch.setenv("KUBECONFIG", str(here.kubeconfig(tmp_path / "config", clusters=clusters)))
+        with pytest.raises(NotAvailable, match=f"what answers at {url} is no Kubernetes; say in KUBECONFIG"):
+            KubernetesReplica(SERVER)
+
+
+def test_a_cluster_that_is_not_there_is_one_sentence(
+    here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = [{"name": "here", "cluster": {"server": "http://127.0.0.1:9"}}]
+    monkeypatch.setenv("KUBECONFIG", str(here.kubeconfig(tmp_path / "config", clusters=clusters)))
+    with pytest.raises(NotAvailable, match=r"no cluster answers at http://127.0.0.1:9; see whether 'kubectl"):
+        KubernetesReplica(SERVER)
+
+
+def test_who_is_not_known_to_the_cluster_is_told_to_log_in(
+    here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = [{"name": "me", "user": {"token": "old"}}]
+    monkeypatch.setenv("KUBECONFIG", str(here.kubeconfig(tmp_path / "config", users=users)))
+    with pytest.raises(NotAvailable, match="does not know who asks; log in to it again"):
+        KubernetesReplica(SERVER)
+
+
+def test_without_the_client_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(MissingExtra, match=r"^backend='kubernetes' needs kubernetes, .*envweave-gym\[kuber"):
+        KubernetesReplica(SERVER)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"replicas": 0}, f"{COUNTER}: replicas=0 is no number"),
+        ({"memory": "much"}, f"{COUNTER}: memory='much' is no size"),
+        ({"namespace": "No"}, f"{COUNTER}: namespace='No' is no name"),
+        ({"context": 3}, f"{COUNTER}: context=3 is not the name of a context"),
+        ({"patience": 0}, f"{COUNTER}: patience=0 is no number of seconds above 0"),
+        ({"image": 3}, f"{COUNTER} has image=3; name the image whose server has it"),
+    ],
+)
+def test_options_that_are_none_are_refused(given: dict[str, Any], sentence: str, api: KubernetesApi) -> None:
+    before = api.names("pods")
+    with pytest.raises(InvalidArgument, match=sentence):
+        gym.make(COUNTER, backend="kubernetes", **given)
+    assert api.names("pods") <= before
