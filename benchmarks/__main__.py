@@ -1,11 +1,11 @@
-"""Run benchmarks by name, or all: ``python -m benchmarks steps vectors imports training remote docker``."""
+"""Run all benchmarks, or some: ``python -m benchmarks steps vectors imports training remote docker ray``."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-NAMES = ("steps", "vectors", "imports", "training", "remote", "docker")
+NAMES = ("steps", "vectors", "imports", "training", "remote", "docker", "ray")
 
 
 def main(names: list[str]) -> int:

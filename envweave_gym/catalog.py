@@ -77,6 +77,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The kwargs and reset options a remote client may send."""
     image: str | None = None
     """The container image whose server has it."""
+    data: bool = False
+    """Whether it reads data of this machine, which a container of it is shown."""
     proxy: bool = False
     """Whether it is made elsewhere, of kwargs that say where, and can do nothing without them."""
 

@@ -20,7 +20,7 @@ from envweave_gym.vector_of_singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import Autoreset
 
 _STACK = ("max_steps", "autoreset", "on_fault", "reset_deadline")
-_OURS = (*_STACK, "autoreset_mode", "vectorization_mode", "vector_kwargs")
+_OURS = (*_STACK, "autoreset_mode", "vectorization_mode", "vector_kwargs", "sub_batches")
 _WAYS = ("sync", "async", "vector_entry_point")
 
 

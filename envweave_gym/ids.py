@@ -174,7 +174,9 @@ def _registered(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]
     kinds = [kind for kind, registry in REGISTRIES.items() if env_id in registry]
     card = cards().get(env_id or "")
     launched = card is not None and "gym" in kinds  # the launch of our IDs picks their servers itself
-    if not launched and (urls := urls_of(name, backend, kwargs, card and card.image)):
+    if not launched and (
+        urls := urls_of(name, backend, kwargs, card and card.image, card is not None and card.data)
+    ):
         module = name.removesuffix(known_as)
         return partial(elsewhere, module + (env_id or known_as), urls, api)
     if env_id is None:

@@ -185,7 +185,7 @@ def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> 
 def _elsewhere(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
     """What to ask for at which servers; none where the environment is to be made here."""
     if not card.proxy:
-        return card.id, urls_of(card.id, backend, kwargs, card.image)
+        return card.id, urls_of(card.id, backend, kwargs, card.image, card.data)
     urls = urls_of(card.id, kwargs.pop("url", None), kwargs)
     if not urls:
         raise InvalidArgument(f"{card.id} stands for an environment on a server; give url='http://host:port'")

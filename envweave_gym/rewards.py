@@ -323,13 +323,13 @@ def safe_transform() -> Composite:
 class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
     """Replaces the reward of an environment whose actions are text by what ``transform`` says.
 
-    The environment's own reward stays in ``info["env_reward"]``, where the transform may read it, and in the
-    ``reward`` event of the stream; the parts of the score are in ``info["reward_parts"]``. A lost step and
-    the reset row of an autoreset, for which :func:`envweave_gym.trainable` is False, are no deed of the agent and
-    keep the reward they have. A violation found by an inner ``RewardTransform`` counts in an outer one too. A
-    transform that raises or gives no finite number raises :class:`RewardFailed`: the step is done then, and
-    has no reward. ``transform`` may be replaced at any time; it is no JSON, so ``gymnasium.make(env.spec)``
-    refuses to make the wrapper anew.
+    The environment's own reward stays in ``info["env_reward"]``, where the transform may read it, and in
+    the ``reward`` event of the stream; the parts of the score are in ``info["reward_parts"]``. A lost
+    step and the reset row of an autoreset, for which :func:`envweave_gym.trainable` is False, are no deed
+    of the agent and keep the reward they have. A violation found by an inner ``RewardTransform`` counts
+    in an outer one too. A transform that raises or gives no finite number raises :class:`RewardFailed`:
+    the step is done then, and has no reward. ``transform`` may be replaced at any time; it is no JSON, so
+    ``gymnasium.make(env.spec)`` refuses to make the wrapper anew.
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, str], transform: RewardFunction) -> None:

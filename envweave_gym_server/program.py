@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ from envweave_gym_server.serve import Server
 from envweave_gym_server.settings import check_setting
 from envweave_gym_server.state import ServerState
 
+UDS = "ENVWEAVE_UDS"
+"""The environment variable that puts a Unix socket in the place of host and port, whatever an image says."""
 PORT, MOST_REPLICAS = 8000, 256
 _LIMITS = (
     *("max_sessions", "max_rows", "largest_frame", "idle_timeout", "client_timeout", "drain"),
@@ -97,8 +100,11 @@ def main(words: Sequence[str]) -> int:
     parser = Parser(prog="envweave serve")
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     add_options(parser)
+    options: dict[str, Any]
     options = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
     del options["debug"]
+    if there := os.environ.pop(UDS, None):
+        options.update(uds=there, host=None, port=None)
     for name in options.keys() & set(_LIMITS):
         check_setting(name, options[name], f"--{name.replace('_', '-')} {options[name]}")
     wire_kwargs = _names_by_id(options.pop("allow_kwargs", ()))

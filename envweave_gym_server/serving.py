@@ -210,7 +210,7 @@ def describe(env: Any, options: ResetOptions | None = None) -> dict[str, Any]:
     Of its reset options it is told those that it may give, so that it refuses others itself, at no cost.
     """
     described: dict[str, Any] = {
-        "metadata": _plain_metadata(env) | ({} if options is None else {"reset_options": options.let}),
+        "metadata": _plain_metadata(env) if options is None else _public_metadata(env, options),
         "render_mode": getattr(env, "render_mode", None),
         "parses": any(hasattr(type(layer), "parse_action") for layer in layers(env)),
     }
@@ -232,6 +232,15 @@ def describe(env: Any, options: ResetOptions | None = None) -> dict[str, Any]:
 
 def _spaces(observation: Any, action: Any) -> dict[str, Any]:
     return {"observation_space": space_to_data(observation), "action_space": space_to_data(action)}
+
+
+def _public_metadata(env: Any, options: ResetOptions) -> dict[str, Any]:
+    """What clients may ask for: no window on this machine, which ``"human"`` means."""
+    metadata = _plain_metadata(env) | {"reset_options": options.let}
+    modes = metadata.get("render_modes")
+    if isinstance(modes, list | tuple):
+        metadata["render_modes"] = [mode for mode in modes if mode != "human"]
+    return metadata
 
 
 def _plain_metadata(env: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_memory_is_bytes_or_text_with_a_unit(memory: Any) -> None:
         ({"cpus": 0}, "cpus=0 is no number of cores"),
         ({"cpus": float("nan")}, "cpus=nan is no number of cores"),
         ({"pids": 0}, "pids=0 is no number of processes"),
-        ({"network": "yes"}, "network='yes' is not True or False"),
+        ({"network": "yes"}, "network='yes' is not True, False or 'none'"),
         ({"docker_sock": 1}, "docker_sock=1 is not True or False"),
         ({"mounts": ["/tmp"]}, r"mounts=\['/tmp'\] is not a dict"),
         ({"mounts": {"here": "/there"}}, "there is no such path here; give an absolute one"),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,61 @@ def test_an_image_without_a_server_says_its_last_words(client: Any, without_serv
     with pytest.raises(NotAvailable, match=told):
         DockerReplica(without_server)
     assert {container.name for container in ours(client)} <= before
+
+
+def test_a_container_without_a_network_is_played_through_a_socket_of_its_owners_alone(client: Any) -> None:
+    before, others = folders(), {container.id for container in ours(client)}
+    env = gym.make(COUNTER, backend="docker", network="none", target=50)
+    (folder,) = folders() - before
+    assert folder.stat().st_mode & 0o777 == 0o700
+    started = env.reset(seed=1)[0]["count"]
+    (container,) = [one for one in ours(client) if one.attrs["HostConfig"]["NetworkMode"] == "none"]
+    assert container.attrs["NetworkSettings"]["Ports"] == {}
+    assert container.exec_run(["ls", "/sys/class/net"])[1].split() == [b"lo"]
+    assert env.step({"delta": 3})[0]["count"] == started + 3
+    container.kill()
+    assert env.step({"delta": 3})[4]["fault"].kind is ew.FaultKind.LOST
+    assert env.reset(seed=1)[0]["count"] == started
+    rows = gym.make_vec(LINE, num_envs=4, backend="docker", replicas=2, network="none", image=CORE)
+    rows.reset(seed=1)
+    rows.close()
+    env.close()
+    assert {container.id for container in ours(client)} == others
+
+
+def test_the_folder_of_a_killed_owner_is_removed_with_its_container(client: Any) -> None:
+    before = folders()
+    program = (
+        "import time\nfrom envweave_gym.containers.box import Box\n"
+        "from envweave_gym.providers.docker import DockerReplica\n"
+        f"replica = DockerReplica({CORE!r}, Box(network='none'))\n"
+        "print(replica._container.name, flush=True)\ntime.sleep(600)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    name = owner.stdout.readline().strip()
+    assert len(folders() - before) == 1
+    owner.kill()
+    owner.wait(10)
+    owner.stdout.close()
+    assert name in sweep(client)
+    assert folders() <= before
+
+
+def test_an_environment_that_reads_data_finds_it_in_its_container(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # the user of the server is another
+        (Path(folder) / "tasks.json").write_text("[1, 2]")
+        monkeypatch.setenv("ENVWEAVE_DATA", folder)
+        replica = DockerReplica(CORE, Box(data=True))
+        found = inside(replica, "print(open(os.environ['ENVWEAVE_DATA'] + '/tasks.json').read())")
+        wrong = "try: open('/data/x', 'w')\nexcept OSError as error: print(json.dumps(error.strerror))"
+        assert inside(replica, wrong) == "Read-only file system"
+    replica.stop()
+    assert found == [1, 2]
+
+
+def folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("envweave-socket-*"))

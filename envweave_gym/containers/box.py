@@ -15,6 +15,7 @@ from envweave_gym.faults import InvalidArgument, shown
 _MEMORY = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEAST_MEMORY = 6 << 20
+NO_NETWORK = "none"
 _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
 
 
@@ -33,10 +34,12 @@ class Box:
     """So many cores' worth of time; all of them where it is not said."""
     pids: int = 512
     """So many processes and threads."""
-    network: bool = False
-    """Whether it reaches the network."""
+    network: bool | str = False
+    """Whether it reaches the network; with ``"none"`` it has none at all, not even one with this machine."""
     mounts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Folders of this machine, and where they are in the container; ``"/there:rw"`` may be written to."""
+    data: bool = False
+    """Whether it sees, read-only, the data in ``ENVWEAVE_DATA``, or else the cache of the hub."""
     docker_sock: bool = False
     """Whether it may use the engine itself, which is as good as being root on this machine."""
 
@@ -48,7 +51,9 @@ class Box:
             )
         if type(self.pids) is not int or self.pids < 1:
             raise InvalidArgument(f"pids={shown(self.pids)} is no number of processes; give an int >= 1")
-        for name in ("network", "docker_sock"):
+        if self.network != NO_NETWORK and not isinstance(self.network, bool):
+            raise InvalidArgument(f"network={shown(self.network)} is not True, False or {NO_NETWORK!r}")
+        for name in ("data", "docker_sock"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidArgument(f"{name}={shown(getattr(self, name))} is not True or False")
         if not isinstance(self.mounts, Mapping):
@@ -63,6 +68,9 @@ class Box:
         memory = memory_of(self.memory)
         volumes = dict(_mount(here, there) for here, there in self.mounts.items())
         more: dict[str, Any] = {}
+        if self.data:
+            more["environment"], shown_data = _data()
+            volumes |= shown_data
         if self.docker_sock:
             volumes[SOCKET] = {"bind": SOCKET, "mode": "rw"}
             more["group_add"] = [str(os.stat(SOCKET).st_gid)]
@@ -72,13 +80,27 @@ class Box:
             "mem_limit": memory,
             "memswap_limit": memory,
             "pids_limit": self.pids,
-            "network": "bridge" if self.network else network,
+            "network": "bridge" if self.network is True else network,
             "volumes": volumes,
             "read_only": True,
             "tmpfs": {"/tmp": _SCRATCH},
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges:true"],
         }
+
+
+def _data() -> tuple[dict[str, str], dict[str, Any]]:
+    """The environment variables and the folders that show a container the data of this machine."""
+    here = os.environ.get("ENVWEAVE_DATA")
+    variables = {"ENVWEAVE_DATA": "/data"}
+    if not here:
+        here = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
+        variables = {"HF_HOME": "/data", "HF_HUB_OFFLINE": "1"}
+    if not Path(here).is_dir():
+        raise InvalidArgument(
+            f"data=True: there is no folder {shown(here)}; say in ENVWEAVE_DATA where the data is"
+        )
+    return variables, {str(Path(here).absolute()): {"bind": "/data", "mode": "ro"}}
 
 
 def memory_of(memory: Any) -> int:

@@ -51,7 +51,7 @@ def boot_id() -> str:
 
 
 def began(pid: int) -> str:
-    """When a process began, in ticks since the machine did; empty where there is none, or only its remains."""
+    """When a process began, in ticks since the machine did; empty where there is none, or its remains."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state == "Z" else fields[18]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from envweave_gym.containers.entrance import remove_left_behind
 from envweave_gym.containers.network import remove_unused
 from envweave_gym.containers.ownership import OWNER, is_left_behind
 
@@ -20,6 +21,7 @@ def sweep(client: Any) -> list[str]:
             if error.status_code not in (404, 409):  # gone already, or somebody else is removing it
                 raise
         removed.append(container.name)
+    remove_left_behind()
     if removed:
         remove_unused(client)
     return removed

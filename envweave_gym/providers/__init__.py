@@ -16,6 +16,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.remote.address import SCHEMES
 
 if TYPE_CHECKING:
     from envweave_gym.providers.replica import Start
@@ -23,17 +24,22 @@ if TYPE_CHECKING:
 PROVIDERS = ("subprocess", "docker", "kubernetes", "ray")
 BACKENDS = ("inproc", *PROVIDERS, "http://host:port")
 _ALIASES = {"docker_http": "docker"}
-_URL = re.compile(r"(https?|http\+unix|ray\+actor)://.")
+_URL = re.compile(rf"({'|'.join(map(re.escape, SCHEMES))})://.")
 
 
-def urls_of(name: str, backend: Any, kwargs: dict[str, Any], image: str | None = None) -> list[str]:
+def urls_of(
+    name: str, backend: Any, kwargs: dict[str, Any], image: str | None = None, data: bool = False
+) -> list[str]:
     """The servers that ``backend`` means, none where it is this process; those to be started are.
 
-    What says how they are started is taken out of ``kwargs``; ``image`` is the one it is in by default.
+    What says how they are started is taken out of ``kwargs``; ``image`` is the one it is in by default, and
+    ``data`` tells that it needs the data of this machine there.
     """
     if backend is None or backend == "inproc":
         return []
     if (provider := provider_named(backend)) is not None:
+        if data and provider == "docker":
+            kwargs.setdefault("data", True)
         return of_provider(provider, "urls")(name, image, kwargs)
     if isinstance(backend, str) and _URL.match(backend):
         return [backend]

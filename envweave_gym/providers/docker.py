@@ -1,4 +1,4 @@
-"""A server in a container, reached through a port of this machine's loopback that the engine chooses.
+"""A server in a container, reached through a port of this machine's loopback, or a Unix socket.
 
 The container is its owner's: labels say so, and whatever an owner that was killed leaves behind is removed by
 the next one that starts. One that dies is started again at the same port.
@@ -11,13 +11,14 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from envweave_gym.containers.box import Box
+from envweave_gym.containers.box import NO_NETWORK, Box
 from envweave_gym.containers.engine import engine, told
+from envweave_gym.containers.entrance import Entrance, LoopbackPort, SocketFolder
 from envweave_gym.containers.images import require_image
 from envweave_gym.containers.network import closed_network, remove_unused
 from envweave_gym.containers.ownership import labels_of_owner
@@ -28,8 +29,6 @@ from envweave_gym.providers.shared import numbers_in, shared_urls
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.upkeep import Upkeep, keep_up
 
-PORT = "8000/tcp"
-"""Where the servers of all images listen."""
 OPTIONS = ("image", *(field.name for field in fields(Box)))
 """What ``make`` takes beside ``backend="docker"``, ``replicas`` and ``warm``."""
 _PATIENCE = 60.0
@@ -65,7 +64,7 @@ class DockerReplica:
         self._owner, self._lock = os.getpid(), threading.RLock()
         self.starts, self._is_over = 0, False
         self._container: Any = None
-        self._port: str | None = None
+        self._entrance: Entrance = SocketFolder() if self._box.network == NO_NETWORK else LoopbackPort()
         self._place: tuple[str, int] | None = None
         stop_at_exit(self)
         try:
@@ -74,7 +73,7 @@ class DockerReplica:
         except BaseException:
             self.stop()
             raise
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = self._entrance.url
         remember_token(self.url, self._token)
         self.upkeep = Upkeep(self.ensure, place=self.place)
         keep_up(self.url, self.upkeep)
@@ -101,25 +100,29 @@ class DockerReplica:
             self._container = self._create()
             self._container.start()
             self._container.reload()
-        self._port = self._container.attrs["NetworkSettings"]["Ports"][PORT][0]["HostPort"]
-        wait_until_healthy(f"http://127.0.0.1:{self._port}", self._patience, self._ended, what)
+        inside = self._entrance.found(self._container.attrs)
+        wait_until_healthy(self._entrance.url, self._patience, self._ended, what)
         if self._is_over:
             raise NotAvailable(f"{what} cannot be started: {_STOPPED}")
         self.starts += 1
-        (network,) = self._container.attrs["NetworkSettings"]["Networks"].values()
-        inside = network["IPAddress"], int(PORT.partition("/")[0])
-        self._place = inside if is_healthy(f"http://{inside[0]}:{inside[1]}") else None
+        self._place = inside if inside and is_healthy(f"http://{inside[0]}:{inside[1]}") else None
 
     def _create(self) -> Any:
-        with closed_network(self._client) as network:
+        is_alone = self._box.network == NO_NETWORK
+        with nullcontext(NO_NETWORK) if is_alone else closed_network(self._client) as network:
+            boxed, entered = self._box.arguments(network), self._entrance.arguments()
+            merged = {
+                name: boxed.pop(name, {}) | entered.pop(name, {}) for name in ("environment", "volumes")
+            }
+            merged["environment"]["ENVWEAVE_TOKEN"] = self._token
             return self._client.containers.create(
                 self.image,
                 list(self._ids) or None,
-                environment={"ENVWEAVE_TOKEN": self._token},
                 labels=labels_of_owner(),
                 name=f"envweave-{secrets.token_hex(6)}",
-                ports={PORT: ("127.0.0.1", self._port)},
-                **self._box.arguments(network),
+                **merged,
+                **entered,
+                **boxed,
             )
 
     def _ended(self) -> str | None:
@@ -150,9 +153,9 @@ class DockerReplica:
         """Stop the container for good; one that is just being started too."""
         if os.getpid() == self._owner:
             self._is_over = True
-            if self._port is not None:
-                keep_up(f"http://127.0.0.1:{self._port}", None)
+            keep_up(self._entrance.url, None)
             self.rest()
+            self._entrance.close()
             stop_at_exit(self, False)
 
     def rest(self) -> None:
@@ -171,7 +174,7 @@ class DockerReplica:
     def _remove(self) -> None:
         from docker.errors import APIError
 
-        container, self._container = self._container, None
+        container, self._container, self._place = self._container, None, None
         try:
             container.remove(force=True, v=True)
         except APIError as error:

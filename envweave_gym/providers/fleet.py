@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,7 +23,7 @@ from envweave_gym.providers.replica import (
     stop_all,
 )
 from envweave_gym.providers.shared import check_number
-from envweave_gym.remote.address import remember_token
+from envweave_gym.remote.address import is_actor, remember_token
 
 _PATIENCE = 2.0
 
@@ -196,7 +195,7 @@ def statuses(urls: Sequence[str], token: str | None) -> list[ReplicaStatus]:
 
 
 def _status(url: str, token: str | None) -> ReplicaStatus:
-    if urlsplit(url).scheme not in ("http", "https"):
+    if is_actor(url):
         return ReplicaStatus(url, "healthy")
     if not is_healthy(url, _PATIENCE):
         return ReplicaStatus(url, "unhealthy")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
 
 from envweave_gym.providers.replica import Replica, answers, is_ending
+from envweave_gym.remote.address import is_actor
 
 EVERY = 1.0
 """So many seconds pass between two rounds."""
@@ -47,8 +47,7 @@ class Watch:
         url = replica.url
         try:
             replica.ensure()
-            is_web = urlsplit(url).scheme in ("http", "https")
-            answered = not is_web or answers(url, _PATIENCE)
+            answered = is_actor(url) or answers(url, _PATIENCE)
             self._misses[url] = 0 if answered else self._misses.get(url, 0) + 1
             if self._misses[url] >= self._most:
                 _log.warning("%s has not answered %d times and is replaced", url, self._most)

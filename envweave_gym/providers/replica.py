@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from envweave_gym.faults import NotAvailable
+from envweave_gym.remote.address import unix_path
+from envweave_gym.remote.dialling import at_unix_socket
 from envweave_gym.remote.upkeep import Upkeep
 
 _PAUSE, _ASK_EVERY = 0.01, 0.1
@@ -181,9 +183,12 @@ def sessions_of(url: str, token: str | None, timeout: float) -> int | None:
 
 def _answer(url: str, path: str, timeout: float, token: str | None = None) -> tuple[int, str]:
     """The status and the text of what a server answers; the status is 0 where it does not."""
-    place = urlsplit(url)
+    at = unix_path(url)
+    place = urlsplit(url if at is None else "http://localhost")
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=timeout)
     try:
+        if at is not None:
+            connection.sock = at_unix_socket(at, timeout)
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
         response = connection.getresponse()
         return response.status, response.read().decode(errors="replace")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.remote import upkeep
 
 TOKEN = "ENVWEAVE_TOKEN"
@@ -70,10 +70,17 @@ class Address:
         """Start the server where this process keeps it."""
         upkeep.ensure(self.url)
 
+    def revive(self) -> None:
+        """Start the server again where it has died; that it does not start is a loss as any, and may pass."""
+        try:
+            self.ensure()
+        except NotAvailable as error:
+            raise ConnectionError(f"{self.url}: {error}") from None
+
     @property
     def is_actor(self) -> bool:
         """Whether it is a Ray actor."""
-        return self.url.startswith(f"{ACTOR}://")
+        return is_actor(self.url)
 
     @property
     def websocket(self) -> str:
@@ -110,6 +117,11 @@ def _surplus(parts: SplitResult) -> str:
             "file that token='file:PATH' names"
         )
     return f"the URL of a server ends with its host, port and path; {there}"
+
+
+def is_actor(url: str) -> bool:
+    """Whether a URL is that of a Ray actor."""
+    return url.startswith(f"{ACTOR}://")
 
 
 def unix_path(url: str) -> str | None:

@@ -11,6 +11,8 @@ from typing import Any
 import requests
 from requests.adapters import HTTPAdapter
 
+from envweave_gym.remote.dialling import at_unix_socket
+
 _Keep = Callable[[socket.socket], None]
 
 
@@ -89,20 +91,8 @@ def _watched(pool: Any, keep: _Keep, path: str | None) -> Any:
 
     class Connection(pool.ConnectionCls):
         def _new_conn(self) -> Any:
-            opened = super()._new_conn() if path is None else _at(path, self.timeout)
+            opened = super()._new_conn() if path is None else at_unix_socket(path, self.timeout)
             keep(opened)
             return opened
 
     return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
-
-
-def _at(path: str, timeout: float | None) -> socket.socket:
-    """A socket that is connected to the Unix socket at ``path``."""
-    opened = socket.socket(socket.AF_UNIX)
-    try:
-        opened.settimeout(timeout)
-        opened.connect(path)
-    except BaseException:
-        opened.close()
-        raise
-    return opened

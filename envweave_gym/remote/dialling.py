@@ -70,7 +70,7 @@ def dialled(url: str, deadline: float) -> socket.socket:
     Each may take its share of the time that is left, so that one of which nothing is heard leaves some.
     """
     if (path := unix_path(url)) is not None:
-        return _reached(socket.AF_UNIX, path, None, url, deadline)
+        return at_unix_socket(path, left(deadline, url))
     shortcut = place_of(url)
     proxy = proxy_for(url) if shortcut is None else None
     try:
@@ -125,11 +125,23 @@ def _look_up(key: tuple[int, str, int], lookup: Future[list[Any]]) -> None:
         lookup.set_result(found)
 
 
+def at_unix_socket(path: str, timeout: float | None) -> socket.socket:
+    """A socket that is connected to the Unix socket at ``path``."""
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        opened.settimeout(timeout)
+        opened.connect(path)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
 def _reached(family: int, where: Any, proxy: str | None, url: str, deadline: float) -> socket.socket:
     """A socket that is connected to this address and leads to ``url``."""
     plain = socket.socket(family, socket.SOCK_STREAM)
     try:
-        for option in _OPTIONS if family != socket.AF_UNIX else ():
+        for option in _OPTIONS:
             plain.setsockopt(*option)
         plain.settimeout(left(deadline, url))
         plain.connect(where)

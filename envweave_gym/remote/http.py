@@ -62,7 +62,7 @@ class HttpTransport:
                 return
 
     def _post(self, frame: bytes, deadline: float) -> bytes:
-        self._address.ensure()
+        self._address.revive()
         try:
             seconds = left(deadline, self._url)
             with self._session.post(

@@ -1,0 +1,111 @@
+"""How a server in a container is reached: by a port of this machine's loopback, or by a socket in a folder.
+
+A container whose network is ``"none"`` has no port to publish. Its server listens on a Unix socket then, in a
+folder of this machine that nobody else may look into.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from envweave_gym.containers.ownership import began
+
+PORT = 8000
+"""Where the servers of all images listen."""
+_INSIDE = "/run/envweave"
+_SOCKET = "server.sock"
+_USER = 1000
+"""Who the servers of our images are."""
+_PREFIX = "envweave-socket-"
+
+
+class Entrance(Protocol):
+    """One way in, which stays the same when the container is started again."""
+
+    url: str
+    """Where clients find the server; empty until the first container has started."""
+
+    def arguments(self) -> dict[str, Any]:
+        """What the client library is told of it when a container is made."""
+        ...
+
+    def found(self, attributes: dict[str, Any]) -> tuple[str, int] | None:
+        """Take down what a started container is like; where it is reached without the engine's help."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        ...
+
+
+class LoopbackPort:
+    """A port that the engine chooses once."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._number: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Publish it on the loopback alone."""
+        return {"ports": {f"{PORT}/tcp": ("127.0.0.1", self._number)}}
+
+    def found(self, attributes: dict[str, Any]) -> tuple[str, int]:
+        """Its number, and the address of the container in its network."""
+        settings = attributes["NetworkSettings"]
+        self._number = settings["Ports"][f"{PORT}/tcp"][0]["HostPort"]
+        self.url = f"http://127.0.0.1:{self._number}"
+        (network,) = settings["Networks"].values()
+        return network["IPAddress"], PORT
+
+    def close(self) -> None:
+        """Nothing is left of a port."""
+
+
+class SocketFolder:
+    """A Unix socket in a folder that belongs to this user, or to the user of the server where we are root."""
+
+    def __init__(self) -> None:
+        owner = f"{os.getpid()}-{began(os.getpid())}-"
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}"))
+        self._user = os.getuid() or _USER
+        if os.getuid() != self._user:
+            os.chown(self._folder, self._user, self._user)
+        self.url = f"http+unix://{quote(str(self._folder / _SOCKET), safe='')}"
+
+    def arguments(self) -> dict[str, Any]:
+        """Show it the folder, and tell the server to listen there instead of on a port."""
+        return {
+            "environment": {"ENVWEAVE_UDS": f"{_INSIDE}/{_SOCKET}"},
+            "volumes": {str(self._folder): {"bind": _INSIDE, "mode": "rw"}},
+            "user": f"{self._user}:{self._user}",
+            "healthcheck": {"test": ["NONE"]},  # that of the image asks the port
+        }
+
+    def found(self, attributes: dict[str, Any]) -> None:
+        """Nothing is shorter."""
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def remove_left_behind() -> None:
+    """Remove the folders of this user whose owners are gone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        pid, start, *_ = folder.name.removeprefix(_PREFIX).split("-")
+        if pid.isdecimal() and began(int(pid)) != start and _is_ours(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:  # somebody else was faster
+        return False
+    return stat.S_ISDIR(status.st_mode) and os.getuid() in (0, status.st_uid)

@@ -1,0 +1,137 @@
+"""Sub-batches of a vector in Ray actors: their step may be sent long before its reply is asked for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from envweave_gym.remote import upkeep
+from envweave_gym.remote.actors import ActorTransport
+from envweave_gym.remote.rows import RowGroup
+from envweave_gym.remote.session import Build, RemoteSession
+from envweave_gym.wire.messages import Reply
+from envweave_gym.wire.values import ARRAY, _read_header, unpack
+
+_LARGE = 1 << 16
+_LONGEST_WAIT = 1.0
+"""After so many seconds without a reply it is seen whether one is overdue."""
+
+
+def _seen(code: int, data: memoryview) -> Any:
+    """The value of an extension; a large array is a view of the frame, which cannot be written to."""
+    if code != ARRAY or len(data) < _LARGE:
+        return unpack(code, data)
+    dtype, shape, start, size = _read_header(data)
+    if size != len(data) - start:
+        return unpack(code, data)  # which says what is wrong
+    return np.frombuffer(data[start:], dtype).reshape(shape)
+
+
+class EarlySession(RemoteSession):
+    """A session whose next call may be under way already when it is made."""
+
+    _read = staticmethod(msgspec.msgpack.Decoder(Reply, ext_hook=_seen).decode)
+    _is_early = False
+    _told: Reply | Exception | None = None
+
+    def send_early(self, build: Build) -> None:
+        """Send the next call, which is the one that :meth:`send` will be asked to send."""
+        super().send(build)
+        self._is_early = True
+
+    def send(self, build: Build, hope: float = math.inf) -> None:
+        """Send the next call, unless it was sent early."""
+        if not self._is_early:
+            super().send(build, hope)
+
+    def look(self) -> None:
+        """Take what has come of what was sent early; where that is nothing, it is sent again."""
+        if self._told is None:
+            try:
+                self._told = super().attempt()
+            except Exception as error:  # noqa: BLE001 - the next attempt raises it
+                self._told = error
+
+    def attempt(self, grace: float = 0.0) -> Reply | None:
+        """The reply to what was sent last, which is there where :attr:`is_told`."""
+        told, self._told, self._is_early = self._told, None, False
+        if isinstance(told, Exception):
+            raise told
+        return super().attempt(grace) if told is None else told
+
+    @property
+    def is_told(self) -> bool:
+        """Whether :meth:`look` has taken what :meth:`attempt` will give."""
+        return self._told is not None
+
+    @property
+    def coming(self) -> Any:
+        """What ``ray.wait`` takes to wait for the reply; ``None`` where that is of no use."""
+        transport = self._transport
+        if isinstance(transport, ActorTransport) and time.monotonic() < self._call.until:
+            return transport.next_reply
+        return None
+
+    def drop(self) -> None:
+        """Hang up, and forget what was sent early."""
+        super().drop()
+        self._is_early, self._told = False, None
+
+
+class EarlyGroup(RowGroup):
+    """Rows whose step may be sent before it is made."""
+
+    acts: Any = None
+    """While a step is under way: the actions of all rows of the vector, its own among them."""
+
+    def session(self) -> EarlySession:
+        """The session there is, or else a new one, which its first call opens."""
+        if not isinstance(self._session, EarlySession):
+            upkeep.join(self.address.url, self)
+            self._session = EarlySession(self.address, self._create, self._call_deadline)
+            self._closed = self.gone = False
+        return self._session
+
+    def begin(self, acts: Any, build: Build) -> None:
+        """Send a step, where there is a session that can take it."""
+        self.acts = acts
+        if self.live:
+            self.session().send_early(build)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether what has come of its step is known; what is lost takes no step."""
+        return not self.live or self.session().is_told
+
+
+def first_told(groups: Sequence[EarlyGroup], rows: int) -> list[EarlyGroup]:
+    """The groups of which it is known what has come of their steps, as soon as they have so many rows."""
+    while True:
+        untold = [group.session() for group in groups if not group.is_told]
+        come = _come(untold, 0.0)
+        for session in untold:
+            if session.coming in come:
+                session.look()
+        told = [group for group in groups if group.is_told]
+        if sum(group.size for group in told) >= rows:
+            return told
+        _come([group.session() for group in groups if not group.is_told], _LONGEST_WAIT)
+
+
+def _come(sessions: Sequence[EarlySession], seconds: float) -> list[Any]:
+    """What tells that something may have come for a session, at the latest after so many seconds."""
+    coming = {session.coming for session in sessions}
+    if None in coming:  # somebody has to send it again
+        seconds = 0.0
+    import ray
+
+    refs = [one for one in coming if one is not None]
+    return [
+        None,
+        *(ray.wait(refs, num_returns=1 if seconds else len(refs), timeout=seconds)[0] if refs else ()),
+    ]

@@ -1,0 +1,250 @@
+"""Many environments in Ray actors, whose sub-batches may be stepped each at its own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from envweave_gym.actions import REFUSED, admission
+from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.remote.batches import batch_of, part_of
+from envweave_gym.remote.early import EarlyGroup, first_told
+from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
+from envweave_gym.remote.row_ledger import RowLedger
+from envweave_gym.remote.vector import RemoteVectorEnv, _Results, _results
+from envweave_gym.spaces import placeholder
+from envweave_gym.vector import checked_choices
+from envweave_gym.vector_calls import Bools, check_order
+from envweave_gym.wire.messages import Step
+from envweave_gym.wire.values import pack
+
+_Rows = NDArray[np.intp]
+_NO_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError)
+
+
+class RayVectorEnv(RemoteVectorEnv):
+    """Steps environments in actors as one vector, or each sub-batch when it is ready.
+
+    - :meth:`reset` and :meth:`step` are those of every vector.
+    - :meth:`send` begins steps of some sub-batches, and :meth:`recv` gives the results of those that are
+      ready first, as EnvPool does: ``info["env_id"]`` tells which rows they are.
+    - A sub-batch is what one session steps. ``sub_batches=2`` gives every actor two, in threads of its own.
+    - Observations of 64 kB and more are copied once, out of memory that is shared with the actor's node.
+    """
+
+    _groups: list[EarlyGroup]
+
+    def __init__(
+        self, env_id: str, urls: str | Sequence[str], *, sub_batches: int = 1, **arguments: Any
+    ) -> None:
+        if type(sub_batches) is not int or sub_batches < 1:
+            raise InvalidArgument(f"{env_id}: sub_batches={shown(sub_batches)} is no number from 1 on")
+        super().__init__(env_id, ([urls] if isinstance(urls, str) else list(urls)) * sub_batches, **arguments)
+        self._ledger = _PartialLedger(self.num_envs)
+
+    def _group(self, url: str, rows: slice) -> EarlyGroup:
+        kwargs = self._row_arguments(rows.stop - rows.start)
+        deadlines = {"call_deadline": self._call_deadline, **self._faults}
+        return EarlyGroup(
+            rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines
+        )
+
+    # As every vector
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes; steps that are under way are waited for, and what they give is dropped."""
+        if self._under_way:
+            self.recv()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> _Results:
+        """Act in every row."""
+        if self._under_way:
+            self._refuse(
+                f"steps of {len(self._under_way)} sub-batches are under way; call recv() before step()"
+            )
+        return super().step(actions)
+
+    # Some rows at a time
+
+    def send(self, actions: Any, env_id: Any = None) -> None:
+        """Begin a step of the sub-batches with these rows, which :meth:`recv` has told; or else of all.
+
+        Actions are in the order of ``env_id``.
+        """
+        if self._cut_short:
+            raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
+        rows = np.arange(self.num_envs) if env_id is None else self._checked_rows(env_id)
+        groups = self._groups_of(rows)
+        disabled = self._begun and self._mode is AutoresetMode.DISABLED
+        check_order(self.name, self._begun, rows[self._ledger.over[rows]] if disabled else rows[:0])
+        acts = self._acts(actions, rows)
+        for group in groups:
+            packed = pack(part_of(self.single_action_space, acts, group.rows))
+            group.begin(acts, lambda number, packed=packed: Step(number, packed))
+
+    def recv(self, min_ready: int | None = None) -> _Results:
+        """What the steps gave that are ready first, of at least so many rows; by default of all under way."""
+        waiting = self._under_way
+        if not waiting:
+            self._refuse("recv() was called with no step under way; call send() first")
+        most = sum(group.size for group in waiting)
+        if min_ready is not None and (type(min_ready) is not int or min_ready < 1):
+            raise InvalidArgument(f"{self.name}: min_ready={shown(min_ready)} is no number of rows from 1 on")
+        told = first_told(waiting, most if min_ready is None else min(min_ready, most))
+        with self._calling():
+            return self._received(told)
+
+    def _received(self, groups: Sequence[EarlyGroup]) -> _Results:
+        outcomes: list[Outcome] = []
+        for group in groups:
+            acts, group.acts = group.acts, None
+            outcomes += self._calls_of(RowCalls, [group]).act(acts)
+        rows = np.concatenate([np.array(one.group.numbers) for one in _owned(outcomes)])
+        rewards, terminated, truncated = _results(outcomes)
+        over, waiting = terminated | truncated, self._ledger.over[rows]
+        if self._mode is AutoresetMode.SAME_STEP and over.any():
+            self._calls.reset_lost(outcomes)
+            waiting, over = over, np.zeros_like(over)
+        observations, infos = self._together(outcomes)
+        self._ledger.acted_in(rows, waiting, over, infos)
+        return observations, rewards, terminated, truncated, {**infos, "env_id": rows}
+
+    @property
+    def _under_way(self) -> list[EarlyGroup]:
+        """The sub-batches with a step that was sent, and not received."""
+        return [group for group in self._groups if group.acts is not None]
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise ResetNeeded(f"{self.name}: {why}")
+
+    def _checked_rows(self, env_id: Any) -> _Rows:
+        rows = np.asarray(env_id)
+        right = rows.ndim == 1 and rows.size and rows.dtype.kind in "iu"
+        if not right or rows.min() < 0 or rows.max() >= self.num_envs or len(np.unique(rows)) < len(rows):
+            raise InvalidArgument(
+                f"{self.name}: env_id={shown(env_id)} are no rows; give those that recv() told"
+            )
+        return rows.astype(np.intp)
+
+    def _groups_of(self, rows: _Rows) -> list[EarlyGroup]:
+        """The sub-batches that have these rows and no others."""
+        named = set(rows.tolist())
+        groups = [group for group in self._groups if not named.isdisjoint(group.numbers)]
+        for group in groups:
+            told = f"the sub-batch of rows {group.numbers.start} to {group.numbers.stop - 1}"
+            if not named.issuperset(group.numbers):
+                raise InvalidArgument(
+                    f"{self.name}: env_id= names a part of {told}; give all or none of them"
+                )
+            if group.acts is not None:
+                self._refuse(f"{told} is under way; call recv() before it is sent another step")
+        return groups
+
+    def _acts(self, actions: Any, rows: _Rows) -> Any:
+        """Actions of all rows, with those of some in their places; a wrong one is refused."""
+        single, everyone, count = self.single_action_space, self.action_space, len(rows)
+        some = everyone if count == self.num_envs else batch_space(single, count)
+        if self._choices is not None:
+            given = checked_choices(self.name, actions, count, self._choices, some) + self._choices.start
+            acts = np.full(self.num_envs, self._choices.start, self._narrow)
+            acts[rows] = given
+            return acts
+        try:
+            given = list(iterate(some, actions))
+        except _NO_BATCH:
+            given = []
+        if len(given) != count:
+            raise InvalidAction(f"{self.name}: actions {shown(actions)} are not in {some}")
+        chosen: list[Any] = [placeholder(single)] * self.num_envs
+        if self._admit is None:
+            self._admit = admission(single)
+        for row, action in zip(rows.tolist(), given, strict=True):
+            if self._admit(action) is REFUSED:
+                raise InvalidAction(f"{self.name}: action {shown(action)} of row {row} is not in {single}")
+            chosen[row] = action
+        return batch_of(single, chosen)
+
+    # The parts of a call
+
+    @cached_property
+    def _calls(self) -> RowCalls:
+        return self._calls_of(_Calls, self._groups)
+
+    def _calls_of(self, kind: type[RowCalls], groups: Sequence[EarlyGroup]) -> RowCalls:
+        spaces = (self.single_observation_space, self.single_action_space, self.action_space)
+        return kind(groups, self._ledger, *spaces, self._check_actions)
+
+    def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
+        """The observations and infos of the rows of these outcomes."""
+        if not any(one.final or one.lost for one in outcomes):
+            return super()._together(outcomes)
+        whole, first = VectorEnv[Any, Any, Any](), 0
+        whole.num_envs = sum(one.group.size for one in outcomes)
+        told = [(one, one.final, one.lost) for one in outcomes]
+        for one in outcomes:
+            one.final = one.lost = {}
+        observations, infos = super()._together(outcomes)
+        for one, *more in told:
+            for row, info in chain.from_iterable(infos_of.items() for infos_of in more):
+                infos = whole._add_info(infos, info, row - one.group.rows.start + first)
+            first += one.group.size
+        return observations, infos
+
+    def __reduce__(self) -> Any:
+        return _again, (self._env_id, self._urls, self._arguments(), self.spec)
+
+
+class _Calls(RowCalls):
+    """Calls of a whole vector, which gives what they come to to its users."""
+
+    def act(self, actions: Any) -> list[Outcome]:
+        return _owned(super().act(actions))
+
+    def reset(self, wanted: Wanted) -> list[Outcome]:
+        return _owned(super().reset(wanted))
+
+
+class _PartialLedger(RowLedger):
+    """A ledger of rows that do not all act at the same time."""
+
+    def acted_in(self, rows: _Rows, waiting: Bools, over: Bools, infos: dict[str, Any]) -> None:
+        """These rows have acted, but those of them that were waiting for their reset and have been reset."""
+        self._turns[rows] += 1
+        self._turns[rows[waiting]] = 0
+        self._drawn[rows] += waiting
+        self._episodes[rows] += waiting
+        if "seq" in infos:
+            self._seq[rows] = infos["seq"]
+        self.over[rows] = over
+
+
+def _owned(outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes; a single one, which nothing is put together with, gets arrays of its own."""
+    if len(outcomes) == 1:
+        for name in ("observation", "infos", "reward", "terminated", "truncated"):
+            setattr(outcomes[0], name, _writable(getattr(outcomes[0], name)))
+    return outcomes
+
+
+def _writable(value: Any) -> Any:
+    if type(value) is np.ndarray:  # lazy streams look like one
+        return value if value.flags.writeable else value.copy()
+    if isinstance(value, dict):
+        return {key: _writable(one) for key, one in value.items()}
+    return tuple(map(_writable, value)) if isinstance(value, tuple) else value
+
+
+def _again(env_id: str, urls: list[str], arguments: dict[str, Any], spec: Any) -> RayVectorEnv:
+    env = RayVectorEnv(env_id, urls, **arguments)
+    env.spec = spec
+    return env
