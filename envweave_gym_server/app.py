@@ -20,6 +20,9 @@ from envweave_gym_server.offers import offers_of
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
 
+_MOST_LEFT = 32
+"""So many connections beyond the limit may be of clients that have left: each keeps a thread."""
+
 
 def create_app(
     *what: Any,
@@ -52,12 +55,18 @@ def create_app(
 
 
 def _limit_connections(app: Flask, most: int) -> None:
-    """Keep threads free for what is no WebSocket; a session has two while it changes from one to another."""
-    state: ServerState = app.extensions["envweave"]
+    """Keep threads free for what is no WebSocket; a session has two while it changes from one to another.
+
+    A client that asks again for a slow step has left the connections over which it asked before: those do not
+    count.
+    """
+    watch = app.extensions["envweave"].watch
 
     @app.before_request
     def check() -> None:
-        if request.headers.get("Upgrade", "").lower() == "websocket" and len(state.watch) >= most:
+        if request.headers.get("Upgrade", "").lower() != "websocket" or len(watch) < most:
+            return
+        if len(watch) >= most + _MOST_LEFT or watch.present >= most:
             raise AtCapacity(f"{most} of {most} connections are open; close one or come again")
 
 

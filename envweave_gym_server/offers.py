@@ -13,6 +13,7 @@ import gymnasium as gym
 from pettingzoo import AECEnv, ParallelEnv
 
 import envweave_gym
+from envweave_gym.arguments import check_deadline
 from envweave_gym.catalog import REGISTRIES, cards
 from envweave_gym.faults import LONGEST_NAME, InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.ids import resolve
@@ -25,6 +26,8 @@ from envweave_gym_server.serving import Served
 _LOCAL = "local://"
 _TITLE = re.compile(r"[\w./-]+")
 _STACK = ("max_steps", "on_fault", "reset_deadline", "render_mode")
+_LONGEST_RESET = 60.0
+"""So many seconds a client may have a reset tried that fails, which keeps a thread."""
 _VECTOR = ("num_envs", "autoreset_mode")
 _APIS = {"gym": "gym", "vector": "gym", "aec": "aec", "parallel": "parallel"}
 
@@ -76,10 +79,39 @@ class Offer:
                     f"{self.name} takes no argument {shown(given)} from a client{hint}; "
                     f"it takes {', '.join(allowed)}"
                 )
-        api: Any = _APIS.get(create.api)
-        if create.api == "gym" and self.target in cards():
-            return single(self.target, **create.kwargs)
-        return envweave_gym.make(self.target, api=api, **create.kwargs)
+        if create.kwargs.get("render_mode") == "human":
+            raise InvalidArgument(self._no_window(create))
+        return self._made(create.api, self._bounded(create.kwargs))
+
+    def _made(self, api: str, kwargs: dict[str, Any]) -> Any:
+        if api == "gym" and self.target in cards():
+            return single(self.target, **kwargs)
+        known_as: Any = _APIS.get(api)
+        return envweave_gym.make(self.target, api=known_as, **kwargs)
+
+    def _bounded(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, with which a reset that fails keeps no thread for as long as a client likes."""
+        if "reset_deadline" not in kwargs:
+            return kwargs
+        given = kwargs["reset_deadline"]
+        check_deadline(self.name, "reset_deadline", given, least=0.0)
+        return {**kwargs, "reset_deadline": min(given, _LONGEST_RESET)}
+
+    def _no_window(self, create: Create) -> str:
+        """The sentence that refuses to open a window; an instance tells what it draws otherwise."""
+        kwargs = {name: given for name, given in create.kwargs.items() if name != "render_mode"}
+        if "num_envs" in kwargs:
+            kwargs["num_envs"] = 1
+        env = self._made(create.api, self._bounded(kwargs))
+        try:
+            metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
+        finally:
+            env.close()
+        modes = ", ".join(repr(mode) for mode in metadata.get("render_modes") or () if mode != "human")
+        return (
+            f"{self.name}: render_mode='human' would open a window on the server; "
+            f"a client may ask for {modes or 'none'}"
+        )
 
     def serve(self, create: Create) -> Served:
         """What a client asks for, behind messages.
@@ -108,6 +140,11 @@ class Offers(dict[str, Offer]):
             offer = next(iter(self.values()))
         if offer is None and isinstance(name, str) and len(name) <= LONGEST_NAME:
             offer = self.get(name.rpartition(":")[2] if ":" in name else resolve(name) or "")
+        if offer is None and name == "":
+            raise UnknownEnvironment(
+                "no ID was given, and this server has not just one environment; choose one, as in "
+                f"'http://host:port#ID': there are {', '.join(self)}"
+            )
         if offer is None:
             hint = nearest(name, self) if isinstance(name, str) else ""
             raise UnknownEnvironment(f"{shown(name)} is not served here{hint}; there are {', '.join(self)}")
@@ -196,11 +233,17 @@ def offer_of_factory(
     if not _TITLE.fullmatch(title):
         raise InvalidArgument(f"{shown(title)} is no name for {shown(factory)}; {_NAME_IT}")
 
-    doc = (inspect.getdoc(factory) or title).splitlines()[0]
+    doc = (_own_doc(factory) or title).splitlines()[0]
     target, apis = f"{_LOCAL}{title}", _apis_of(factory)
     offer = Offer(title, target, doc, apis, kwargs, factory, action, observation)
     offer.register()
     return offer
+
+
+def _own_doc(factory: Callable[..., Any]) -> str:
+    """What a factory says of itself; a class does not say what the class says that it is made of."""
+    doc = vars(factory).get("__doc__") if isinstance(factory, type) else factory.__doc__
+    return inspect.cleandoc(doc) if isinstance(doc, str) else ""
 
 
 def _apis_of(factory: Callable[..., Any]) -> tuple[str, ...]:

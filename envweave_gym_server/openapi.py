@@ -18,6 +18,7 @@ _ABOUT = (
     "Plays environments. Programs step over WebSockets at /v1/sessions/{session_id}/stream, which "
     "envweave_gym.make opens; the calls here are the same in JSON, and may be mixed with them."
 )
+_DONE = {101: "What follows on this connection is a WebSocket."}
 _REFUSALS = {
     400: "The body is no JSON, or the request is malformed.",
     401: "The token is missing or wrong.",
@@ -116,7 +117,8 @@ def _told(path: str, view: Callable[..., Any], one: Operation, schema_of: dict[s
         told["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema_of[str(one.takes)]}}}
     refused = {"content": {_JSON: {"schema": schema_of[str(Problem)]}}}
     usual = (403,) if path == "/health" else (401, 403)
-    told["responses"] = {str(one.status): {"description": "Done.", **_content(one.gives, schema_of)}}
+    done = _DONE.get(one.status, "Done.")
+    told["responses"] = {str(one.status): {"description": done, **_content(one.gives, schema_of)}}
     for status in sorted({*usual, *one.refuses}):
         told["responses"][str(status)] = {"description": _REFUSALS[status], **refused}
     return told

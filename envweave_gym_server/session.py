@@ -23,6 +23,7 @@ from envweave_gym.wire.messages import (
     encode,
     number_of,
 )
+from envweave_gym_server.asked import Asked
 from envweave_gym_server.events import EventLog
 from envweave_gym_server.metrics import Metrics
 
@@ -105,6 +106,8 @@ class Session:
         self._waiting: list[Left] = []
         self._first_frame = frame
         self._last_frame, self._last_reply = frame, encode(Created(0))
+        self.asked = Asked(self._last_reply)
+        """Who must act."""
 
     def call(self, message: Call, frame: bytes, left: Left = stays) -> bytes:
         """The frame of the reply to a message, whose frame is ``frame``.
@@ -182,6 +185,7 @@ class Session:
             self._tally.calls[kind, "refused"] += 1
             return reply
         self.committed, self._last_frame, self._last_reply = message.call, frame, reply
+        self.asked = self.asked.after(message, reply) if isinstance(message, Reset) else Asked(reply)
         self._tally.took(kind, now - started)
         self.events.add(message.call, reply)
         if reply[0] == _REFUSED:

@@ -231,6 +231,13 @@ class Watch:
     def __len__(self) -> int:
         return len(self._connections)
 
+    @property
+    def present(self) -> int:
+        """How many there are whose clients have not left, which is looked for now."""
+        with self._lock:
+            connections = list(self._connections)
+        return sum(not connection.left() for connection in connections)
+
     def add(self, connection: Connection) -> None:
         """Watch a connection."""
         with self._lock:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import gymnasium as gym
+import pytest
 from proxies import proxy
 from remote_worlds import stop, url
 
@@ -40,6 +42,33 @@ def test_a_step_is_done_once_however_often_the_connection_breaks(url: str):
         assert lost > 1000
         env.close()
     print(f"2000 steps, each done once, with {lost} of {between.done.total()} chunks lost")
+
+
+def test_an_environment_is_made_though_the_first_connections_are_cut(url: str):
+    with proxy(url, seed=5, cut=1.0) as between:
+        threading.Timer(0.25, between.chances.clear).start()
+        env = gym.make(COUNTER, backend=between.url)
+        assert between.done["cut"] >= 3
+        env.reset(seed=1)
+        env.step({"delta": 1})
+        env.close()
+
+
+def test_where_all_connections_are_cut_that_is_said_within_a_second_or_so(url: str):
+    with proxy(url, seed=6, cut=1.0) as between:
+        started = time.monotonic()
+        with pytest.raises(ConnectionError, match="does not answer"):
+            gym.make(COUNTER, backend=between.url)
+        assert 0.5 < time.monotonic() - started < 2
+        assert between.done["cut"] >= 6
+
+
+def test_it_is_asked_again_within_the_deadline_only(url: str):
+    with proxy(url, seed=7, cut=1.0) as between:
+        started = time.monotonic()
+        with pytest.raises(OSError, match=between.url):
+            gym.make(COUNTER, backend=between.url, call_deadline=0.1)
+        assert time.monotonic() - started < 0.4
 
 
 def test_a_frame_that_comes_twice_is_done_once(url: str):

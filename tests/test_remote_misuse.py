@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pettingzoo
 import pytest
 from gymnasium.spaces import Discrete
@@ -90,11 +92,48 @@ def test_what_is_no_url(wrong: str) -> None:
         ew.make(LINE, backend=wrong)
 
 
-@pytest.mark.parametrize("end", ["#envweave/Other-v0", "?token=hush", "/?token=hush#x"])
-def test_what_stands_after_a_url_is_not_passed_over(end: str) -> None:
-    with pytest.raises(ew.InvalidArgument, match="leave out what comes after '\\?' or '#'") as told:
+@pytest.mark.parametrize(
+    ("end", "marks"),
+    [
+        ("#envweave/Other-v0", "'#'"),
+        ("?x=1", "'?'"),
+        ("?token=hush", "'?'"),
+        ("/?token=hush#x", "'?' and '#'"),
+    ],
+)
+def test_what_stands_after_a_url_is_not_passed_over(end: str, marks: str) -> None:
+    with pytest.raises(ew.InvalidArgument, match=re.escape(f"leave out what comes after {marks}")) as told:
         ew.make(LINE, backend=NOBODY + end)
+    assert str(told.value).startswith(f"{LINE}: ")
     assert "hush" not in str(told.value)
+
+
+@pytest.mark.parametrize("end", ["?token=hush", "/?token=hush", f"/?token=hush#{LINE}", "?token="])
+@pytest.mark.parametrize("num_envs", [None, 2])
+def test_a_token_in_a_url_is_told_where_it_belongs(end: str, num_envs: int | None) -> None:
+    ways = [lambda: ew.make(NOBODY + end, num_envs=num_envs)]
+    if "#" not in end:
+        ways.append(lambda: gym.make("envweave/Remote-v0", url=NOBODY + end))
+    for make in ways:
+        with pytest.raises(ew.InvalidArgument, match="the URL holds a token; leave out") as told:
+            make()
+        assert "ENVWEAVE_TOKEN, or in a file that token='file:PATH' names" in str(told.value)
+        assert not re.search("hush|backend", str(told.value))
+
+
+def test_a_password_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(ew.InvalidArgument, match="the URL holds a secret") as told:
+        ew.make("http://me:hush@127.0.0.1:9")
+    assert str(told.value).startswith(f"{NOBODY}: ")
+
+
+def test_a_server_with_several_environments_asks_which() -> None:
+    with running_server(LINE, KUHN, token=None) as server:
+        for num_envs in (None, 2):
+            with pytest.raises(
+                ew.UnknownEnvironment, match=f"choose one, as in .*#ID': there are {LINE}, {KUHN}"
+            ):
+                ew.make(server.url, num_envs=num_envs)
 
 
 @pytest.mark.parametrize("url", ["http://[::1]:8000", "http://host", "https://host:443/sub/", "http://a_b:1"])

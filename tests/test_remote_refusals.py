@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from remote_peers import HTML, Script, answers, ends, peer, plays, plays_over_http
+from remote_peers import HTML, Script, Talk, answers, ends, peer, plays, plays_over_http, reply_to
 from remote_worlds import block_websockets, transport
 from servers import TOKEN, RunningServer, running_server
 
@@ -147,6 +147,37 @@ def test_what_will_not_change_is_told_at_once_over_http(
     block_websockets(monkeypatch)
     with peer(script) as proxy, at_once(), pytest.raises(error):
         proxy.session(PATIENT).reset(0, None)
+
+
+def plays_a_reset(talk: Talk) -> None:
+    """Play until a step comes, and hang up."""
+    talk.shake_hands()
+    for _ in range(2):
+        talk.say(reply_to(talk.frame()))
+    talk.frame()
+
+
+def test_a_session_that_is_there_waits_for_a_connection() -> None:
+    full = answers(503, FULL, "application/json")
+    with peer(plays_a_reset, full, full, plays) as server, at_once():
+        session = server.session(PATIENT)
+        session.reset(0, None)
+        session.step(0)
+    assert server.methods == ["GET"] * 4
+
+
+def test_a_session_that_is_there_waits_for_a_connection_until_its_deadline() -> None:
+    with peer(plays_a_reset, answers(503, FULL, "application/json")) as server:
+        session = server.session(0.5)
+        session.reset(0, None)
+        with pytest.raises(ConnectionError, match="there is no room"):
+            session.step(0)
+
+
+def test_a_new_session_is_told_at_once_that_there_is_no_room() -> None:
+    full = peer(answers(503, FULL, "application/json"))
+    with full as server, at_once(), pytest.raises(ew.AtCapacity):
+        server.session(PATIENT).reset(0, None)
 
 
 def test_more_rows_than_the_servers_take_are_refused_before_a_session_is_opened() -> None:

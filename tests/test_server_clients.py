@@ -17,6 +17,7 @@ import websocket
 from gunicorn.config import Config
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import TConn
+from json_clients import JsonClient, sentence
 from servers import RunningServer, running_server, until
 
 import envweave_gym.wire.row_streams  # noqa: F401 - reads the streams of vectors
@@ -223,6 +224,29 @@ def test_a_connection_that_cannot_be_watched_is_not_counted(monkeypatch: pytest.
     watch.stop()
     client.close()
     connection.hang_up()
+
+
+class HalfOpen:
+    """A connection whose thread has not ended yet."""
+
+    def __init__(self, *, left: bool) -> None:
+        self._left = left
+
+    def left(self) -> bool:
+        return self._left
+
+
+@pytest.mark.parametrize(
+    ("gone", "there", "status"), [(0, 1, 400), (0, 2, 503), (2, 1, 400), (33, 0, 400), (34, 0, 503)]
+)
+def test_clients_that_have_left_take_no_place_but_for_the_threads_of_the_server(
+    gone: int, there: int, status: int
+):
+    client = JsonClient("envweave/Counter-v0", max_sessions=1)
+    for left in [True] * gone + [False] * there:
+        client.state.watch._connections.add(HalfOpen(left=left))
+    told = client.get("/v1/sessions/one/stream", status, headers={"Upgrade": "websocket"})
+    assert sentence(told).startswith("2 of 2 connections are open" if status == 503 else "this address takes")
 
 
 def test_a_connection_that_ends_is_counted_once(monkeypatch: pytest.MonkeyPatch):

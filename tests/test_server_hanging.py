@@ -12,6 +12,7 @@ import websocket
 from servers import TOKEN, RunningServer, running_server, until
 
 import envweave_gym
+from envweave_gym.remote.address import remember_token
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 
@@ -134,3 +135,27 @@ def test_a_step_that_took_long_is_answered_when_it_is_asked_for_again(server: Ru
     assert isinstance(reply, Stepped)
     assert reply.observation == 1
     until(lambda: is_empty(server))
+
+
+# The limit of connections
+
+
+def test_connections_that_were_left_do_not_count():
+    with running_server(SERVED, max_sessions=1, drain=0.6) as server, closing(hanging(server, "one")):
+        for _ in range(5):
+            with closing(play(server, "one")) as again:
+                again.send_binary(HANG)
+        with closing(play(server, "one")), pytest.raises(websocket.WebSocketBadStatusException) as refused:
+            play(server, "one")
+        assert refused.value.status_code == 503
+        assert b"2 of 2 connections are open" in refused.value.resp_body
+
+
+def test_a_slow_step_goes_well_at_a_full_server():
+    with running_server(SERVED, max_sessions=1) as server:
+        remember_token(server.url, TOKEN)
+        env = envweave_gym.make(f"{server.url}#{NAP}", call_deadline=2.0)
+        env.reset(seed=0)
+        assert env.step(1.4)[0] == 1
+        assert env.step(0.0)[0] == 2
+        env.close()

@@ -87,6 +87,35 @@ def test_rows_of_a_vector_are_reset_by_a_mask(client: JsonClient):
     assert "reset_mask" in sentence(refused)
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v1", WORLD])
+def test_rows_that_were_not_reset_are_asked_what_they_were_before(env_id: str):
+    client = JsonClient(env_id)
+    session = client.open(env_id, num_envs=3)
+
+    def reset(*mask: bool) -> Any:
+        told = client.post(f"{session}/reset", {"seed": 1, "options": {"reset_mask": mask}})
+        return [stream and stream["requests"] for stream in told["info"]["stream"]]
+
+    def asked() -> Any:
+        told = client.get(session)
+        assert told["agents"] == [["agent"]] * 3
+        return told["requests"]
+
+    client.post(f"{session}/reset", {"seed": 0})
+    began = asked()
+    first = reset(True, False, True)
+    assert asked() == [first[0], began[1], first[2]] == began
+    stepped = client.post(f"{session}/step", {"action": [1, 1, 1]})["info"]["stream"]
+    stepped = [stream["requests"] for stream in stepped]
+    assert asked() == stepped != began
+    assert reset(False, True, False) == [None, began[1], None]
+    assert asked() == [stepped[0], began[1], stepped[2]]
+    reset(False, False, True)
+    assert asked() == [stepped[0], began[1], began[2]]
+    client.post(f"{session}/reset", {"seed": 0})
+    assert asked() == began
+
+
 def test_a_turn_based_game_asks_whose_turn_it_is(client: JsonClient):
     session = client.open("envweave/KuhnPoker-v0", api="aec")
     began = client.post(f"{session}/reset", {"seed": 1})

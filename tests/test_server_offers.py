@@ -12,8 +12,11 @@ from served_envs import Awkward, Coin, Nap
 
 from envweave_gym.faults import InvalidArgument, UnknownEnvironment
 from envweave_gym.multiagent import kuhn_poker, line_race
-from envweave_gym_server import create_app, offer_of_factory
+from envweave_gym.protocols import layers
+from envweave_gym.wire.messages import Create
+from envweave_gym_server import create_app, offer_of_factory, offers
 from envweave_gym_server.offers import Offer, Offers, offers_of
+from envweave_gym_server.private import Everything
 
 pytestmark = pytest.mark.usefixtures("registries")
 
@@ -194,3 +197,68 @@ def test_a_name_longer_than_any_other_is_refused_at_once(path: str):
     told = client.post("/v1/sessions", body, 404 if path == "id" else 422)
     assert time.monotonic() - began < 0.5
     assert len(sentence(told)) < 400
+
+
+# What keeps a thread, or opens a window
+
+
+@pytest.mark.parametrize("fields", [{}, {"num_envs": 2}])
+def test_a_reset_that_fails_keeps_a_thread_for_a_while_only(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(offers, "_LONGEST_RESET", 0.2)
+    client = JsonClient(offer_of_factory(lambda: Awkward("reset"), name="Awkward"))
+    session = client.open("Awkward", kwargs={"reset_deadline": 604_800}, **fields)
+    started = time.monotonic()
+    told = client.post(f"{session}/reset", {"seed": 0})
+    assert "fault" in told["info"]
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("api", ["gym", "vector"])
+def test_a_reset_deadline_is_at_most_a_minute_but_on_ones_own_server(api: str):
+    def deadline(offer: Offer, given: float) -> float:
+        rows = {"num_envs": 1} if api == "vector" else {}
+        env = offer.make(Create("CartPole-v1", api, {"reset_deadline": given, **rows}))
+        single = env.envs[0] if rows else env
+        found = [vars(layer).get("_reset_deadline") for layer in layers(single)]
+        return next(seconds for seconds in found if seconds is not None)
+
+    public, private = offers_of(["CartPole-v1"]).find("CartPole-v1"), Everything().find("CartPole-v1")
+    assert [deadline(public, given) for given in (0.5, 60, 61, 604_800)] == [0.5, 60, 60, 60]
+    assert deadline(private, 604_800) == 604_800
+    with pytest.raises(InvalidArgument, match=r"reset_deadline=1000000000000\.0 is not a number of seconds"):
+        deadline(public, 1e12)
+
+
+def test_a_client_may_not_have_windows_opened():
+    names = ("CartPole-v1", "envweave/LineWorld-v0", "envweave/KuhnPoker-v0")
+    client = JsonClient(*names, Coin)
+    drawn = ("'rgb_array'", "'ansi', 'rgb_array'", "'ansi'", "none")
+    for name, modes in zip((*names, "Coin"), drawn, strict=True):
+        told = client.post("/v1/sessions", {"id": name, "kwargs": {"render_mode": "human"}}, 422)
+        said = f"{name}: render_mode='human' would open a window on the server; a client may ask for {modes}"
+        assert sentence(told) == said
+    vector = {"id": "CartPole-v1", "num_envs": 3, "kwargs": {"render_mode": "human"}}
+    assert "'rgb_array'" in sentence(client.post("/v1/sessions", vector, 422))
+    assert client.open("CartPole-v1", kwargs={"render_mode": "rgb_array"})
+
+
+# What is said of them
+
+
+class Undocumented(Coin):
+    def step(self, action: int) -> Any:
+        return super().step(action)
+
+
+def test_a_class_that_says_nothing_of_itself_is_called_by_its_name():
+    client = JsonClient(Undocumented, offer_of_factory(lambda: Coin(), name="made"))
+    assert [one["doc"] for one in client.get("/v1/envs")["environments"]] == ["Undocumented", "made"]
+
+
+def test_where_there_are_several_one_is_to_be_chosen():
+    client = JsonClient(Coin, Nap)
+    told = sentence(client.post("/v1/sessions", {"id": ""}, 404))
+    assert "choose one, as in 'http://host:port#ID': there are Coin, Nap" in told
+    assert JsonClient(Coin).open("")

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from json_clients import JsonClient
+from json_clients import JsonClient, sentence
 
 pytest.importorskip("schemathesis")
 
@@ -33,11 +33,18 @@ DOCUMENT = CLIENT.get("/openapi.json", headers=HEADERS)
 
 
 def test_every_call_of_the_json_api_is_in_the_document():
-    frames = {"/v1/sessions/{}/stream", "/v1/sessions/{}/frames", "/v1/describe", "/static/{}"}
+    frames = {"/v1/sessions/{}/frames", "/v1/describe", "/static/{}"}
     routes = {re.sub(r"<[^>]*>", "{}", rule.rule) for rule in CLIENT.app.url_map.iter_rules()}
     assert {re.sub(r"{\w+}", "{}", path) for path in DOCUMENT["paths"]} == routes - frames
     operations = [one for methods in DOCUMENT["paths"].values() for one in methods.values()]
     assert all(one["summary"].endswith(".") and one["operationId"] for one in operations)
+
+
+def test_the_way_to_a_websocket_is_in_the_document_and_says_so_where_none_is_asked_for():
+    told = DOCUMENT["paths"]["/v1/sessions/{session_id}/stream"]["get"]["responses"]
+    assert {"101", "400"} <= told.keys()
+    refused = sentence(CLIENT.get("/v1/sessions/x/stream", 400, headers=HEADERS))
+    assert refused.startswith("this address takes WebSockets")
 
 
 def test_the_document_says_what_json_schema_and_openapi_want():

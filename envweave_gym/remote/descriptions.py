@@ -31,7 +31,7 @@ def remote_name(env_id: str, url: str) -> str:
 
     Of a URL that is left out what may be a secret.
     """
-    return env_id.rpartition(":")[2] or _SECRET.sub("", url)
+    return env_id.rpartition(":")[2] or (_SECRET.sub("", url) if isinstance(url, str) else url)
 
 
 def wanted(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:

@@ -222,7 +222,7 @@ class RemoteSession:
         return again if again < call.deadline else call.deadline
 
     def _connected(self, deadline: float) -> Transport:
-        self.address.ensure()
+        self.address.revive()
         if self.address.is_actor:
             return ActorTransport(self.address, self.id)
         try:

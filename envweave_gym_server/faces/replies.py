@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from envweave_gym.faults import Fault, FaultKind
-from envweave_gym.stream import UNNUMBERED, Event, EventKind, Request, RequestKind, Stream, stream_of
+from envweave_gym.stream import AGENT, UNNUMBERED, Event, EventKind, Request, RequestKind, Stream, stream_of
 from envweave_gym.wire.messages import (
     DONE_ALL_THE_SAME,
     Answer,
@@ -83,8 +83,16 @@ def selection_of(reply: Reply) -> str | None:
     return reply.info.get("selection") if isinstance(reply, Began | Stepped) else None
 
 
-def requests_of(reply: Reply) -> Any:
-    """What is asked of whom after this reply: a list, or one for each row of a vector."""
+def requests_of(session: Session, left: Left) -> Any:
+    """What is asked of whom: a list, or one for each row of a vector."""
+    frame, began = session.asked
+    requests = _requests_in(reply_in(frame, session, left))
+    for row, seq in began.items():
+        requests[row] = [Request(seq, RequestKind.ACT, AGENT, 0)]
+    return requests
+
+
+def _requests_in(reply: Reply) -> Any:
     if not isinstance(reply, Began | Stepped):
         return [_RESET]
     streams = stream_of(reply.info["infos"] if _is_game(reply.info) else reply.info)

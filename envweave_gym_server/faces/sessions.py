@@ -154,7 +154,7 @@ def look(session_id: str) -> Response:
     """How a session stands."""
     session, left = state().sessions.get(session_id), client()
     busy = session.busy
-    requests = requests_of(reply_in(session.last_reply, session, left))
+    requests = requests_of(session, left)
     return told(
         bodies.Session(
             session=session.id,
