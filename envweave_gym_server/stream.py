@@ -67,6 +67,7 @@ class Connection:
         self._parts: list[bytes] = []
         self._buffer = bytearray()
         self._ready: deque[bytes] = deque()
+        self._kept = b""
         self._open = True
         self._upgrade(environ)
 
@@ -92,6 +93,11 @@ class Connection:
                 if not self._ready:
                     self._read()
         return self._ready.popleft() if self._ready else None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another frame has come already."""
+        return bool(self._ready)
 
     def answer_pings(self) -> None:
         """Read some of what has come, without waiting; whole frames are kept for :meth:`receive`.
@@ -169,14 +175,20 @@ class Connection:
             self._send(event.response())
             self._open = False
 
-    def send(self, frame: bytes) -> None:
-        """Send one frame; a client that has left is noticed by :meth:`receive`.
+    def send(self, frame: bytes, *, later: bool = False) -> None:
+        """Send one frame, or keep it and send it ``later``, with the next.
 
-        One that reads no more is given up, and whatever it has sent meanwhile with it: it is to ask again.
+        A client that has left is noticed by :meth:`receive`. One that reads no more is given up, and whatever
+        it has sent meanwhile with it: it is to ask again.
         """
+        data = head_of(len(frame), masked=False) + frame
+        if later:
+            self._kept += data
+            return
         with self._sending:
             try:
-                self.socket.sendall(head_of(len(frame), masked=False) + frame)
+                self.socket.sendall(self._kept + data if self._kept else data)
+                self._kept = b""
             except (BlockingIOError, TimeoutError):
                 self._give_up()
             except OSError:

@@ -29,8 +29,10 @@ class ActorTransport:
         self._call = self._actor.frames if self._line else self._actor.describe
         self._replies: deque[Any] = deque()
 
-    def send(self, frame: bytes, deadline: float) -> None:
-        """Send a frame."""
+    def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
+        """Send a frame, and perhaps one before it."""
+        if before:
+            self.send(before, deadline)
         left(deadline, self._url)
         if not self._ray.is_initialized():  # or Ray would start a cluster by itself
             raise self._lost("this process has left the cluster")

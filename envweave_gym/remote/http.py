@@ -35,8 +35,10 @@ class HttpTransport:
         self._replies: SimpleQueue[bytes | Exception] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def send(self, frame: bytes, deadline: float) -> None:
-        """Send a frame."""
+    def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
+        """Send a frame, and perhaps one before it."""
+        if before:
+            self.send(before, deadline)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=f"frames to {self._url}", daemon=True)
             self._thread.start()

@@ -205,9 +205,7 @@ class RemoteSession:
             if self._committed < 0:
                 self._maybe_there = True
             until = self._until(call)
-            if call.opening:
-                transport.send(call.opening, until)
-            transport.send(call.frame, until)
+            transport.send(call.frame, until, call.opening)
             call.until = self._until(call)
         except (ConnectionError, TimeoutError) as error:
             self._hang_up()

@@ -13,8 +13,8 @@ class Transport(Protocol):
     way once more, such as a frame larger than the server takes, is raised as what it is.
     """
 
-    def send(self, frame: bytes, deadline: float) -> None:
-        """Send a frame; the reply to the last one need not have come."""
+    def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
+        """Send a frame, and perhaps one before it; the reply to the last one need not have come."""
         ...
 
     def receive(self, deadline: float) -> bytes:

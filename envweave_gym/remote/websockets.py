@@ -68,8 +68,8 @@ class BufferedSocket:
         return self._plain.send(data)
 
     def gettimeout(self) -> float:
-        """So many seconds are left."""
-        return left(self.deadline, self._url)
+        """Not 0: it waits; how long, :meth:`recv` and :meth:`send` see to themselves."""
+        return 1.0
 
     def fileno(self) -> int:
         """The file."""
@@ -136,21 +136,20 @@ class WebSocketTransport:
         except (websocket.WebSocketException, OSError) as error:
             raise _lost(self._url, error) from None
 
-    def send(self, frame: bytes, deadline: float) -> None:
-        """Send a frame."""
+    def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
+        """Send a frame; one that goes before it is sent in the same breath, which wakes the server once."""
         self._socket.deadline = deadline
         try:
-            self._send(WHOLE_BINARY, frame)
+            self._send(WHOLE_BINARY, frame, before)
         except TimeoutError:
             raise
         except OSError as error:
             self._hear_why()
             raise _lost(self._url, error) from None
 
-    def _send(self, first: int, payload: bytes) -> None:
-        key = os.urandom(4)
-        head = head_of(len(payload), masked=True, first=first)
-        self._socket.sendall(head + key + masked(key, payload))
+    def _send(self, first: int, payload: bytes, before: bytes = b"") -> None:
+        data = _packed(first, payload)
+        self._socket.sendall(_packed(first, before) + data if before else data)
 
     def _hear_why(self) -> None:
         """Raise what a server has said that hung up, where another connection would end the same way."""
@@ -187,6 +186,12 @@ class WebSocketTransport:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+
+def _packed(first: int, payload: bytes) -> bytes:
+    """A frame as it travels."""
+    key = os.urandom(4)
+    return head_of(len(payload), masked=True, first=first) + key + masked(key, payload)
 
 
 def _connected(address: Address, path: str, deadline: float) -> BufferedSocket:

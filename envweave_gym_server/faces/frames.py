@@ -7,7 +7,7 @@ import time
 from flask import Blueprint, Response, request
 
 from envweave_gym.wire.framing import CONTENT_TYPE
-from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, encode, pack
+from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, Created, encode, pack
 from envweave_gym_server.errors import BadRequest
 from envweave_gym_server.faces.bodies import client, received
 from envweave_gym_server.lines import Line, read_message
@@ -16,6 +16,8 @@ from envweave_gym_server.state import ServerState, state
 from envweave_gym_server.stream import Connection, Taken
 
 frames = Blueprint("frames", __name__)
+
+_CREATED = encode(Created(0))
 
 
 @frames.route("/v1/sessions/<session_id>/stream", websocket=True)
@@ -37,7 +39,9 @@ def _play(server: ServerState, connection: Connection, session_id: str) -> None:
     try:
         while (frame := connection.receive()) is not None:
             connection.stepping_since = time.monotonic()
-            connection.send(line.answer(frame))
+            reply = line.answer(frame)
+            # who has sent the first reset along with the create waits for both replies
+            connection.send(reply, later=reply == _CREATED and connection.has_more)
             connection.stepping_since = None
             if connection.stopping:
                 connection.close(1001, "the server is stopping")
