@@ -302,3 +302,17 @@ def test_a_socket_that_nobody_answers_is_closed(
     gc.collect()
     [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
     assert check["detail"] == f"unix://{path}: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("needs", "status"),
+    [
+        ([Requirement("numpy", (), ">=9999", "x"), Requirement("no-such-package", (), "", "x")], "missing"),
+        ([Requirement("numpy", (), ">=9999", "x"), Requirement("msgspec", (), "", "x")], "broken"),
+        ([Requirement("numpy", (), ">=1", "x"), Requirement("msgspec", (), "", "x")], "ok"),
+    ],
+)
+def test_an_extra_that_is_not_all_there_is_missing_whatever_version_a_part_of_it_has(
+    needs: list[Requirement], status: str
+):
+    assert doctor._extra("x", needs).status == status

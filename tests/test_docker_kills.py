@@ -56,7 +56,7 @@ def test_a_container_killed_every_second_is_its_rows_loss_alone(client: Any) -> 
         rollout.step()
     killer.join()
     assert len(killed) >= SECONDS // 2
-    assert rollout.lost >= ROWS * len(killed) // 2  # one that was still starting has no rows to lose
+    assert rollout.lost >= 3 * ROWS  # one that was still starting has no rows to lose
     rollout.play_until_whole()
     told = f"{rollout.steps} steps, {len(killed)} kills, {rollout.lost} rows lost"
     print(f"{told}, slowest step {rollout.slowest:.1f} s")

@@ -51,7 +51,7 @@ def interrupted(process: subprocess.Popen[str]) -> str:
     for _ in range(5):
         process.send_signal(signal.SIGINT)
         try:
-            return process.communicate(timeout=10)[1]
+            return process.communicate(timeout=30)[1]
         except subprocess.TimeoutExpired:
             continue
     process.kill()

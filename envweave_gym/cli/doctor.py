@@ -2,8 +2,9 @@
 
 It reads the metadata of installed packages and imports none of them but the plug-ins.
 
-Exit code 1 says that something is to be repaired: a part of the base does not work, a plug-in raised, or what
-an extra needs is there in a version that does not fit. What is merely not installed is no failure.
+Exit code 1 says that something is to be repaired: a part of the base does not work, a plug-in raised, or an
+extra is installed with a version that does not fit. What is merely not installed, in whole or in part, is no
+failure: a package that an extra needs may be there for other reasons.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def _extra(extra: str, needs: list[Requirement]) -> Check:
     return Check(
         part="extra",
         name=extra,
-        status="broken" if misfits else "missing" if absent else "ok",
+        status="missing" if absent else "broken" if misfits else "ok",
         detail=", ".join(problems or [f"{name} {detail}" for name, _, detail in found]),
         next_step=f"pip install '{PACKAGE}[{extra}]'" if problems else "",
     )

@@ -58,7 +58,6 @@ class DockerReplica:
         self.image, self._box, self._ids, self._patience = image, box or Box(), ids, patience
         self._client = engine()
         require_image(self._client, image)
-        sweep(self._client)
         self._token = token or secrets.token_urlsafe(32)
         # the same thread may come again: collecting garbage closes environments, which may be the last ones
         self._owner, self._lock = os.getpid(), threading.RLock()
@@ -97,9 +96,12 @@ class DockerReplica:
     def _start(self) -> None:
         what = f"a container of {self.image}"
         with told(f"{what} cannot be started"):
+            sweep(self._client)
             self._container = self._create()
             self._container.start()
             self._container.reload()
+        if (why := self._ended()) is not None:
+            raise NotAvailable(f"{what} ended before its server answered: {why}")
         inside = self._entrance.found(self._container.attrs)
         wait_until_healthy(self._entrance.url, self._patience, self._ended, what)
         if self._is_over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from envweave_gym.providers.replica import Replica, answers, is_ending
@@ -13,7 +14,7 @@ EVERY = 1.0
 """So many seconds pass between two rounds."""
 MISSES = 5
 """So many checks in a row without an answer are too many: who is busy misses one, who hangs all."""
-_PATIENCE = 2.0
+_PATIENCE, _YOUTH = 2.0, 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -26,6 +27,8 @@ class Watch:
         """``replicas`` tells in each round which they are."""
         self._replicas, self._every, self._most = replicas, every, misses
         self._misses: dict[str, int] = {}
+        self._young: dict[str, tuple[int, float]] = {}
+        """Until when a replica may be silent since it was started so many times."""
         self.problems: dict[str, str] = {}
         """What is wrong with those that could not be started again, by URL."""
         self._is_over = threading.Event()
@@ -45,11 +48,14 @@ class Watch:
 
     def _check(self, replica: Replica) -> None:
         url = replica.url
+        self._young.setdefault(url, (replica.starts, 0.0))
         try:
             replica.ensure()
-            answered = is_actor(url) or answers(url, _PATIENCE)
-            self._misses[url] = 0 if answered else self._misses.get(url, 0) + 1
-            if self._misses[url] >= self._most:
+            if is_actor(url) or answers(url, _PATIENCE):
+                self._misses[url], self._young[url] = 0, (replica.starts, 0.0)
+            elif not self._is_young(replica):
+                self._misses[url] = self._misses.get(url, 0) + 1
+            if self._misses.get(url, 0) >= self._most:
                 _log.warning("%s has not answered %d times and is replaced", url, self._most)
                 self._misses[url] = 0
                 replica.rest()
@@ -59,3 +65,11 @@ class Watch:
             if not self._is_over.is_set() and not is_ending() and self.problems.get(url) != str(error):
                 _log.warning("%s cannot be started again: %s", url, error)
             self.problems[url] = str(error)
+
+    def _is_young(self, replica: Replica) -> bool:
+        """Whether it was started only just now, and has not answered yet."""
+        starts, until = self._young[replica.url]
+        if starts != replica.starts:
+            until = time.monotonic() + _YOUTH
+            self._young[replica.url] = replica.starts, until
+        return time.monotonic() < until

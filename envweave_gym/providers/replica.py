@@ -18,6 +18,8 @@ from envweave_gym.remote.upkeep import Upkeep
 
 _PAUSE, _ASK_EVERY = 0.01, 0.1
 _LAST_WORDS = 2000
+_ON_ITS_WAY = 0.2
+"""So many seconds a thread may take to begin whose start was interrupted."""
 _T = TypeVar("_T")
 
 
@@ -78,27 +80,34 @@ def stop_all(replicas: Sequence[Replica]) -> None:
 def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
     """What each call gives or raises, all in threads of their own, which work at the end of the process too.
 
-    Who is interrupted meanwhile hears of it when all are done.
+    Who is interrupted meanwhile hears of it when all are done that had begun.
     """
     outcomes: list[Any] = [None] * len(calls)
+    done = [threading.Event() for _ in calls]
 
     def run(place: int) -> None:
         try:
             outcomes[place] = calls[place]()
         except BaseException as error:  # noqa: BLE001 - it is told to whoever waits
             outcomes[place] = error
+        finally:
+            done[place].set()
 
     if len(calls) == 1:
         run(0)
         return outcomes
     threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(calls))]
-    for thread in threads:
-        thread.start()
     interruption: KeyboardInterrupt | None = None
-    for thread in threads:
-        while thread.is_alive():
+    try:
+        for thread in threads:
+            thread.start()
+    except KeyboardInterrupt as error:
+        interruption = error
+        time.sleep(_ON_ITS_WAY)
+    for thread, end in zip(threads, done, strict=True):
+        while thread.ident is not None and not end.is_set():
             try:
-                thread.join()
+                end.wait()  # Thread.join forgets a thread that runs, where it is interrupted
             except KeyboardInterrupt as error:
                 interruption = error
     if interruption is not None:
