@@ -29,7 +29,7 @@ from envweave_gym.catalog import REGISTRIES, Api, cards
 from envweave_gym.faults import InvalidArgument, NotAvailable, UnknownEnvironment, shown
 from envweave_gym.foreign import elsewhere, no_api, vector_arguments, wrapped, wrapped_game, wrapped_gym
 from envweave_gym.launch import single
-from envweave_gym.providers import urls_of
+from envweave_gym.providers import settled, urls_of
 from envweave_gym.remote.address import SCHEMES
 from envweave_gym.vector_of_singles import vector_of_singles
 
@@ -98,7 +98,8 @@ def make(
     limit = one_limit(name, kwargs.pop("max_steps", None), kwargs.pop("max_episode_steps", None))
     given = {"max_steps": limit, **({"autoreset": True} if autoreset else {})}
     kwargs |= {key: value for key, value in given.items() if value is not None}
-    return _builder(name, api, backend, kwargs)(num_envs, kwargs)
+    with settled():
+        return _builder(name, api, backend, kwargs)(num_envs, kwargs)
 
 
 _Builder = Callable[[int | None, dict[str, Any]], Any]

@@ -36,7 +36,7 @@ from envweave_gym.arguments import (
 )
 from envweave_gym.catalog import EnvCard, card_of, package_of
 from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
-from envweave_gym.providers import urls_of
+from envweave_gym.providers import settled, urls_of
 from envweave_gym.remote import remote_game, remote_gym, remote_vector
 from envweave_gym.vector import NoNativeForm
 from envweave_gym.vector_of_singles import vector_of_singles
@@ -63,7 +63,8 @@ class Launch:
 
     def __call__(self, **kwargs: Any) -> Any:
         """Make the environment."""
-        return _LAUNCHERS[self.kind](self.card, **kwargs)
+        with settled():
+            return _LAUNCHERS[self.kind](self.card, **kwargs)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from envweave_gym_server.private import Everything
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
 
+_MOST_LEFT = 4096
+"""So many clients that have hung up are remembered: calls of theirs that are under way may come later."""
 SILENCE = 3600.0
 """After so many seconds without a call a client that has not hung up is taken to be dead."""
 
@@ -35,6 +37,7 @@ class ActorServer:
         limits: dict[str, Any] = {"max_sessions": 4096, "max_rows": 1 << 20, "idle_timeout": 60.0}
         self._state = ServerState(offers, Settings(log_size=0, **limits))
         self._lines: dict[bytes, _ClientLine] = {}
+        self._left: dict[bytes, None] = {}
         self._lock = threading.Lock()
 
     def frames(self, told: bytes) -> Any:
@@ -46,16 +49,22 @@ class ActorServer:
         return np.frombuffer(reply, np.uint8) if len(reply) >= LARGE else reply
 
     def _opened(self, name: bytes) -> _ClientLine:
+        opened = _ClientLine(self._state, name[1:].partition(b"/")[0].decode())
         with self._lock:
             for other in [key for key, line in self._lines.items() if line.has_left()]:
                 self._lines.pop(other).leave()
-            return self._lines.setdefault(
-                name, _ClientLine(self._state, name[1:].partition(b"/")[0].decode())
-            )
+            if name in self._left:
+                opened.leave()  # it is closed after its answer
+                return opened
+            return self._lines.setdefault(name, opened)
 
     def leave(self, name: bytes) -> None:
         """The client has hung up: the lease of its session runs, unless there is another line to it."""
-        line = self._lines.pop(name, None)
+        with self._lock:
+            line = self._lines.pop(name, None)
+            self._left[name] = None
+            if len(self._left) > _MOST_LEFT:
+                del self._left[next(iter(self._left))]
         if line is not None:
             line.leave()
 

@@ -115,7 +115,7 @@ class _OneOfMany(Server):
 
     def __init__(self, app: Flask, listener: socket.socket, announce: Announce | None, life: int) -> None:
         super().__init__(app, listener, announce)
-        self._life = life
+        self._life, self._arbiter = life, os.getpid()
 
     def _let_it_drain(self, worker: Any) -> None:
         super()._let_it_drain(worker)
@@ -124,4 +124,5 @@ class _OneOfMany(Server):
     def _end_with_all(self) -> None:
         while os.read(self._life, 4096):
             pass
-        os.kill(os.getppid(), signal.SIGTERM)
+        if os.getppid() == self._arbiter:  # who takes in orphans, the arbiter's too, is none of ours
+            os.kill(self._arbiter, signal.SIGTERM)

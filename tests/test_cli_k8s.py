@@ -68,6 +68,14 @@ def test_an_image_of_ones_own_serves_what_it_has(capsys: pytest.CaptureFixture[s
     assert pod["spec"]["activeDeadlineSeconds"] == 60
 
 
+def test_names_begin_with_a_letter_where_a_service_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--image", "mine"]
+    for more in ([], ["--replicas", "2"]):
+        found = printed(capsys, "2048/Board-v0", *words, *more)
+        assert {one["metadata"]["name"] for one in found} == {"env-2048-board-v0"}
+    assert printed(capsys, COUNTER, "--name", "8up")[0]["metadata"]["name"] == "8up"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -75,6 +83,10 @@ def test_an_image_of_ones_own_serves_what_it_has(capsys: pytest.CaptureFixture[s
         ([COUNTER, "--replicas", "0"], "--replicas 0 is no number of Pods from 1 to 10000"),
         ([COUNTER, "--memory", "much"], "memory='much' is no size"),
         ([COUNTER, "--cpus", "0"], "cpus=0.0 is no number of cores"),
+        (
+            [COUNTER, "--name", "8up", "--replicas", "2"],
+            "--name='8up' is no name of a Service; begin it with a letter",
+        ),
         ([COUNTER, "--name", "No"], "--name='No' is no name"),
         ([COUNTER, "--namespace", "a b"], "--namespace='a b' is no name"),
         ([], "ID"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,15 +16,18 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import requests
 from engines import CORE, client, ours
 from servers import until
 
 import envweave_gym as ew
+from envweave_gym.containers import network
 from envweave_gym.containers.box import Box
 from envweave_gym.containers.network import NAME
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.faults import NotAvailable
+from envweave_gym.faults import InvalidArgument, NotAvailable
 from envweave_gym.providers.docker import DockerReplica
+from envweave_gym.providers.replica import is_healthy
 from envweave_gym.remote.vector import RemoteVectorEnv
 
 __all__ = ["client"]
@@ -85,19 +90,69 @@ def test_who_is_inside_is_nobody_and_writes_to_scratch_space_only(replica: Docke
     ]
 
 
-def test_its_network_forwards_nothing(client: Any, replica: DockerReplica) -> None:
-    (network,) = client.networks.list(names=[NAME])
-    assert network.attrs["Options"]["com.docker.network.bridge.enable_ip_masquerade"] == "false"
+def test_its_network_leads_nowhere(client: Any, replica: DockerReplica) -> None:
+    other = DockerReplica(CORE)
+    neighbour, place = other._container.name, other.place()
+    assert place is not None
+    assert is_healthy(f"http://{place[0]}:{place[1]}")
+    found = inside(
+        replica,
+        "def reached(place, seconds):\n"
+        "    try: socket.create_connection(place, seconds).close()\n"
+        "    except OSError as error: return type(error).__name__ + str(error.errno or '')\n"
+        "    return True\n"
+        "def known(name):\n"
+        "    try: return socket.gethostbyname(name)\n"
+        "    except OSError as error: return type(error).__name__\n"
+        "links = sorted(name for _, name in socket.if_nameindex())\n"
+        f"found = reached(('198.51.100.1', 80), 9), reached({place!r}, 1), known('example.com')\n"
+        "print(json.dumps([links, *found]))",
+    )
+    other.stop()
+    nobody_there = f"OSError{errno.EHOSTUNREACH}"  # with a way out it were a timeout, or an answer
+    assert found == [["eth0", "lo"], nobody_there, "TimeoutError", "gaierror"]
     assert list(replica._container.attrs["NetworkSettings"]["Networks"]) == [NAME]
-    assert inside(replica, "print(json.dumps(sorted(name for _, name in socket.if_nameindex())))") == [
-        "eth0",
-        "lo",
-    ]
+    assert neighbour not in {container.name for container in ours(client)}
+
+
+@pytest.fixture
+def own_network(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A name and a label for networks that nobody else uses."""
+    name = f"envweave-test-{os.getpid()}"
+    monkeypatch.setattr(network, "NAME", name)
+    monkeypatch.setattr(network, "OWNER", name)
+    yield name
+    for one in client.networks.list(names=[f"^{name}$"]):
+        one.remove()
+
+
+def test_a_network_of_somebody_else_is_neither_used_nor_removed(client: Any, own_network: str) -> None:
+    theirs = client.networks.create(own_network)
+    told = f"has a network '{own_network}' that is not of this package; remove it with 'docker network rm"
+    with pytest.raises(NotAvailable, match=told):
+        network.closed_network(client).__enter__()
+    network.remove_unused(client)
+    assert [one.id for one in client.networks.list(names=[f"^{own_network}$"])] == [theirs.id]
+
+
+def test_a_network_of_ours_that_is_not_closed_is_replaced_unless_it_is_used(
+    client: Any, own_network: str
+) -> None:
+    old = client.networks.create(own_network, labels={own_network: "all"})
+    user = client.containers.run(CORE, network=old.id, detach=True)
+    with pytest.raises(NotAvailable, match="is of another version of this package, and in use"):
+        network.closed_network(client).__enter__()
+    user.remove(force=True)
+    with network.closed_network(client) as made:
+        assert made != old.id
+        network.remove_unused(client)  # as when garbage is collected just here
+    with network.closed_network(client) as again:
+        assert again == made
+    network.remove_unused(client)
+    assert client.networks.list(names=[f"^{own_network}$"]) == []
 
 
 def test_without_the_token_nobody_gets_in(replica: DockerReplica) -> None:
-    import requests
-
     assert requests.get(f"{replica.url}/v1/envs", timeout=10).status_code == 401
 
 
@@ -160,6 +215,9 @@ def test_an_image_that_is_not_there_says_how_to_come_by_it(client: Any) -> None:
         DockerReplica("envweave-none")
     with pytest.raises(NotAvailable, match=r"other:1.0 is not on this machine; .*: docker pull other:1.0$"):
         DockerReplica("other:1.0")
+    for image in ("Bad Name", "", "a:b:c"):
+        with pytest.raises((NotAvailable, InvalidArgument), match=r"^the image .* cannot be|^image="):
+            DockerReplica(image)
 
 
 @pytest.fixture
@@ -185,7 +243,7 @@ def test_a_container_without_a_network_is_played_through_a_socket_of_its_owners_
     before, others = folders(), {container.id for container in ours(client)}
     env = gym.make(COUNTER, backend="docker", network="none", target=50)
     (folder,) = folders() - before
-    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.getuid())
     started = env.reset(seed=1)[0]["count"]
     (container,) = [one for one in ours(client) if one.attrs["HostConfig"]["NetworkMode"] == "none"]
     assert container.attrs["NetworkSettings"]["Ports"] == {}
@@ -233,6 +291,102 @@ def test_an_environment_that_reads_data_finds_it_in_its_container(
         assert inside(replica, wrong) == "Read-only file system"
     replica.stop()
     assert found == [1, 2]
+
+
+def test_who_may_use_the_engine_inside_reaches_it(client: Any) -> None:
+    replica = DockerReplica(CORE, Box(docker_sock=True))
+    found = inside(
+        replica,
+        "import http.client\n"
+        "asking = http.client.HTTPConnection('localhost')\n"
+        "asking.sock = socket.socket(socket.AF_UNIX)\n"
+        "asking.sock.connect('/var/run/docker.sock')\n"
+        "asking.request('GET', '/_ping')\n"
+        "group = os.stat('/var/run/docker.sock').st_gid in (os.getgid(), *os.getgroups())\n"
+        "print(json.dumps([asking.getresponse().read().decode(), os.getuid(), group]))",
+    )
+    replica.stop()
+    assert found == ["OK", 1000, True]
+
+
+def hang(*_: Any, **__: Any) -> None:
+    raise requests.ReadTimeout("the engine hangs")
+
+
+def test_an_engine_that_hangs_is_a_loss_and_not_an_error_of_a_step(
+    client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica = DockerReplica(CORE)
+    env = gym.make(COUNTER, backend=replica.url, reset_deadline=20.0, call_deadline=2.0)
+    observation = env.reset(seed=1)[0]
+    replica._container.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(replica._container, "reload", hang)
+        replica.ensure()
+        assert env.step({"delta": 1})[4]["fault"].kind in (ew.FaultKind.LOST, ew.FaultKind.TIMEOUT)
+    assert "the engine cannot be asked for the container of envweave-core: the engine hangs" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(replica, "_create", hang)
+        with pytest.raises(NotAvailable, match="cannot be started: the container engine does not answer"):
+            replica.ensure()
+    assert env.reset(seed=1)[0] == observation
+    env.close()
+    replica.stop()
+
+
+def test_a_container_that_could_not_be_removed_is_removed_later(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = folders()
+    replica = DockerReplica(CORE, Box(network="none"))
+    container = replica._container
+    monkeypatch.setattr(container, "stop", hang)
+    with monkeypatch.context() as patch:
+        patch.setattr(container, "remove", hang)
+        with pytest.raises(NotAvailable, match=f"^the container {container.name} cannot be removed: "):
+            replica.rest()
+        with pytest.raises(NotAvailable, match="cannot be removed"):
+            replica.stop()
+    assert folders() <= before
+    assert container.id in {one.id for one in ours(client)}
+    replica.stop()
+    assert container.id not in {one.id for one in ours(client)}
+
+
+def test_a_restart_that_fails_leaves_nothing_and_is_tried_again(client: Any) -> None:
+    replica = DockerReplica(CORE)
+    before = {one.id for one in ours(client)} - {replica._container.id}
+    replica._container.kill()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        until(lambda: taken.bind(("127.0.0.1", int(replica.url.rpartition(":")[2]))) is None)
+        taken.listen()
+        with pytest.raises(NotAvailable, match=r"as the container engine says: .* in use"):
+            replica.ensure()
+    assert {one.id for one in ours(client)} == before
+    replica._patience = 0.0
+    with pytest.raises(NotAvailable, match="did not serve within 0 s"):
+        replica.ensure()
+    assert {one.id for one in ours(client)} == before
+    replica._patience = 60.0
+    replica.ensure()
+    assert replica.starts == 2
+    replica.stop()
+
+
+def test_a_folder_that_is_gone_at_a_restart_is_said_so(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    replica = DockerReplica(CORE, Box(mounts={str(tmp_path / "given"): "/given"}))
+    replica._container.kill()
+    (tmp_path / "given").rmdir()
+    with pytest.raises(NotAvailable, match=r"cannot be started again: mounts=.*: there is no such path here"):
+        replica.ensure()
+    replica.stop()
+
+
+def test_the_log_of_a_container_is_kept_short(replica: DockerReplica) -> None:
+    given = replica._container.attrs["HostConfig"]["LogConfig"]
+    assert given == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
 
 
 def folders() -> set[Path]:

@@ -26,8 +26,9 @@ from servers import until
 import envweave_gym as ew
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.providers import PROVIDERS, health, of_provider, replica, start_of
-from envweave_gym.providers.fleet import Fleet, KnownFleet
+from envweave_gym.providers.fleet import Fleet, KnownFleet, statuses
 from envweave_gym.providers.replica import start_all
+from envweave_gym.remote.address import Address
 from envweave_gym.remote.upkeep import users_of
 
 __all__ = ["client"]
@@ -212,6 +213,29 @@ class Fake:
 
     def stop(self) -> None:
         self._stopped.append(self._number)
+
+
+def test_an_actor_that_does_not_answer_is_not_healthy(monkeypatch: pytest.MonkeyPatch):
+    class Transport:
+        def __init__(self, address: Address) -> None:
+            self._url = address.url
+
+        def send(self, frame: bytes, deadline: float) -> None:
+            if self._url.endswith("/dead"):
+                raise ConnectionError("the actor has died")
+
+        def receive(self, deadline: float) -> bytes:
+            if self._url.endswith("/hanging"):
+                raise TimeoutError("it did not answer in time")
+            return b"what was that?"
+
+    monkeypatch.setattr("envweave_gym.providers.fleet.ActorTransport", Transport)
+    told = statuses([f"ray+actor://here/{how}" for how in ("alive", "dead", "hanging")], None)
+    assert [(one.state, one.problem) for one in told] == [
+        ("healthy", ""),
+        ("unhealthy", "the actor has died"),
+        ("unhealthy", "it did not answer in time"),
+    ]
 
 
 def test_those_that_started_are_stopped_where_one_has_not():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +24,11 @@ from kubernetes_api import (
     KubernetesApi,
 )
 from kubernetes_clusters import api, here
+from kubernetes_http import Handler, Refused
 from servers import until
 
 from envweave_gym.faults import InvalidArgument, MissingExtra, NotAvailable
+from envweave_gym.providers import kubernetes_access
 from envweave_gym.providers.kubernetes import KubernetesReplica
 from envweave_gym.providers.kubernetes_access import cluster
 from envweave_gym.providers.manifests import PodTemplate
@@ -82,6 +86,54 @@ def test_rights_that_are_missing_are_named(what: str, api: KubernetesApi) -> Non
     api.forbidden.add(("get" if "/" in what else "create", what))
     with pytest.raises(NotAvailable, match=rf"the cluster forbids it.*{what}.*ask for a Role in .* default"):
         KubernetesReplica(SERVER)
+    until(lambda: api.names("pods") <= before)
+
+
+def test_a_port_that_the_cluster_does_not_forward_is_one_sentence_in_time(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, over = api.names("pods"), threading.Event()
+    monkeypatch.setattr(Handler, "_forward", lambda *_: over.wait(60))
+    monkeypatch.setattr(kubernetes_access, "_HANDSHAKE", 0.5)
+    try:
+        with pytest.raises(
+            NotAvailable, match=r"reached .* has not forwarded its port within 0.5 s; see whet"
+        ):
+            KubernetesReplica(SERVER)
+    finally:
+        over.set()
+    until(lambda: api.names("pods") <= before)
+
+
+def test_a_cluster_that_accepts_and_says_nothing_is_given_up(
+    here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_access, "_HANDSHAKE", 0.3)
+    for scheme in ("http", "https"):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
+            clusters = [{"name": "here", "cluster": {"server": url, "insecure-skip-tls-verify": True}}]
+            monkeypatch.setenv("KUBECONFIG", str(here.kubeconfig(tmp_path / scheme, clusters=clusters)))
+            began = time.monotonic()
+            with pytest.raises(TimeoutError, match=r"has not forwarded its port within 0.3 s"):
+                cluster().forwarded("pod", 8000)
+            assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("code", [500, 504])
+def test_a_pod_that_was_created_although_the_answer_is_an_error_is_deleted(
+    code: int, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, create, made = api.names("pods"), api.create, []
+
+    def refuse(resource: str, namespace: str, body: dict[str, Any]) -> Any:
+        made.append(create(resource, namespace, body))
+        raise Refused(code, "Timeout", "the request timed out")
+
+    monkeypatch.setattr(api, "create", refuse)
+    with pytest.raises(NotAvailable, match="says: the request timed out"):
+        KubernetesReplica(SERVER)
+    assert [one["kind"] for one in made] == ["Pod"]
     until(lambda: api.names("pods") <= before)
 
 

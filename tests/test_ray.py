@@ -6,6 +6,7 @@ import pickle
 import time
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -20,8 +21,11 @@ from envweave_gym.faults import FaultKind
 from envweave_gym.providers.placement import Placement
 from envweave_gym.providers.ray import RayReplica
 from envweave_gym.providers.replica import start_all, stop_all
+from envweave_gym.remote.actors import ActorTransport
+from envweave_gym.remote.address import Address
 from envweave_gym.remote.ray_vector import RayVectorEnv
 from envweave_gym.testing.traces import same
+from envweave_gym.wire.messages import Create, Reset, encode
 
 __all__ = ["cluster"]
 COUNTER, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "LineWorld", "Echo"))
@@ -333,6 +337,33 @@ def test_large_observations_are_those_of_here_and_may_be_written_to() -> None:
         there.close()
 
 
+@pytest.mark.parametrize(("side", "is_mapped"), [(1100, True), (200, False)])
+def test_a_reply_of_a_megabyte_is_memory_shared_with_the_actor_and_no_copy(
+    side: int, is_mapped: bool
+) -> None:
+    replica = RayReplica()
+    transport = ActorTransport(Address.of(PAINTER, replica.url), "shared")
+    for call in (Create(PAINTER, kwargs={"side": side}), Reset(1, seed=0)):
+        transport.send(encode(call), time.monotonic() + 20)
+        reply = transport.receive(time.monotonic() + 20)
+    assert len(reply) > side * side
+    assert isinstance(reply, np.ndarray) is is_mapped
+    if is_mapped:
+        assert (reply.flags.owndata, reply.flags.writeable) == (False, False)
+        assert "plasma" in mapping_of(reply.ctypes.data)
+    transport.close()
+    replica.stop()
+
+
+def mapping_of(address: int) -> str:
+    """The file that is mapped at an address of this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.partition("/")[2]
+    raise AssertionError(hex(address))
+
+
 def test_misuse_of_sub_batches_is_one_sentence() -> None:
     env = rows(4, 2)
     acts = np.zeros(4, np.int64)
@@ -379,6 +410,7 @@ def test_misuse_of_sub_batches_is_one_sentence() -> None:
         ({"ray_address": 7}, "ray_address=7 is not 'host:port'"),
         ({"ray_address": "127.0.0.1:9"}, "is not the cluster that this process is part of"),
         ({"replicas": 0}, "replicas=0 is no number of replicas"),
+        ({"patience": 0}, "patience=0 is no number of seconds above 0"),
         ({"nodes": 3}, "nodes"),
     ],
 )
@@ -393,6 +425,8 @@ def test_an_actor_that_finds_no_room_says_what_it_asked_for_and_what_there_is() 
         ew.NotAvailable, match=r"asks for 1 CPU, 2 gold on one node and finds no room within 1 s; .* 6 CPU"
     ):
         RayReplica(Placement(resources={"gold": 2}), patience=1.0)
+    with pytest.raises(ew.NotAvailable, match=r"finds no room within 0.5 s"):
+        gym.make(COUNTER, backend="ray", resources={"gold": 2}, patience=0.5)
     assert gone()
 
 

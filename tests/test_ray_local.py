@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +173,19 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ew.MissingExtra, match=r"needs ray, .* pip install 'envweave-gym\[ray\]'"):
         ew.make(COUNTER, backend="ray")
+
+
+def test_what_starts_a_cluster_is_a_thread_that_lasts_and_its_error_is_told() -> None:
+    began: list[threading.Thread] = []
+
+    def start() -> None:
+        began.append(threading.current_thread())
+
+    caller = threading.Thread(target=ray_cluster._in_a_thread_that_stays, args=(start,))
+    caller.start()
+    caller.join(10)
+    assert (caller.is_alive(), began[0].is_alive(), began[0].daemon) == (False, True, True)
+    ray_cluster._in_a_thread_that_stays(start)
+    assert began[1] is threading.main_thread()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
+        pool.submit(ray_cluster._in_a_thread_that_stays, lambda: 1 // 0).result(10)

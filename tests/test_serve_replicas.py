@@ -19,8 +19,9 @@ import requests
 from servers import PATIENCE, is_there, until
 
 import envweave_gym as ew
-from envweave_gym_server import run_server
+from envweave_gym_server import create_app, run_server
 from envweave_gym_server.__main__ import main
+from envweave_gym_server.replicas import _OneOfMany
 
 COUNTER = "envweave/Counter-v0"
 
@@ -100,6 +101,24 @@ def test_all_end_with_the_process_that_is(how: str):
             process.terminate()
         process.wait(PATIENCE)
         until(lambda: not any(one.is_running() for one in servers), 30)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_only_the_server_itself_is_ended_and_not_who_takes_in_its_orphans(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+):
+    read, write = os.pipe()
+    app = create_app(COUNTER)
+    server = _OneOfMany(app, socket.create_server(("127.0.0.1", 0)), None, read)
+    os.close(write)
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *whom: told.append(whom))
+    if is_there:
+        monkeypatch.setattr(os, "getppid", os.getpid)
+    server._end_with_all()
+    assert told == ([(os.getpid(), signal.SIGTERM)] if is_there else [])
+    os.close(read)
+    os.close(server._descriptor)
 
 
 def test_one_whose_worker_dies_comes_back_at_its_port():

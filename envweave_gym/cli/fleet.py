@@ -20,6 +20,7 @@ from envweave_gym.cli.fleet_files import (
     find_all,
     log_file,
     own_token_file,
+    read_token,
     taken,
     token_in,
 )
@@ -30,6 +31,8 @@ _PATIENCE = 90.0
 """So many seconds a fleet may take to end."""
 _EVERY = 0.5
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PLACE = ("context", "namespace")
+_WITH_IMAGES = ("docker", "kubernetes")
 _PROGRAM = "import sys; from envweave_gym.cli import main; sys.exit(main())"
 
 
@@ -90,7 +93,8 @@ def _kept_up(args: argparse.Namespace) -> int:
     from envweave_gym.providers.fleet import Fleet
 
     token_file = Path(args.token_file or own_token_file(args.name)).absolute()
-    known = FleetFile(name=args.name, backend=args.backend, token_file=str(token_file))
+    place = {key: str(value) for key, value in args.option if key in _PLACE and value is not None}
+    known = FleetFile(name=args.name, backend=args.backend, token_file=str(token_file), place=place)
     output = _output(args)
     with _interruptible():
         known.claim()
@@ -127,7 +131,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
     options: dict[str, Any] = dict(args.option)
     images = {card.image for card in map(cards().get, args.ids) if card is not None}
-    image = args.image or (images.pop() if len(images) == 1 and args.backend.startswith("docker") else None)
+    has_images = args.backend.startswith(_WITH_IMAGES) and "image" not in options
+    image = args.image or (images.pop() if len(images) == 1 and has_images else None)
     given = {"image": image, "memory": args.memory, "cpus": args.cpus}
     return options | {name: value for name, value in given.items() if value is not None}
 
@@ -231,16 +236,18 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 
 def _status(args: argparse.Namespace) -> int:
-    fleets = find_all() if args.name is None else [_named(args.name)]
+    fleets, wrong = find_all() if args.name is None else ([_named(args.name)], [])
     told = [_described(known) for known in fleets]
+    for one in wrong:
+        print(f"envweave: {one}", file=sys.stderr)
     if args.json:
-        print_json({"fleets": told})
-    elif not told:
-        print("no fleet is up; 'envweave fleet up' starts one")
-    else:
+        print_json({"fleets": told, "unreadable": wrong})
+    elif told:
         rows = [row for one in told for row in _rows(one)]
         print(table([("FLEET", "STATE", "SESSIONS", "RESTARTS", "URL"), *rows], screen_width()))
-    return 0 if all(one["state"] == "up" for one in told) else 1
+    elif not wrong:
+        print("no fleet is up; 'envweave fleet up' starts one")
+    return 0 if not wrong and all(one["state"] == "up" for one in told) else 1
 
 
 def _named(name: str) -> FleetFile:
@@ -257,12 +264,12 @@ def _described(known: FleetFile) -> dict[str, Any]:
     from envweave_gym.providers.fleet import statuses
 
     told: dict[str, Any] = {"name": known.name, "backend": known.backend, "pid": known.pid}
-    told |= {"token_file": known.token_file, "replicas": [], "removed": []}
+    told |= {"token_file": known.token_file, "replicas": [], "removed": [], "unseen": []}
     if not known.is_kept():
-        return told | {"state": "gone", "removed": _clean(known)}
+        return told | {"state": "gone"} | _clean(known)
     if not known.urls:
         return told | {"state": "starting"}
-    found = statuses(known.urls, token_in(Path(known.token_file)))
+    found = statuses(known.urls, _token_of(known))
     for one, restarts in zip(found, known.restarts, strict=True):
         problem = known.problems.get(one.url, "")
         state = "unhealthy" if problem else one.state
@@ -279,10 +286,19 @@ def _described(known: FleetFile) -> dict[str, Any]:
     return told | {"state": "up" if well else "unwell"}
 
 
+def _token_of(known: FleetFile) -> str | None:
+    """Its token; without one its replicas do not tell how many sessions they have."""
+    try:
+        return read_token(Path(known.token_file))
+    except InvalidArgument as error:
+        print(f"envweave: warning: fleet {known.name}: {error}", file=sys.stderr)
+        return None
+
+
 def _rows(told: dict[str, Any]) -> list[tuple[str, ...]]:
     if told["state"] == "gone":
-        removed = ", ".join(told["removed"]) or "nothing was left behind"
-        return [(told["name"], "gone", "", "", f"process {told['pid']} was killed; removed: {removed}")]
+        killed = f"process {told['pid']} was killed; removed: {_removed(told)}"
+        return [(told["name"], "gone", "", "", killed)]
     if told["state"] == "starting":
         return [(told["name"], "starting", "", "", "")]
     return [
@@ -306,7 +322,7 @@ def _down(args: argparse.Namespace) -> int:
         if not args.json:
             _say_cleaned(known, sys.stdout)
         else:
-            print_json({"name": known.name, "removed": _clean(known)})
+            print_json({"name": known.name, **_clean(known)})
         return 0
     os.kill(known.pid, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
@@ -329,19 +345,26 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _say_cleaned(known: FleetFile, where: Any) -> None:
-    removed = ", ".join(_clean(known)) or "nothing was left behind"
+    removed = _removed(_clean(known))
     line = f"fleet {known.name} is gone, as process {known.pid} was killed; removed: {removed}"
     print(f"envweave: {line}" if where is sys.stderr else line, file=where)
 
 
-def _clean(known: FleetFile) -> list[str]:
-    """Remove what is left of a fleet whose keeper is gone; the names of its containers."""
-    removed: list[str] = []
-    if known.backend.startswith("docker"):
-        from envweave_gym.containers.engine import engine
-        from envweave_gym.containers.sweep import sweep
+def _removed(cleaned: dict[str, Any]) -> str:
+    told = [", ".join(cleaned["removed"]), *cleaned["unseen"]]
+    return "; ".join(filter(None, told)) or "nothing was left behind"
 
-        removed = sweep(engine())
-    known.remove()
-    log_file(known.name).unlink(missing_ok=True)
-    return removed
+
+def _clean(known: FleetFile) -> dict[str, list[str]]:
+    """Remove what is left of a fleet whose keeper is gone: what it was, and what could not be looked for."""
+    from envweave_gym.cli.sweep import left_containers, left_pods
+
+    removed: list[str] = []
+    unseen: list[str] = []
+    if known.backend.startswith("docker"):
+        left_containers(removed, unseen)
+    elif known.backend == "kubernetes":
+        left_pods([known], removed, unseen)
+    if known.remove():
+        log_file(known.name).unlink(missing_ok=True)
+    return {"removed": removed, "unseen": unseen}

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from envweave_gym.containers.ownership import began, boot_id
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.containers.ownership import began, processes_seen
+from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWNER_ONLY = 0o600
+_LONGEST_TOKEN = 4096
 
 
 class FleetFile(msgspec.Struct, kw_only=True):
@@ -26,20 +27,26 @@ class FleetFile(msgspec.Struct, kw_only=True):
     token_file: str
     pid: int = msgspec.field(default_factory=os.getpid)
     began: str = msgspec.field(default_factory=lambda: began(os.getpid()))
-    boot: str = msgspec.field(default_factory=boot_id)
+    boot: str = msgspec.field(default_factory=processes_seen)
     urls: list[str] = []
     """Where its replicas are; none while they start."""
     restarts: list[int] = []
     problems: dict[str, str] = {}
+    place: dict[str, str] = {}
+    """The cluster and the namespace of its Pods, where they are not those of the kubeconfig."""
+
+    def __post_init__(self) -> None:
+        if len(self.restarts) != len(self.urls):
+            raise ValueError("it does not tell of each replica how often it was started again")
 
     def is_kept(self) -> bool:
         """Whether the process is there that keeps it up."""
-        return self.boot == boot_id() and began(self.pid) == self.began != ""
+        return self.boot == processes_seen() and began(self.pid) == self.began != ""
 
     def is_there(self) -> bool:
         """Whether the file is still that of this fleet."""
         found = find(self.name)
-        return found is not None and (found.pid, found.began) == (self.pid, self.began)
+        return found is not None and (found.pid, found.began, found.boot) == (self.pid, self.began, self.boot)
 
     def claim(self) -> None:
         """Write the file of a fleet that is about to start, unless there is one of this name."""
@@ -62,11 +69,14 @@ class FleetFile(msgspec.Struct, kw_only=True):
         draft.chmod(_OWNER_ONLY)
         return draft
 
-    def remove(self) -> None:
-        """The fleet is gone, and the token that was made up for it with it."""
+    def remove(self) -> bool:
+        """The fleet is gone, and the token that was made up for it too; what is another's by now stays."""
+        if not self.is_there():
+            return False
         _file(self.name).unlink(missing_ok=True)
         if Path(self.token_file) == own_token_file(self.name):
             Path(self.token_file).unlink(missing_ok=True)
+        return True
 
 
 def taken(name: str) -> NotAvailable:
@@ -87,10 +97,16 @@ def find(name: str) -> FleetFile | None:
         raise NotAvailable(f"{_file(name)} cannot be read: {error}; remove it") from None
 
 
-def find_all() -> list[FleetFile]:
-    """The fleets of this user."""
-    found = (find(path.stem) for path in sorted(_folder().glob("*.json")))
-    return [one for one in found if one is not None]
+def find_all() -> tuple[list[FleetFile], list[str]]:
+    """The fleets of this user, and what is wrong with files that tell of none."""
+    found: list[FleetFile | None] = []
+    wrong: list[str] = []
+    for path in sorted(_folder().glob("*.json")):
+        try:
+            found.append(find(path.stem))
+        except EnvweaveError as error:
+            wrong.append(str(error))
+    return [one for one in found if one is not None], wrong
 
 
 def own_token_file(name: str) -> Path:
@@ -112,10 +128,21 @@ def token_in(path: Path) -> str:
                 file.write(f"{secrets.token_urlsafe(32)}\n")
         elif path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
-        token = path.read_text("utf-8").strip()
+    except OSError as error:
+        raise InvalidArgument(f"--token-file {path} cannot be used: {error.strerror}") from None
+    return read_token(path)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, which stays as it is."""
+    try:
+        with path.open("rb") as file:
+            token = file.read(_LONGEST_TOKEN + 1).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise InvalidArgument(f"--token-file {path} cannot be used: {reason}") from None
+    if len(token) > _LONGEST_TOKEN:
+        raise InvalidArgument(f"--token-file {path} holds no token; give at most {_LONGEST_TOKEN} characters")
     if len(token) < 8 or not (token.isascii() and token.isprintable()) or " " in token:
         raise InvalidArgument(
             f"--token-file {path} holds no token; give 8 or more printable ASCII characters without spaces"
@@ -133,6 +160,12 @@ def _folder() -> Path:
     chosen = os.environ.get("XDG_STATE_HOME", "")
     home = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".local" / "state"
     folder = home / "envweave" / "fleets"
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(stat.S_IRWXU)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(stat.S_IRWXU)
+    except OSError as error:
+        raise NotAvailable(
+            f"{folder}, where fleets are written down, cannot be used: {error.strerror}; say in "
+            "XDG_STATE_HOME where there is another place"
+        ) from None
     return folder

@@ -13,7 +13,7 @@ from envweave_gym.cli.info import card_named
 from envweave_gym.cli.tables import print_json
 from envweave_gym.faults import InvalidArgument, need
 from envweave_gym.providers import manifests
-from envweave_gym.providers.manifests import Manifest, PodTemplate, check_name
+from envweave_gym.providers.manifests import Manifest, PodTemplate, check_name, check_service_name
 from envweave_gym.remote.address import TOKEN
 
 _MOST = 10_000
@@ -70,7 +70,8 @@ def documents(args: argparse.Namespace) -> list[Manifest]:
         )
     if args.replicas is not None and not 1 <= args.replicas <= _MOST:
         raise InvalidArgument(f"--replicas {args.replicas} is no number of Pods from 1 to {_MOST}")
-    name = check_name("--name", _name_of(args.id) if args.name is None else args.name)
+    check = check_name if args.replicas is None else check_service_name
+    name = check("--name", _name_of(args.id) if args.name is None else args.name)
     given = {key: getattr(args, key) for key in _TEMPLATE if getattr(args, key) is not None}
     template = PodTemplate(**given)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
@@ -88,4 +89,5 @@ def documents(args: argparse.Namespace) -> list[Manifest]:
 
 def _name_of(env_id: str) -> str:
     """A name like ``envweave-counter-v0``, legal in a cluster."""
-    return re.sub(r"[^a-z0-9]+", "-", env_id.lower())[:60].strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", env_id.lower()).strip("-")
+    return (f"env-{name}" if name[:1].isdigit() else name)[:60].strip("-")

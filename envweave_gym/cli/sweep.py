@@ -1,39 +1,69 @@
-"""``envweave doctor --sweep``: what owners that were killed have left behind, removed."""
+"""What owners that were killed have left behind, removed: ``envweave doctor --sweep``."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
-from envweave_gym.cli.fleet_files import find_all
+from envweave_gym.cli.fleet_files import FleetFile, find_all
 from envweave_gym.cli.tables import print_json
 from envweave_gym.containers.engine import engine
 from envweave_gym.containers.network import NAME, remove_unused
 from envweave_gym.containers.sweep import sweep
+from envweave_gym.faults import EnvweaveError
+
+Names = list[str]
 
 
 def sweep_all(*, as_json: bool) -> int:
-    """Remove it, and say what it was."""
-    client = engine()
-    before = _networks(client)
-    containers = sweep(client)
-    remove_unused(client)
-    networks = [name for name in before if name not in _networks(client)]
-    removed = {"containers": containers, "networks": networks, "fleets": _fleets()}
-    if as_json:
-        print_json({"removed": removed})
-        return 0
+    """Remove it, and say what it was; 1 where some of it could not be looked for."""
+    fleets, unseen = find_all()
+    gone = [known for known in fleets if not known.is_kept()]
+    removed: dict[str, Names] = {kind: [] for kind in ("containers", "networks", "pods", "fleets")}
+    left_containers(removed["containers"], unseen, removed["networks"])
+    left_pods(gone, removed["pods"], unseen)
+    removed["fleets"] += [known.name for known in gone if known.remove()]
     lines = [f"removed {kind.removesuffix('s')} {name}" for kind, names in removed.items() for name in names]
-    print("\n".join(lines) or "nothing was left behind")
-    return 0
+    if as_json:
+        print_json({"removed": removed, "unseen": unseen})
+    elif lines or not unseen:
+        print("\n".join(lines) or "nothing was left behind")
+    for why in unseen:
+        print(f"envweave: {why}", file=sys.stderr)
+    return 1 if unseen else 0
 
 
-def _networks(client: Any) -> list[str]:
+def left_containers(removed: Names, unseen: Names, networks: Names | None = None) -> None:
+    """Remove containers, and with ``networks`` the network they were in."""
+    try:
+        client = engine()
+        before = [] if networks is None else _networks(client)
+        removed += sweep(client)
+        if networks is not None:
+            remove_unused(client)
+            networks += [name for name in before if name not in _networks(client)]
+    except EnvweaveError as error:
+        unseen.append(f"containers could not be looked for: {error}")
+
+
+def _networks(client: Any) -> Names:
     return [network.name for network in client.networks.list(names=[f"^{NAME}$"])]
 
 
-def _fleets() -> list[str]:
-    """The fleets whose keepers are gone, which are forgotten."""
-    gone = [known for known in find_all() if not known.is_kept()]
-    for known in gone:
-        known.remove()
-    return [known.name for known in gone]
+def left_pods(gone: Iterable[FleetFile], removed: Names, unseen: Names) -> None:
+    """Delete Pods, where those fleets had theirs, and where the kubeconfig says if there is one."""
+    from envweave_gym.providers.kubernetes_access import cluster, is_known, told
+    from envweave_gym.providers.kubernetes_sweep import sweep as sweep_pods
+
+    places = {tuple(sorted(known.place.items())) for known in gone if known.backend == "kubernetes"}
+    if is_known() and find_spec("kubernetes") is not None:
+        places.add(())
+    for place in sorted(places):
+        try:
+            where = cluster(**dict(place))
+            with told(f"the namespace {where.namespace}", where):
+                removed += [name for name in sweep_pods(where) if name not in removed]
+        except EnvweaveError as error:
+            unseen.append(f"Pods could not be looked for: {error}")

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envweave_gym.containers.engine import SOCKET
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.containers.engine import SOCKET, engine_socket
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 
 _MEMORY = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEAST_MEMORY = 6 << 20
+_LEAST_CPUS = 0.01
 NO_NETWORK = "none"
 _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
 
@@ -23,9 +24,10 @@ _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
 class Box:
     """The limits of a container, and the ways out of it.
 
-    It has no way out but the one port that is published on this machine's loopback: its network goes
-    nowhere, its root is read-only with scratch space in ``/tmp``, it has no capabilities and gains no
-    privileges.
+    Its server is reached by the one port that is published on this machine's loopback. Its network leads to
+    this machine alone, where whatever listens on all addresses can be reached; with ``network="none"`` not
+    even there. No names are looked up for it. Its root is read-only with scratch space in ``/tmp``, it has no
+    capabilities and gains no privileges.
     """
 
     memory: int | str = "2g"
@@ -39,15 +41,16 @@ class Box:
     mounts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Folders of this machine, and where they are in the container; ``"/there:rw"`` may be written to."""
     data: bool = False
-    """Whether it sees, read-only, the data in ``ENVWEAVE_DATA``, or else the cache of the hub."""
+    """Whether it sees, read-only, the data in ``ENVWEAVE_DATA``, or else the caches of the hub and of its
+    datasets; the token that lies beside them stays here."""
     docker_sock: bool = False
     """Whether it may use the engine itself, which is as good as being root on this machine."""
 
     def __post_init__(self) -> None:
         memory_of(self.memory)
-        if self.cpus is not None and not (type(self.cpus) in (int, float) and 0 < self.cpus < 1e6):
+        if self.cpus is not None and not (type(self.cpus) in (int, float) and _LEAST_CPUS <= self.cpus < 1e6):
             raise InvalidArgument(
-                f"cpus={shown(self.cpus)} is no number of cores; give one above 0, like 1.5"
+                f"cpus={shown(self.cpus)} is no number of cores; give one from {_LEAST_CPUS}, like 1.5"
             )
         if type(self.pids) is not int or self.pids < 1:
             raise InvalidArgument(f"pids={shown(self.pids)} is no number of processes; give an int >= 1")
@@ -72,10 +75,14 @@ class Box:
             more["environment"], shown_data = _data()
             volumes |= shown_data
         if self.docker_sock:
-            volumes[SOCKET] = {"bind": SOCKET, "mode": "rw"}
-            more["group_add"] = [str(os.stat(SOCKET).st_gid)]
+            path = engine_socket()
+            volumes[str(path)] = {"bind": SOCKET, "mode": "rw"}
+            more["group_add"] = [str(path.stat().st_gid)]
         if self.cpus is not None:
             more["nano_cpus"] = int(self.cpus * 1e9)
+        if not self.network:
+            more["dns"] = ["127.0.0.1"]  # nobody: the engine would ask those of this machine
+            more["dns_opt"] = ["timeout:1", "attempts:1"]
         return more | {
             "mem_limit": memory,
             "memswap_limit": memory,
@@ -91,16 +98,27 @@ class Box:
 
 def _data() -> tuple[dict[str, str], dict[str, Any]]:
     """The environment variables and the folders that show a container the data of this machine."""
-    here = os.environ.get("ENVWEAVE_DATA")
-    variables = {"ENVWEAVE_DATA": "/data"}
-    if not here:
-        here = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
-        variables = {"HF_HOME": "/data", "HF_HUB_OFFLINE": "1"}
-    if not Path(here).is_dir():
-        raise InvalidArgument(
-            f"data=True: there is no folder {shown(here)}; say in ENVWEAVE_DATA where the data is"
+    if here := os.environ.get("ENVWEAVE_DATA"):
+        return {"ENVWEAVE_DATA": "/data"}, _shown_data(here, "/data")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface")
+    hub = os.environ.get("HF_HUB_CACHE") or home / "hub"
+    datasets = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets")
+    variables = {"HF_HUB_CACHE": "/data/hub", "HF_HUB_OFFLINE": "1"}
+    volumes = _shown_data(hub, variables["HF_HUB_CACHE"])
+    if datasets.is_dir():
+        variables["HF_DATASETS_CACHE"] = "/data/datasets"
+        volumes |= _shown_data(datasets, variables["HF_DATASETS_CACHE"])
+    return variables, volumes
+
+
+def _shown_data(here: str | Path, there: str) -> dict[str, Any]:
+    folder = Path(here).expanduser()
+    if not folder.is_dir():
+        raise NotAvailable(
+            f"data=True: there is no folder {shown(str(folder))}; say in ENVWEAVE_DATA where the data is"
         )
-    return variables, {str(Path(here).absolute()): {"bind": "/data", "mode": "ro"}}
+    return {str(folder.absolute()): {"bind": there, "mode": "ro"}}
 
 
 def memory_of(memory: Any) -> int:

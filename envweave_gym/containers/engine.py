@@ -7,25 +7,48 @@ import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from envweave_gym.faults import NotAvailable, need
 
 SOCKET = "/var/run/docker.sock"
+"""Where the engine listens, on this machine and in containers that may use it."""
 _UNIX = "unix://"
+_HERE = ("localhost", "127.0.0.1", "::1")
 _PATIENCE = 60
 """So many seconds any answer of the engine may take."""
 
 
 def engine() -> Any:
     """A client of the engine that ``DOCKER_HOST`` names, or of the one of this machine."""
-    return _client(os.getpid(), os.environ.get("DOCKER_HOST") or _UNIX + SOCKET)
+    return _client(os.getpid(), _host())
+
+
+def engine_socket() -> Path:
+    """The socket of the engine, for containers that may use it."""
+    host = _host()
+    path = Path(host.removeprefix(_UNIX))
+    if not host.startswith(_UNIX):
+        raise NotAvailable(f"docker_sock=True: DOCKER_HOST={host} is no socket that could be shown; {_SET}")
+    if not path.is_socket():
+        raise NotAvailable(f"docker_sock=True: there is no socket at {path}; {_SET}")
+    return path
+
+
+_SET = f"set it to the socket of an engine of this machine, like {_UNIX}{SOCKET}"
+
+
+def _host() -> str:
+    return os.environ.get("DOCKER_HOST") or _UNIX + SOCKET
 
 
 @lru_cache(maxsize=2)
 def _client(pid: int, host: str) -> Any:
     """One for each process: two that were forked must not share connections."""
     docker = need("docker", "docker", "backend='docker'")
+    _require_this_machine(host)
     try:
         if host.startswith(_UNIX):
             _try_socket(host.removeprefix(_UNIX))
@@ -35,11 +58,25 @@ def _client(pid: int, host: str) -> Any:
             f"the container engine at {host} may not be used by this user; "
             "run 'sudo usermod -aG docker $USER' and log in again, or be root"
         ) from None
-    except (FileNotFoundError, ConnectionRefusedError, docker.errors.DockerException) as error:
+    except (OSError, docker.errors.DockerException) as error:
         raise NotAvailable(
             f"no container engine answers at {host}; install one (Debian: apt-get install docker.io) and "
             f"start it, or say in DOCKER_HOST where it is ({error})"
         ) from None
+
+
+def _require_this_machine(host: str) -> None:
+    """Containers publish their ports on the loopback of the machine of the engine, and on nothing else."""
+    try:
+        place = urlsplit(host)
+        is_elsewhere = place.scheme not in ("unix", "npipe") and place.hostname not in _HERE
+    except ValueError:
+        is_elsewhere = True
+    if is_elsewhere:
+        raise NotAvailable(
+            f"the container engine at {host} is on another machine, whose loopback is not reached from here; "
+            f"run this there, or set DOCKER_HOST to an engine of this machine, like {_UNIX}{SOCKET}"
+        )
 
 
 def _try_socket(path: str) -> None:
@@ -53,8 +90,11 @@ def _try_socket(path: str) -> None:
 def told(what: str) -> Generator[None]:
     """Turn what the engine refuses into one sentence that says what was asked of it."""
     from docker.errors import APIError
+    from requests import RequestException
 
     try:
         yield
     except APIError as error:
         raise NotAvailable(f"{what}, as the container engine says: {error.explanation or error}") from None
+    except RequestException as error:
+        raise NotAvailable(f"{what}: the container engine does not answer ({error}); restart it") from None

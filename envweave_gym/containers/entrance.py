@@ -7,6 +7,7 @@ folder of this machine that nobody else may look into.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from envweave_gym.containers.ownership import began
+from envweave_gym.containers.ownership import began, is_gone, namespace
 
 PORT = 8000
 """Where the servers of all images listen."""
@@ -23,6 +24,8 @@ _SOCKET = "server.sock"
 _USER = 1000
 """Who the servers of our images are."""
 _PREFIX = "envweave-socket-"
+_FOLDER = re.compile(rf"{_PREFIX}(\d+-(?:\d+|there))-([0-9a-f]+)-.*", re.ASCII)
+"""The name of a folder says whose it is: the process, and which processes its number means."""
 
 
 class Entrance(Protocol):
@@ -68,21 +71,27 @@ class LoopbackPort:
 
 
 class SocketFolder:
-    """A Unix socket in a folder that belongs to this user, or to the user of the server where we are root."""
+    """A Unix socket in a folder that belongs to this user.
+
+    Where that is root, the server is another user inside. Its folder is in one of root's then, as who has the
+    same number on this machine is not meant.
+    """
 
     def __init__(self) -> None:
-        owner = f"{os.getpid()}-{began(os.getpid())}-"
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}"))
+        owner = f"{os.getpid()}-{began(os.getpid())}-{namespace()}-"
+        self._folder = self._shown = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}"))
         self._user = os.getuid() or _USER
         if os.getuid() != self._user:
-            os.chown(self._folder, self._user, self._user)
-        self.url = f"http+unix://{quote(str(self._folder / _SOCKET), safe='')}"
+            self._shown = self._folder / "s"
+            self._shown.mkdir(0o700)
+            os.chown(self._shown, self._user, self._user)
+        self.url = f"http+unix://{quote(str(self._shown / _SOCKET), safe='')}"
 
     def arguments(self) -> dict[str, Any]:
         """Show it the folder, and tell the server to listen there instead of on a port."""
         return {
             "environment": {"ENVWEAVE_UDS": f"{_INSIDE}/{_SOCKET}"},
-            "volumes": {str(self._folder): {"bind": _INSIDE, "mode": "rw"}},
+            "volumes": {str(self._shown): {"bind": _INSIDE, "mode": "rw"}},
             "user": f"{self._user}:{self._user}",
             "healthcheck": {"test": ["NONE"]},  # that of the image asks the port
         }
@@ -96,16 +105,17 @@ class SocketFolder:
 
 
 def remove_left_behind() -> None:
-    """Remove the folders of this user whose owners are gone."""
+    """Remove the folders of this user whose owners are gone; what has such a name by chance is left alone."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        pid, start, *_ = folder.name.removeprefix(_PREFIX).split("-")
-        if pid.isdecimal() and began(int(pid)) != start and _is_ours(folder):
+        named = _FOLDER.fullmatch(folder.name)
+        if named and named[2] == namespace() and is_gone(named[1]) and _is_ours(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_ours(folder: Path) -> bool:
+    """Root's are root's alone: what others have made is theirs, whatever its name says."""
     try:
         status = folder.lstat()
     except FileNotFoundError:  # somebody else was faster
         return False
-    return stat.S_ISDIR(status.st_mode) and os.getuid() in (0, status.st_uid)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

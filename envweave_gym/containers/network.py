@@ -1,51 +1,100 @@
-"""The network of boxes: a bridge of its own, from which the engine forwards nothing to anywhere else.
+"""The network of boxes: a bridge of its own, from which nothing leads anywhere but to this machine.
 
-A network that is ``internal`` would do the same and publish no port. All containers of this machine share it,
-as an engine has addresses for some thirty networks only; the last one that goes takes it along.
+A network that is ``internal`` would do the same and publish no port. In this one, what leads to all other
+addresses is an address that nobody has, so no packet gets farther than the bridge; containers in it do not
+reach each other. All containers of this machine share it, as an engine has addresses for some thirty networks
+only; the last one that goes takes it along.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from ipaddress import ip_network
 from typing import Any
 
+from envweave_gym.containers.alone import alone, is_alone
 from envweave_gym.containers.ownership import OWNER
+from envweave_gym.faults import NotAvailable
 
 NAME = "envweave"
-_NO_WAY_OUT = {"com.docker.network.bridge.enable_ip_masquerade": "false"}
-_LOCK = Path(tempfile.gettempdir()) / f"envweave-network-{os.getuid()}.lock"
+_BRIDGE = "com.docker.network.bridge"
+_OPTIONS = {f"{_BRIDGE}.enable_ip_masquerade": "false", f"{_BRIDGE}.enable_icc": "false"}
+_WAY_OUT = "DefaultGatewayIPv4"
 
 
 @contextmanager
 def closed_network(client: Any) -> Generator[str]:
     """The network, made where there is none; it stays while the block puts a container in it."""
-    with _alone():
-        networks = client.networks.list(names=[f"^{NAME}$"]) or [
-            client.networks.create(NAME, driver="bridge", options=_NO_WAY_OUT, labels={OWNER: "all"})
-        ]
-        yield networks[0].id
+    with alone("network"):
+        yield (_found(client) or _made(client)).id
 
 
 def remove_unused(client: Any) -> None:
     """Remove the network, unless there is a container that is, or will be, in it."""
     from docker.errors import APIError
 
-    with _alone():
+    if is_alone():  # this thread is just putting one in it, and was made to collect garbage
+        return
+    with alone("network"):
         if client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True):
             return
-        for network in client.networks.list(names=[f"^{NAME}$"]):
-            with suppress(APIError):  # another machine uses the same engine
-                network.remove()
+        for network in _named(client):
+            if _is_ours(network):
+                with suppress(APIError):  # another machine uses the same engine
+                    network.remove()
 
 
-@contextmanager
-def _alone() -> Generator[None]:
-    """No other thread or process of this user does the same meanwhile."""
-    with open(_LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _named(client: Any) -> list[Any]:
+    return client.networks.list(names=[f"^{NAME}$"])
+
+
+def _found(client: Any) -> Any:
+    """The network, where there is one; one that is not closed is removed."""
+    from docker.errors import APIError
+
+    for network in _named(client):
+        if not _is_ours(network):
+            raise NotAvailable(
+                f"the container engine has a network {NAME!r} that is not of this package; "
+                f"remove it with 'docker network rm {NAME}', and give yours another name"
+            )
+        if _is_closed(network):
+            return network
+        try:
+            network.remove()
+        except APIError as error:
+            raise NotAvailable(
+                f"the network {NAME!r} is of another version of this package, and in use; end what has "
+                f"containers in it, or run 'envweave doctor --sweep' ({error.explanation})"
+            ) from None
+    return None
+
+
+def _made(client: Any) -> Any:
+    """Make it. Which addresses are free the engine tells by giving them, so it is made twice."""
+    from docker.types import IPAMConfig, IPAMPool
+
+    given: dict[str, Any] = {"driver": "bridge", "options": _OPTIONS, "labels": {OWNER: "all"}}
+    first = client.networks.create(NAME, **given)
+    first.reload()
+    subnet = first.attrs["IPAM"]["Config"][0]["Subnet"]
+    first.remove()
+    nobody = ip_network(subnet).broadcast_address - 1
+    pool = IPAMPool(subnet=subnet, aux_addresses={_WAY_OUT: str(nobody)})
+    return client.networks.create(NAME, ipam=IPAMConfig(pool_configs=[pool]), **given)
+
+
+def _is_ours(network: Any) -> bool:
+    return OWNER in (network.attrs["Labels"] or {})
+
+
+def _is_closed(network: Any) -> bool:
+    options, pools = network.attrs["Options"] or {}, network.attrs["IPAM"]["Config"] or []
+    return (
+        network.attrs["Driver"] == "bridge"
+        and not network.attrs["EnableIPv6"]
+        and _OPTIONS.items() <= options.items()
+        and len(pools) == 1
+        and _WAY_OUT in (pools[0].get("AuxiliaryAddresses") or {})
+    )

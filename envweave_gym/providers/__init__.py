@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from envweave_gym.faults import InvalidArgument, shown
@@ -47,6 +50,36 @@ def urls_of(
         return list(backend)
     there_are = ", ".join(map(repr, BACKENDS))
     raise InvalidArgument(f"{name}: backend={shown(backend)} is unknown; there are {there_are}")
+
+
+_block = threading.local()
+
+
+@contextmanager
+def settled() -> Generator[None]:
+    """Servers that are taken in this block and that nobody has come to use at its end go back to their pools.
+
+    So none is left by who asked for more than were needed, or could not make an environment of them. Of
+    blocks within each other the outermost does that.
+    """
+    if getattr(_block, "ends", None) is not None:
+        yield
+        return
+    _block.ends = ends = list[Callable[[], None]]()
+    try:
+        yield
+    finally:
+        _block.ends = None
+        for end in ends:
+            end()
+
+
+def at_end_of_block(end: Callable[[], None]) -> bool:
+    """Call ``end`` when the :func:`settled` block of this thread ends, if there is one."""
+    ends: list[Callable[[], None]] | None = getattr(_block, "ends", None)
+    if ends is not None:
+        ends.append(end)
+    return ends is not None
 
 
 def start_of(name: str, provider: str, kwargs: dict[str, Any], image: str | None = None) -> Start:

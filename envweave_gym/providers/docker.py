@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -34,6 +34,9 @@ OPTIONS = ("image", *(field.name for field in fields(Box)))
 _PATIENCE = 60.0
 _GRACE = 2
 """So many seconds a server has for the steps that are under way when it is stopped."""
+_LOG = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
+_LINES = 1000
+"""So many lines of its log are read."""
 _RESTED, _STOPPED = "there is none", "it was stopped meanwhile"
 _log = logging.getLogger(__name__)
 
@@ -63,10 +66,12 @@ class DockerReplica:
         self._owner, self._lock = os.getpid(), threading.RLock()
         self.starts, self._is_over = 0, False
         self._container: Any = None
-        self._entrance: Entrance = SocketFolder() if self._box.network == NO_NETWORK else LoopbackPort()
+        self._entrance: Entrance = LoopbackPort()
         self._place: tuple[str, int] | None = None
         stop_at_exit(self)
         try:
+            if self._box.network == NO_NETWORK:
+                self._entrance = SocketFolder()
             with self._lock:
                 self._start()
         except BaseException:
@@ -91,10 +96,26 @@ class DockerReplica:
                 _log.warning("the container of %s is started again: %s", self.image, why)
                 self._remove()
             if why is not None:
-                self._start()
+                self._start_again()
+
+    def _start_again(self) -> None:
+        try:
+            self._start()
+        except InvalidArgument as error:  # a folder is gone that it was given: no fault of the call
+            raise NotAvailable(f"a container of {self.image} cannot be started again: {error}") from None
 
     def _start(self) -> None:
-        what = f"a container of {self.image}"
+        """Start one, and wait until it serves; one that does not is removed."""
+        try:
+            self._started(f"a container of {self.image}")
+        except BaseException:
+            try:
+                self._remove()
+            except NotAvailable as error:  # what is raised is why it did not start
+                _log.warning("%s", error)
+            raise
+
+    def _started(self, what: str) -> None:
         with told(f"{what} cannot be started"):
             sweep(self._client)
             self._container = self._create()
@@ -122,14 +143,16 @@ class DockerReplica:
                 list(self._ids) or None,
                 labels=labels_of_owner(),
                 name=f"envweave-{secrets.token_hex(6)}",
+                log_config=_LOG,
                 **merged,
                 **entered,
                 **boxed,
             )
 
     def _ended(self) -> str | None:
-        """Why the container runs no more; ``None`` while it does."""
+        """Why the container runs no more; ``None`` while it does, or nobody can say."""
         from docker.errors import NotFound
+        from requests import RequestException
 
         if self._is_over:
             return _STOPPED
@@ -139,6 +162,9 @@ class DockerReplica:
             self._container.reload()
         except NotFound:
             return "somebody has removed it"
+        except RequestException as error:
+            _log.warning("the engine cannot be asked for the container of %s: %s", self.image, error)
+            return None
         state = self._container.attrs["State"]
         if state["Running"]:
             return None
@@ -147,41 +173,61 @@ class DockerReplica:
         return f"exit code {state['ExitCode']}, and it last said: {last_words(self.logs())}"
 
     def logs(self) -> str:
-        """What the container has written."""
-        container = self._container
-        return "" if container is None else container.logs().decode(errors="replace")
+        """The end of what the container has written."""
+        from requests import RequestException
+
+        if (container := self._container) is None:
+            return ""
+        try:
+            return container.logs(tail=_LINES).decode(errors="replace")
+        except RequestException as error:
+            return f"(its log cannot be read: {error})"
 
     def stop(self) -> None:
         """Stop the container for good; one that is just being started too."""
-        if os.getpid() == self._owner:
-            self._is_over = True
-            keep_up(self._entrance.url, None)
+        if os.getpid() != self._owner:
+            return
+        self._is_over = True
+        keep_up(self._entrance.url, None)
+        try:
             self.rest()
+        finally:
             self._entrance.close()
             stop_at_exit(self, False)
 
     def rest(self) -> None:
         """Stop the container, and remove it and all it had; the next connection starts another."""
-        from docker.errors import APIError
+        from requests import RequestException
 
         if os.getpid() != self._owner:
             return
         with self._lock:
-            if self._container is not None:
-                with suppress(APIError):  # it has ended already, which is as good
-                    self._container.stop(timeout=_GRACE)
-                self._remove()
+            if self._container is None:
+                return
+            try:
+                self._container.stop(timeout=_GRACE)
+            except RequestException as error:  # it has ended already, or the removal tells
+                _log.info("the container of %s was not stopped: %s", self.image, error)
+            self._remove()
+            try:
                 remove_unused(self._client)
+            except (RequestException, NotAvailable) as error:  # whoever goes next takes it along
+                _log.warning("the network of containers stays: %s", error)
 
     def _remove(self) -> None:
+        """Remove the container, which is known until it is gone."""
         from docker.errors import APIError
 
-        container, self._container, self._place = self._container, None, None
-        try:
-            container.remove(force=True, v=True)
-        except APIError as error:
-            if error.status_code not in (404, 409):  # somebody else has removed it, or is removing it
-                raise
+        self._place = None
+        if (container := self._container) is None:
+            return
+        with told(f"the container {container.name} cannot be removed"):
+            try:
+                container.remove(force=True, v=True)
+            except APIError as error:
+                if error.status_code not in (404, 409):  # somebody else has removed it, or is removing it
+                    raise
+        self._container = None
 
 
 # What asks for it

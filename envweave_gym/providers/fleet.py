@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from envweave_gym.containers.images import CORE
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.providers import PROVIDERS, provider_named, start_of
 from envweave_gym.providers.health import EVERY, MISSES, Watch
 from envweave_gym.providers.replica import (
@@ -23,7 +24,8 @@ from envweave_gym.providers.replica import (
     stop_all,
 )
 from envweave_gym.providers.shared import check_number
-from envweave_gym.remote.address import is_actor, remember_token
+from envweave_gym.remote.actors import ActorTransport
+from envweave_gym.remote.address import Address, is_actor, remember_token
 
 _PATIENCE = 2.0
 
@@ -38,7 +40,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     restarts: int | None = None
     """How often it was started again, where that is known."""
     problem: str = ""
-    """Why it cannot be started again."""
+    """Why it cannot be started again, or does not answer, as far as that is known."""
 
 
 class Fleet:
@@ -106,7 +108,7 @@ class Fleet:
         """How each of them is."""
         told: list[ReplicaStatus] = []
         for replica, found in zip(self._replicas, statuses(self.urls, self._token), strict=True):
-            problem = self.problems.get(replica.url, "")
+            problem = self.problems.get(replica.url, found.problem)
             state = "unhealthy" if problem else found.state
             told.append(ReplicaStatus(replica.url, state, found.sessions, replica.starts - 1, problem))
         return told
@@ -196,10 +198,22 @@ def statuses(urls: Sequence[str], token: str | None) -> list[ReplicaStatus]:
 
 def _status(url: str, token: str | None) -> ReplicaStatus:
     if is_actor(url):
-        return ReplicaStatus(url, "healthy")
+        return _status_of_actor(url)
     if not is_healthy(url, _PATIENCE):
         return ReplicaStatus(url, "unhealthy")
     return ReplicaStatus(url, "healthy", sessions_of(url, token, _PATIENCE))
+
+
+def _status_of_actor(url: str) -> ReplicaStatus:
+    """An actor that lives answers whatever it is asked."""
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        transport = ActorTransport(Address(url))
+        transport.send(b"", deadline)
+        transport.receive(deadline)
+    except (ConnectionError, TimeoutError, NotAvailable) as error:
+        return ReplicaStatus(url, "unhealthy", problem=str(error))
+    return ReplicaStatus(url, "healthy")
 
 
 def _raised(error: Any) -> Any:

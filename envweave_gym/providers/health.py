@@ -18,14 +18,27 @@ _PATIENCE, _YOUTH = 2.0, 60.0
 _log = logging.getLogger(__name__)
 
 
+def _keep_up(replica: Replica) -> bool:
+    replica.ensure()
+    return True
+
+
 class Watch:
     """Looks after replicas until it is ended."""
 
     def __init__(
-        self, replicas: Callable[[], Sequence[Replica]], *, every: float = EVERY, misses: int = MISSES
+        self,
+        replicas: Callable[[], Sequence[Replica]],
+        *,
+        every: float = EVERY,
+        misses: int = MISSES,
+        keep_up: Callable[[Replica], bool] = _keep_up,
     ) -> None:
-        """``replicas`` tells in each round which they are."""
-        self._replicas, self._every, self._most = replicas, every, misses
+        """``replicas`` tells in each round which they are.
+
+        ``keep_up`` starts one unless it runs, and tells whether it is still one of them.
+        """
+        self._replicas, self._every, self._most, self._keep_up = replicas, every, misses, keep_up
         self._misses: dict[str, int] = {}
         self._young: dict[str, tuple[int, float]] = {}
         """Until when a replica may be silent since it was started so many times."""
@@ -39,6 +52,11 @@ class Watch:
         """Look no more; a replica that is just being started is not waited for."""
         self._is_over.set()
 
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the last round, so many seconds at most."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
     def _look(self) -> None:
         while not self._is_over.wait(self._every):
             for replica in self._replicas():
@@ -50,7 +68,8 @@ class Watch:
         url = replica.url
         self._young.setdefault(url, (replica.starts, 0.0))
         try:
-            replica.ensure()
+            if not self._keep_up(replica):
+                return
             if is_actor(url) or answers(url, _PATIENCE):
                 self._misses[url], self._young[url] = 0, (replica.starts, 0.0)
             elif not self._is_young(replica):
@@ -59,7 +78,7 @@ class Watch:
                 _log.warning("%s has not answered %d times and is replaced", url, self._most)
                 self._misses[url] = 0
                 replica.rest()
-                replica.ensure()
+                self._keep_up(replica)
             self.problems.pop(url, None)
         except Exception as error:  # noqa: BLE001 - what provides it may be gone too, and come back
             if not self._is_over.is_set() and not is_ending() and self.problems.get(url) != str(error):

@@ -33,6 +33,8 @@ _PATIENCE = 120.0
 """So many seconds a Pod may take until it serves: nodes pull images, and clusters add nodes."""
 _LOOK = 2.0
 """So many seconds a Pod is watched before it is asked for anew, and whether it is still wanted."""
+_REFUSALS = range(400, 500)
+"""What the cluster answers where it has made nothing."""
 _RESTED, _STOPPED = "there is none", "it was stopped meanwhile"
 _PLACE = ("namespace", "context", "patience")
 OPTIONS = ("image", *_PLACE, *(field.name for field in fields(PodTemplate)))
@@ -62,7 +64,8 @@ class KubernetesReplica:
         self.image, self._template, self._ids = image, template or PodTemplate(), ids
         self._patience, self._cluster = patience, cluster(context, namespace)
         self._token = token or secrets.token_urlsafe(32)
-        self._owner, self._lock = os.getpid(), threading.Lock()
+        # the same thread may come again: collecting garbage closes environments, which may be the last ones
+        self._owner, self._lock = os.getpid(), threading.RLock()
         self.starts, self._is_over = 0, False
         self._name: str | None = None
         self._place: tuple[str, int] | None = None
@@ -133,10 +136,9 @@ class KubernetesReplica:
         )
         try:
             uid = self._cluster.create_pod(manifest).metadata.uid
-        except ApiException:
-            raise
-        except BaseException:  # no answer has come: it may be there
-            self._name = name
+        except BaseException as error:
+            if not (isinstance(error, ApiException) and error.status in _REFUSALS):
+                self._name = name  # no answer has come, or only that of a proxy: it may be there
             raise
         self._name, owner = name, manifests.owned_by("Pod", name, uid)
         self._cluster.create_secret(manifests.secret(name, self._token, labels=marks, owners=[owner]))

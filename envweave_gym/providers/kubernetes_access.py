@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import ssl
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from envweave_gym.containers.ownership import OWNER
 from envweave_gym.faults import EnvweaveError, InvalidArgument, NotAvailable, nearest, need, shown
@@ -21,6 +22,9 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 KUBECONFIG = "~/.kube/config"
 _PATIENCE = (5, 30)
 """So many seconds a connection, and then an answer, may take."""
+_HANDSHAKE = 10.0
+"""So many seconds each part of connecting to a port of a Pod may take."""
+_FORWARDING = "v4.channel.k8s.io"
 _GONE = 410
 _LONGEST = 300
 """So many characters of what the cluster says are told."""
@@ -35,8 +39,8 @@ class Cluster:
         from kubernetes import client
 
         self.host, self.namespace, self.inside = configuration.host, namespace, inside
-        self._api = client.ApiClient(configuration)
-        self._core: Any = client.CoreV1Api(self._api)
+        self._configuration = configuration
+        self._core: Any = client.CoreV1Api(client.ApiClient(configuration))
 
     def create_secret(self, manifest: Manifest) -> None:
         """Create a Secret."""
@@ -121,27 +125,63 @@ class Cluster:
         """A WebSocket whose channels 0 and 1 are the data and the errors of a port of a Pod.
 
         The library's own ``portforward`` waits with ``select``, which knows 1024 files: some 200 connections.
-        While it connects it puts a method of its client aside, so each connection has a copy.
+        And it connects without a deadline.
         """
-        from kubernetes import client
-        from kubernetes.client import ApiException
-        from kubernetes.stream import stream
-        from websocket import WebSocketBadStatusException
+        host = self.host.rstrip("/").replace("http", "ws", 1)
+        pod = f"api/v1/namespaces/{quote(self.namespace)}/pods/{quote(name)}"
+        return _websocket(self._configuration, f"{host}/{pod}/portforward?ports={port}")
 
-        core = client.CoreV1Api(copy(self._api))
-        connect = core.connect_get_namespaced_pod_portforward
-        given = {"ports": str(port), "binary": True, "_preload_content": False}
-        try:
-            return stream(connect, name, self.namespace, **given).sock
-        except ApiException as error:
-            refused = error.__context__
-            if not isinstance(refused, WebSocketBadStatusException):
-                raise
-            error.status, error.body = (
-                refused.status_code,
-                (refused.resp_body or b"").decode(errors="replace"),
-            )
-            raise
+
+def _websocket(configuration: Any, url: str) -> Any:
+    """A WebSocket to the API server, as whoever the configuration says."""
+    from kubernetes.client import ApiException
+    from kubernetes.stream.ws_client import websocket_proxycare
+    from websocket import (
+        WebSocket,
+        WebSocketBadStatusException,
+        WebSocketException,
+        WebSocketTimeoutException,
+    )
+
+    header = {one["key"]: one["value"] for one in configuration.auth_settings().values()}
+    options: dict[str, Any] = {"header": header, "subprotocols": [_FORWARDING], "timeout": _HANDSHAKE}
+    if configuration.proxy or configuration.proxy_headers:
+        websocket_proxycare(options, configuration, url, {})
+    connection = WebSocket(sslopt=_tls(configuration), skip_utf8_validation=True)
+    try:
+        connection.connect(url, **options)
+    except WebSocketBadStatusException as error:
+        refused = ApiException(status=error.status_code, reason=str(error))
+        refused.body = (error.resp_body or b"").decode(errors="replace")
+        raise refused from None
+    except (WebSocketTimeoutException, TimeoutError):
+        raise TimeoutError(f"the cluster has not forwarded its port within {_HANDSHAKE:g} s") from None
+    except WebSocketException as error:
+        raise ConnectionError(str(error)) from None
+    return connection
+
+
+def _tls(configuration: Any) -> dict[str, Any]:
+    """How TLS is spoken, as the library does."""
+    import certifi
+
+    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    if configuration.verify_ssl:
+        trusted = configuration.ssl_ca_cert or certifi.where()
+        options = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": trusted}
+        if configuration.assert_hostname is not None:
+            options["check_hostname"] = configuration.assert_hostname
+    own = {
+        "certfile": configuration.cert_file,
+        "keyfile": configuration.key_file,
+        "server_hostname": configuration.tls_server_name,
+    }
+    return options | {name: value for name, value in own.items() if value}
+
+
+def is_known() -> bool:
+    """Whether anything says where a cluster is."""
+    return _is_inside() or any(path.is_file() for path in _kubeconfigs())
 
 
 def cluster(context: str | None = None, namespace: str | None = None) -> Cluster:
@@ -150,15 +190,19 @@ def cluster(context: str | None = None, namespace: str | None = None) -> Cluster
     files = os.environ.get("KUBECONFIG", "")
     if not files and context is None and _is_inside():
         return _inside(os.getpid(), namespace)
-    files = files or KUBECONFIG
-    paths = [Path(path).expanduser() for path in files.split(os.pathsep) if path]
+    paths = _kubeconfigs()
     written = tuple(path.stat().st_mtime_ns for path in paths if path.is_file())
     if not written:
         raise NotAvailable(
-            f"no cluster is known: there is no kubeconfig at {files}, and this is no Pod of one; "
-            "say in KUBECONFIG where it is"
+            f"no cluster is known: there is no kubeconfig at {files or KUBECONFIG}, and this is no Pod of "
+            "one; say in KUBECONFIG where it is"
         )
     return _by_kubeconfig(os.getpid(), os.pathsep.join(map(str, paths)), written, context, namespace)
+
+
+def _kubeconfigs() -> list[Path]:
+    files = os.environ.get("KUBECONFIG") or KUBECONFIG
+    return [Path(path).expanduser() for path in files.split(os.pathsep) if path]
 
 
 def _is_inside() -> bool:

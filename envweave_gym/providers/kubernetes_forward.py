@@ -192,7 +192,13 @@ class Door:
         )
         with self._lock:
             self._inside[thread] = local
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # there are too many; those inside are carried on
+            _log.warning("a connection to port %d is not taken: %s", self.port, error)
+            with self._lock:
+                del self._inside[thread]
+            _hang_up(local)
 
     def _carry(self, local: socket.socket) -> None:
         try:

@@ -6,11 +6,10 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from envweave_gym.containers.ownership import BOOT, UNTIL, boot_id, is_left_behind, labels_of_owner
+from envweave_gym.containers.ownership import BOOT, UNTIL, is_left_behind, labels_of_owner, processes_seen
 from envweave_gym.providers.kubernetes_access import ACCOUNT, Cluster
 from envweave_gym.providers.manifests import Manifest, owned_by
 
@@ -22,27 +21,18 @@ _lock = threading.Lock()
 
 def marks_of_owner(lifetime: float) -> dict[str, str]:
     """The annotations of what this process starts now; as labels they may have to be cut."""
-    return labels_of_owner(lifetime) | {BOOT: processes_seen()}
+    return labels_of_owner(lifetime)
 
 
 def was_left_behind(marks: Mapping[str, str]) -> bool:
     """Whether the owner is known to be gone, or the time is over that it may be unseen.
 
-    Machines that share a cluster may have the same name, and containers of one machine see other processes
-    under the same numbers. So only who sees the same processes as the owner can tell that it is gone.
+    Machines that share a cluster may have the same name and number. So only who sees the same processes as
+    the owner can tell that it is gone.
     """
     if marks.get(BOOT) == processes_seen():
-        return is_left_behind({**marks, BOOT: boot_id()})
+        return is_left_behind(marks)
     return is_left_behind({UNTIL: marks.get(UNTIL, "")})
-
-
-def processes_seen() -> str:
-    """Which processes the numbers of processes mean here: those of this run of this machine or container."""
-    try:
-        here = os.readlink("/proc/self/ns/pid").strip("pid:[]")
-    except OSError:  # no Linux
-        here = f"{uuid.getnode():x}"
-    return f"{boot_id()}.{here}"
 
 
 def sweep(cluster: Cluster) -> list[str]:

@@ -220,6 +220,13 @@ def label_value(text: str) -> str:
     return f"{legal}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
 
 
+def check_service_name(option: str, name: Any) -> str:
+    """``name``, if a Service can have it, which is a part of an address."""
+    if check_name(option, name)[0].isdigit():
+        raise InvalidArgument(f"{option}={shown(name)} is no name of a Service; begin it with a letter")
+    return name
+
+
 def check_name(option: str, name: Any) -> str:
     """``name``, if something in a cluster can have it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):

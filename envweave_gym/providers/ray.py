@@ -19,7 +19,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from envweave_gym.faults import InvalidArgument, NotAvailable
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.providers.placement import Placement
 from envweave_gym.providers.shared import numbers_in, shared_urls
 from envweave_gym.remote.address import ACTOR
@@ -30,11 +30,12 @@ NAMESPACE = "envweave"
 """Where the actors are found by their names, apart from those of others."""
 SERVER = "envweave_gym_server.actor"
 """The module that actors load, on the nodes that they are on."""
-OPTIONS = tuple(field.name for field in fields(Placement))
+OPTIONS = ("patience", *(field.name for field in fields(Placement)))
 """What ``make`` takes beside ``backend="ray"``, ``replicas`` and ``warm``."""
 _THREADS = 256
 """So many calls an actor does at once, each in a thread of its own."""
 _PATIENCE = 60.0
+"""So many seconds an actor may take until it serves: Ray installs what it needs, and clusters add nodes."""
 _GRACE = 2.0
 """So many seconds a server has for the steps that are under way when it is stopped."""
 _PING = 5.0
@@ -106,7 +107,8 @@ class RayReplica:
         It asks for no token: who is part of a cluster may do anything there.
         """
         self._placement, self._ids, self._patience = placement or Placement(), tuple(ids), patience
-        self._owner, self._lock = os.getpid(), threading.Lock()
+        # the same thread may come again: collecting garbage closes environments, which may be the last ones
+        self._owner, self._lock = os.getpid(), threading.RLock()
         self.starts, self._is_over, self._known = 0, False, ""
         self.node = ""
         """The id of the node that it was on when it was seen last."""
@@ -262,10 +264,17 @@ def ray_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
 def ray_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[RayReplica]:
     """What starts an actor, whose options are taken out of ``kwargs``."""
     options = {key: kwargs.pop(key) for key in OPTIONS if key in kwargs}
+    patience = {"patience": options.pop("patience")} if "patience" in options else {}
     try:
-        return partial(RayReplica, Placement(**options))
+        _check_patience(**patience)
+        return partial(RayReplica, Placement(**options), **patience)
     except InvalidArgument as error:
         raise InvalidArgument(f"{name}: {error}") from None
+
+
+def _check_patience(patience: Any = _PATIENCE) -> None:
+    if type(patience) not in (int, float) or not 0 < patience < threading.TIMEOUT_MAX:
+        raise InvalidArgument(f"patience={shown(patience)} is no number of seconds above 0")
 
 
 def _urls(

@@ -80,8 +80,11 @@ def stop_all(replicas: Sequence[Replica]) -> None:
 def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
     """What each call gives or raises, all in threads of their own, which work at the end of the process too.
 
-    Who is interrupted meanwhile hears of it when all are done that had begun.
+    Who is interrupted meanwhile hears of it when all are done that had begun. Where no thread can begin, as
+    when the interpreter ends, the calls are made here one after the other.
     """
+    if len(calls) == 1:
+        return [_outcome(calls[0])]
     outcomes: list[Any] = [None] * len(calls)
     done = [threading.Event() for _ in calls]
 
@@ -93,14 +96,14 @@ def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
         finally:
             done[place].set()
 
-    if len(calls) == 1:
-        run(0)
-        return outcomes
     threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(calls))]
     interruption: KeyboardInterrupt | None = None
     try:
-        for thread in threads:
-            thread.start()
+        for place, thread in enumerate(threads):
+            try:
+                thread.start()
+            except RuntimeError:
+                outcomes[place] = _outcome(calls[place])
     except KeyboardInterrupt as error:
         interruption = error
         time.sleep(_ON_ITS_WAY)
@@ -113,6 +116,14 @@ def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
     if interruption is not None:
         raise interruption
     return outcomes
+
+
+def _outcome(call: Callable[[], _T]) -> _T | BaseException:
+    """What a call gives or raises in this thread, whose interruption is no outcome."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - it is told to whoever waits
+        return error
 
 
 _running: set[Replica] = set()
@@ -144,7 +155,14 @@ def _stop_at_exit() -> None:
     stop_all(replicas)
 
 
-os.register_at_fork(after_in_child=_running.clear)
+def _forget_all() -> None:
+    """A process that was forked has no replica, and a lock that nobody holds."""
+    global _registering
+    _running.clear()
+    _registering = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 # How it is

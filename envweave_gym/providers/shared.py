@@ -74,4 +74,11 @@ def _url_of(replica: Replica, again: Callable[[], str]) -> SharedUrl:
     return url
 
 
-os.register_at_fork(after_in_child=_pools.clear)
+def _forget_all() -> None:
+    """A process that was forked has no pool, and a lock that nobody holds."""
+    global _lock
+    _pools.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -252,6 +252,8 @@ def _again(start: partial[PrivateServer]) -> str:
 
 
 def _forget_all() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
     for server in list(_servers):
         server.forget()
 

@@ -88,7 +88,11 @@ def line_of(session_id: str, name: str) -> bytes:
 
 
 def actor_at(ray: Any, url: str) -> Any:
-    """The actor with this URL, ``ray+actor://namespace/name``."""
+    """The actor with this URL, ``ray+actor://namespace/name``.
+
+    Ray takes no deadline here: where the head of the cluster is silent it gives up by itself, after
+    ``RAY_gcs_server_request_timeout_seconds``, a minute by default.
+    """
     place = urlsplit(url)
     try:
         return ray.get_actor(place.path.removeprefix("/"), namespace=place.netloc)

@@ -6,8 +6,9 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)
 _HEAD, _SETTINGS = 9, b"\x04"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 _TELLS_USAGE = "RAY_USAGE_STATS_ENABLED"
-_lock = threading.Lock()
+_lock = threading.RLock()  # the same thread may come again: collecting garbage closes environments
 _is_forked = False
 _own: str | None = None
 """The address of the cluster that was started here."""
@@ -99,11 +100,36 @@ def _start(ray: Any) -> None:
     os.environ[_TELLS_USAGE] = before or "0"
     try:
         with _told("a Ray cluster cannot be started on this machine"):
-            ray.init(address="local", include_dashboard=False, **_QUIET)
+            _in_a_thread_that_stays(partial(ray.init, address="local", include_dashboard=False, **_QUIET))
     finally:
         if before is None:
             del os.environ[_TELLS_USAGE]
     _own = address_of(ray)
+
+
+def _in_a_thread_that_stays(call: Callable[[], Any]) -> None:
+    """Call it in the main thread, or else in one that never ends.
+
+    The processes of a cluster are to end with this one; Linux ends them with the thread that started them.
+    """
+    if threading.current_thread() is threading.main_thread():
+        call()
+        return
+    done, errors = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            errors.append(error)
+        done.set()
+        if not errors:
+            threading.Event().wait()
+
+    threading.Thread(target=run, name="cluster of Ray", daemon=True).start()
+    done.wait()
+    if errors:
+        raise errors[0]
 
 
 @contextmanager
@@ -126,7 +152,7 @@ def one_line(error: BaseException) -> str:
 def _forked() -> None:
     global _is_forked, _lock
     ray: Any = sys.modules.get("ray")
-    _lock, _is_forked = threading.Lock(), _is_forked or (ray is not None and ray.is_initialized())
+    _lock, _is_forked = threading.RLock(), _is_forked or (ray is not None and ray.is_initialized())
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -36,7 +36,8 @@ class RayVectorEnv(RemoteVectorEnv):
     - :meth:`send` begins steps of some sub-batches, and :meth:`recv` gives the results of those that are
       ready first, as EnvPool does: ``info["env_id"]`` tells which rows they are.
     - A sub-batch is what one session steps. ``sub_batches=2`` gives every actor two, in threads of its own.
-    - Observations of 64 kB and more are copied once, out of memory that is shared with the actor's node.
+    - A reply of 1 MB and more is in memory that is shared with its node, out of which observations are copied
+      once; a smaller one, also with rows of 64 kB, is not.
     """
 
     _groups: list[EarlyGroup]

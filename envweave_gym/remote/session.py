@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import AtCapacity, EnvweaveError, SessionLost
+from envweave_gym.faults import AtCapacity, EnvweaveError, NotAvailable, SessionLost
+from envweave_gym.remote import upkeep
 from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
@@ -42,6 +43,8 @@ _HANDSHAKE = 0.5
 """So many seconds the first handshake of a call may take, and twice as many after each attempt that was lost,
 be it in a handshake or for want of a reply: a server that has just died may leave its connections to the next
 one unanswered."""
+_START = 0.25
+"""So many seconds a server that is just being started is waited for, until it is the turn of others."""
 _GRACE = 0.125
 """So many seconds at least a reply is looked for, which has had all the time that others were waited for."""
 _log = logging.getLogger(__name__)
@@ -70,6 +73,8 @@ class _Call(msgspec.Struct, gc=False):
     """Until when a server that is not there may come back; the time on a connection puts it off."""
     tried: float = 0.0
     """When it was sent last, or was to be sent."""
+    start: upkeep.Start | None = None
+    """A start of the server that is waited for."""
 
 
 class RemoteSession:
@@ -89,6 +94,7 @@ class RemoteSession:
         """Whether the server may have this session: something was sent that makes it."""
         self._unsent: Exception | None = None
         """Why what is under way could not be sent."""
+        self._is_leaving = False
         self._pid = os.getpid()
 
     @property
@@ -199,6 +205,7 @@ class RemoteSession:
         try:
             transport = self._transport
             if transport is None:
+                self._revive(call)
                 self._transport = transport = self._connected(
                     min(call.deadline, time.monotonic() + call.handshake)
                 )
@@ -219,8 +226,29 @@ class RemoteSession:
         again = time.monotonic() + call.patience
         return again if again < call.deadline else call.deadline
 
+    def _revive(self, call: _Call) -> None:
+        """Start the server again where it has died; none is started to say goodbye to it.
+
+        While it takes long this call is tried again, and so are those of other sessions meanwhile: it is not
+        there yet, but will be. That it cannot be started is a loss as any, and may pass.
+        """
+        if self._is_leaving:
+            return
+        asked = time.monotonic()
+        try:
+            call.start = call.start or upkeep.begin(self.address.url)
+            if call.start is not None:
+                call.start.wait(min(_START, max(call.deadline - asked, 0.0)))
+        except NotAvailable as error:
+            call.start = None
+            raise ConnectionError(f"{self.address.url}: {error}") from None
+        except TimeoutError:
+            call.handshake /= 2  # none was tried, so the next one need not be longer
+            call.hope += time.monotonic() - asked
+            raise
+        call.start = None
+
     def _connected(self, deadline: float) -> Transport:
-        self.address.revive()
         if self.address.is_actor:
             return ActorTransport(self.address, self.id)
         try:
@@ -278,13 +306,15 @@ class RemoteSession:
     def close(self) -> None:
         """Close the session, as far as the server can be reached."""
         if os.getpid() == self._pid and self._maybe_there:
-            self._asked -= 1
+            self._asked, self._is_leaving = self._asked - 1, True
             try:
                 self._say_close(min(self._deadline, _CLOSE_DEADLINE))
             except (OSError, EnvweaveError) as error:
                 _log.debug("session %s of %s was not closed: %s", self.id, self.address.url, error)
                 if not isinstance(error, SessionLost):
                     self.discard()
+            finally:
+                self._is_leaving = False
         self.abandon()
 
     def _say_close(self, seconds: float) -> None:
@@ -319,9 +349,13 @@ def at_once(
 ) -> list[Reply | Exception]:
     """Send a call in every session, then wait for all replies; what one raises stands in its place.
 
-    They are waited for in rounds, in which none keeps the others from being asked again.
+    They are waited for in rounds, in which none keeps the others from being asked again. Servers that have
+    to be started all are at the same time.
     """
     try:
+        for session in sessions if len(sessions) > 1 else ():
+            if not session.is_sent:
+                upkeep.begin(session.address.url)
         told: list[Any] = [
             _tried(session.send, build, hope) for session, build in zip(sessions, builds, strict=True)
         ]

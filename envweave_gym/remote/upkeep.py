@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
+import time
+import weakref
+from _thread import start_new_thread
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
+
+_LAST_WORDS = 0.2
+"""So many seconds a server is left alone whose last user was forgotten: who is collected hangs up first."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -15,13 +24,14 @@ class Upkeep:
     ensure: Callable[[], None]
     """Starts it unless it runs."""
     unused: Callable[[], None] | None = None
-    """Called when the last environment that used it is closed."""
+    """Called when the last environment that used it is closed, or forgotten."""
     place: Callable[[], tuple[str, int] | None] | None = None
     """A shorter way to it than its URL, where there is one."""
 
 
 _kept: dict[str, Upkeep] = {}
-_users: dict[str, WeakSet[Any]] = {}
+_users: dict[str, dict[int, weakref.finalize[..., Any]]] = {}
+"""Who uses each server, and what happens when one of them is forgotten."""
 
 
 def keep_up(url: str, upkeep: Upkeep | None) -> None:
@@ -38,20 +48,23 @@ def ensure(url: str) -> None:
         upkeep.ensure()
 
 
+# Who uses them
+
+
 def join(url: str, user: Any) -> None:
     """``user`` will use the server, until it leaves or is forgotten."""
-    _users.setdefault(url, WeakSet()).add(user)
+    users = _users.setdefault(url, {})
+    if id(user) not in users:
+        users[id(user)] = forgotten = weakref.finalize(user, _forgotten, url, id(user))
+        forgotten.atexit = False
 
 
 def leave(url: str, user: Any) -> None:
     """``user`` does not use the server any more."""
-    users = _users.get(url)
-    if users is None or user not in users:
-        return
-    users.discard(user)
-    upkeep = _kept.get(url)
-    if not users and upkeep is not None and upkeep.unused is not None:
-        upkeep.unused()
+    forgotten = _users.get(url, {}).pop(id(user), None)
+    if forgotten is not None:
+        forgotten.detach()
+        _end_unless_used(url)
 
 
 def users_of(url: str) -> int:
@@ -59,7 +72,87 @@ def users_of(url: str) -> int:
     return len(_users.get(url, ()))
 
 
+def _forgotten(url: str, number: int) -> None:
+    """A user was collected. That may happen in the middle of anything, so another thread does the rest."""
+    if _users.get(url, {}).pop(number, None) is None or users_of(url):
+        return
+    try:
+        start_new_thread(_end_soon, (url,))
+    except RuntimeError as error:  # at the end of the process, which ends its servers too
+        _log.debug("%s is not ended, although nobody uses it: %s", url, error)
+
+
+def _end_soon(url: str) -> None:
+    time.sleep(_LAST_WORDS)
+    try:
+        _end_unless_used(url)
+    except Exception as error:  # noqa: BLE001 - nobody waits for it
+        _log.warning("%s cannot be ended, although nobody uses it: %s", url, error)
+
+
+def _end_unless_used(url: str) -> None:
+    upkeep = _kept.get(url)
+    if not users_of(url) and upkeep is not None and upkeep.unused is not None:
+        upkeep.unused()
+
+
+# Starts that others wait for
+
+
+class Start:
+    """A start that is under way in a thread of its own."""
+
+    def __init__(self, url: str, upkeep: Upkeep) -> None:
+        self._url, self._upkeep = url, upkeep
+        self._error: Exception | None = None
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        """Start the server."""
+        try:
+            self._upkeep.ensure()
+        except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+            self._error = error
+        finally:
+            if _starts.get(self._url) is self:
+                del _starts[self._url]
+            self._is_over.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end; what takes longer is a ``TimeoutError``, and goes on."""
+        if not self._is_over.wait(seconds):
+            raise TimeoutError(f"{self._url} is still being started")
+        if self._error is not None:
+            raise self._error
+
+
+_starts: dict[str, Start] = {}
+"""Those that are under way, by URL."""
+
+
+def begin(url: str) -> Start | None:
+    """Begin to start the server where this process keeps it up, without waiting for it."""
+    upkeep, start = _kept.get(url), _starts.get(url)
+    if upkeep is None or start is not None:
+        return start
+    start = _starts[url] = Start(url, upkeep)
+    try:
+        threading.Thread(target=start.run, name=f"start of {url}", daemon=True).start()
+    except RuntimeError:  # this machine has no more threads, or the process is ending
+        start.run()
+    return start
+
+
 def place_of(url: str) -> tuple[str, int] | None:
     """A shorter way to the server than its URL, where this process knows one."""
     upkeep = _kept.get(url)
     return None if upkeep is None or upkeep.place is None else upkeep.place()
+
+
+def _forget_all() -> None:
+    """Nobody uses anything yet in a process that was just forked, and no start goes on there."""
+    _users.clear()
+    _starts.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
