@@ -115,6 +115,8 @@ def _builder(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]) -
         image, _, env_id = match["rest"].partition("#")
         if not image:
             raise InvalidArgument(f"make({shown(name)}) names no image; give one: docker://envweave-core#ID")
+        if "image" in kwargs:
+            raise InvalidArgument(f"make({shown(name)}): the name says which image; leave image= out")
         if backend not in (None, "docker"):
             raise InvalidArgument(f"make({shown(name)}): the name says where it runs; leave backend= out")
         return partial(elsewhere, env_id, urls_of(name, "docker", kwargs, image), api)

@@ -267,3 +267,23 @@ class TestResetOptions:
             InvalidArgument, match=r"no option 'indx' \(did you mean 'index'\?\); it takes 'ind"
         ):
             check_options("x/Y-v0", {"indx": 1}, {"reset_options": ("index",)})
+
+
+def test_an_image_in_a_name_is_not_overridden():
+    with pytest.raises(InvalidArgument, match="the name says which image; leave image= out"):
+        ew.make("docker://envweave-core#envweave/Echo-v0", image="envweave-echo")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"check_every": 0}, "check_every=0 is not a number of seconds from"),
+        ({"check_every": "x"}, "check_every='x' is not a number of seconds"),
+        ({"misses": 0}, "misses=0 is no number of checks from 1 on"),
+        ({"ids": 5}, "ids=5 is no list of IDs"),
+        ({"token": 5}, "token= is a text, or None"),
+    ],
+)
+def test_a_fleet_refuses_what_it_cannot_be_looked_after_with(given: dict[str, Any], reason: str):
+    with pytest.raises(InvalidArgument, match=rf"^Fleet\('subprocess'\): {reason}"):
+        ew.Fleet("subprocess", **given)

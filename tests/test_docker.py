@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -363,12 +364,16 @@ def test_a_restart_that_fails_leaves_nothing_and_is_tried_again(client: Any) -> 
         taken.listen()
         with pytest.raises(NotAvailable, match=r"as the container engine says: .* in use"):
             replica.ensure()
+        started = time.monotonic()
+        with pytest.raises(NotAvailable, match="in use"):
+            replica.ensure()
+        assert time.monotonic() - started < 0.1  # it is not tried again at once
     assert {one.id for one in ours(client)} == before
-    replica._patience = 0.0
+    replica._patience, replica._not_before = 0.0, 0.0
     with pytest.raises(NotAvailable, match="did not serve within 0 s"):
         replica.ensure()
     assert {one.id for one in ours(client)} == before
-    replica._patience = 60.0
+    replica._patience, replica._not_before = 60.0, 0.0
     replica.ensure()
     assert replica.starts == 2
     replica.stop()

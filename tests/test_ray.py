@@ -364,6 +364,15 @@ def mapping_of(address: int) -> str:
     raise AssertionError(hex(address))
 
 
+def test_what_was_under_way_is_forgotten_when_the_vector_is_closed() -> None:
+    env = rows(4, 2)
+    env.reset(seed=0)
+    env.send(np.zeros(4, np.int64))
+    env.close()
+    with pytest.raises(ew.ResetNeeded, match=r"recv\(\) was called with no step under way"):
+        env.recv()
+
+
 def test_misuse_of_sub_batches_is_one_sentence() -> None:
     env = rows(4, 2)
     acts = np.zeros(4, np.int64)

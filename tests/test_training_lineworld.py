@@ -87,6 +87,7 @@ def test_ctrl_c_leaves_valid_metrics(tmp_path: Path):
         (["--seed", "-1"], "--seed -1 is out of range; give an int >= 0 and <= "),
         (["--slip", "nan"], "--slip nan is out of range; give a finite number >= 0 and <= 1"),
         (["--length", "1"], "length=1 is not a line"),
+        (["--backend", "http://127.0.0.1:1"], "http://127.0.0.1:1 does not answer"),
         (["--episodes", "many"], "invalid int value: 'many'"),
     ],
 )

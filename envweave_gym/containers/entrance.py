@@ -24,6 +24,8 @@ _SOCKET = "server.sock"
 _USER = 1000
 """Who the servers of our images are."""
 _PREFIX = "envweave-socket-"
+_LONGEST = 32
+"""The path of a socket has at most 107 characters, of which so many may be those of the temporary folder."""
 _FOLDER = re.compile(rf"{_PREFIX}(\d+-(?:\d+|there))-([0-9a-f]+)-.*", re.ASCII)
 """The name of a folder says whose it is: the process, and which processes its number means."""
 
@@ -79,7 +81,9 @@ class SocketFolder:
 
     def __init__(self) -> None:
         owner = f"{os.getpid()}-{began(os.getpid())}-{namespace()}-"
-        self._folder = self._shown = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}"))
+        place = tempfile.gettempdir()
+        place = place if len(place) <= _LONGEST else "/tmp"
+        self._folder = self._shown = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}", dir=place))
         self._user = os.getuid() or _USER
         if os.getuid() != self._user:
             self._shown = self._folder / "s"

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -32,6 +33,8 @@ from envweave_gym.remote.upkeep import Upkeep, keep_up
 OPTIONS = ("image", *(field.name for field in fields(Box)))
 """What ``make`` takes beside ``backend="docker"``, ``replicas`` and ``warm``."""
 _PATIENCE = 60.0
+_PAUSE = 1.0
+"""So many seconds pass between a start that failed and the next."""
 _GRACE = 2
 """So many seconds a server has for the steps that are under way when it is stopped."""
 _LOG = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
@@ -65,6 +68,7 @@ class DockerReplica:
         # the same thread may come again: collecting garbage closes environments, which may be the last ones
         self._owner, self._lock = os.getpid(), threading.RLock()
         self.starts, self._is_over = 0, False
+        self._failed, self._not_before = "", 0.0
         self._container: Any = None
         self._entrance: Entrance = LoopbackPort()
         self._place: tuple[str, int] | None = None
@@ -99,10 +103,16 @@ class DockerReplica:
                 self._start_again()
 
     def _start_again(self) -> None:
+        """Start another, not more often than once in a while where it fails each time."""
+        if time.monotonic() < self._not_before:
+            raise NotAvailable(self._failed)
         try:
             self._start()
-        except InvalidArgument as error:  # a folder is gone that it was given: no fault of the call
-            raise NotAvailable(f"a container of {self.image} cannot be started again: {error}") from None
+        except (InvalidArgument, NotAvailable) as error:  # of what it was given a folder may be gone
+            again = f"a container of {self.image} cannot be started again: "
+            self._failed = f"{'' if isinstance(error, NotAvailable) else again}{error}"
+            self._not_before = time.monotonic() + _PAUSE
+            raise NotAvailable(self._failed) from None
 
     def _start(self) -> None:
         """Start one, and wait until it serves; one that does not is removed."""
@@ -124,7 +134,7 @@ class DockerReplica:
         if (why := self._ended()) is not None:
             raise NotAvailable(f"{what} ended before its server answered: {why}")
         inside = self._entrance.found(self._container.attrs)
-        wait_until_healthy(self._entrance.url, self._patience, self._ended, what)
+        wait_until_healthy(self._entrance.url, self._patience, self._ended, what, self.logs)
         if self._is_over:
             raise NotAvailable(f"{what} cannot be started: {_STOPPED}")
         self.starts += 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 
+from envweave_gym.arguments import check_deadline
 from envweave_gym.containers.images import CORE
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.providers import PROVIDERS, provider_named, start_of
@@ -80,6 +81,11 @@ class Fleet:
             raise InvalidArgument(f"{self.name}: there is no such provider; there are {', '.join(PROVIDERS)}")
         check_number(self.name, "replicas", replicas)
         _check_ids(self.name, ids)
+        check_deadline(self.name, "check_every", check_every)
+        if type(misses) is not int or misses < 1:
+            raise InvalidArgument(f"{self.name}: misses={shown(misses)} is no number of checks from 1 on")
+        if not isinstance(token, str | None):
+            raise InvalidArgument(f"{self.name}: token= is a text, or None for one that is made up")
         start = start_of(self.name, provider, options, CORE)
         if options:
             raise InvalidArgument(f"{self.name} takes no option {shown(next(iter(options)))}")
@@ -221,5 +227,6 @@ def _raised(error: Any) -> Any:
 
 
 def _check_ids(name: str, ids: Any) -> None:
-    if isinstance(ids, str | Mapping) or not all(isinstance(one, str) and one for one in ids):
+    listed = isinstance(ids, Sequence) and not isinstance(ids, str)
+    if not listed or not all(isinstance(one, str) and one for one in ids):
         raise InvalidArgument(f"{name}: ids={shown(ids)} is no list of IDs")

@@ -115,7 +115,7 @@ class KubernetesReplica:
         with told(f"{what} cannot be reached in the namespace {self._cluster.namespace}", self._cluster):
             self._dial().close()
         self._door.open()
-        wait_until_healthy(self.url, max(1.0, deadline - time.monotonic()), self._ended, what)
+        wait_until_healthy(self.url, max(1.0, deadline - time.monotonic()), self._ended, what, self.logs)
         if self._is_over:
             raise NotAvailable(f"{what} cannot be started: {_STOPPED}")
 

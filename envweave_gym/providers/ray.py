@@ -226,7 +226,10 @@ class RayReplica:
     def _kill(self, ray: Any) -> None:
         actor, self._actor = self._actor, None
         if actor is not None and ray.is_initialized():
-            ray.kill(actor)
+            try:
+                ray.kill(actor)
+            except Exception as error:  # noqa: BLE001 - it was in a cluster that this process has left
+                _log.debug("%s is no actor of this cluster: %s", self.url, one_line(error))
 
 
 def _check_room(ray: Any, placement: Placement) -> None:

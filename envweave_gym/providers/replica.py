@@ -168,10 +168,12 @@ os.register_at_fork(after_in_child=_forget_all)
 # How it is
 
 
-def wait_until_healthy(url: str, seconds: float, ended: Callable[[], str | None], what: str) -> None:
+def wait_until_healthy(
+    url: str, seconds: float, ended: Callable[[], str | None], what: str, logs: Callable[[], str]
+) -> None:
     """Wait for the health check of a server that has just been started.
 
-    ``ended`` says why it has ended, where it has, and ``what`` names it in errors.
+    ``ended`` says why it has ended, where it has, ``what`` names it in errors, and ``logs`` gives its log.
     """
     deadline = time.monotonic() + seconds
     asked = time.monotonic()
@@ -182,9 +184,8 @@ def wait_until_healthy(url: str, seconds: float, ended: Callable[[], str | None]
             if (why := ended()) is not None:
                 raise NotAvailable(f"{what} ended before its server answered: {why}")
         if now > deadline:
-            raise NotAvailable(
-                f"{what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
-            )
+            late = f"{what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
+            raise NotAvailable(f"{late} It last said: {last_words(logs())}")
         time.sleep(_PAUSE)
 
 

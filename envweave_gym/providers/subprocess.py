@@ -105,7 +105,7 @@ class PrivateServer:
         """Start it, and wait until it serves."""
         try:
             self.ensure()
-            wait_until_healthy(self.url, _START, self._ended, "the server of backend='subprocess'")
+            wait_until_healthy(self.url, _START, self._ended, "the server of backend='subprocess'", self.logs)
         except BaseException:
             self.stop()
             raise

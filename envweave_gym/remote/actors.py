@@ -67,7 +67,7 @@ class ActorTransport:
     @property
     def next_reply(self) -> Any:
         """What ``ray.wait`` takes to wait for the next reply; ``None`` where none is to come."""
-        return self._replies[0] if self._replies else None
+        return self._replies[0] if self._replies and self._ray.is_initialized() else None
 
     def close(self) -> None:
         """Hang up, and let the actor know if it is there."""

@@ -75,6 +75,12 @@ class RayVectorEnv(RemoteVectorEnv):
             )
         return super().step(actions)
 
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the sessions, and forget what is under way."""
+        for group in self._groups:
+            group.acts = None
+        super().close_extras(**kwargs)
+
     # Some rows at a time
 
     def send(self, actions: Any, env_id: Any = None) -> None:

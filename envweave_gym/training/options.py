@@ -117,7 +117,7 @@ def run_demo(train: Callable[[Any], Any], options: Any) -> int:
     except KeyboardInterrupt:
         print("\nstopped early; the metrics so far are written", file=sys.stderr)
         return 130
-    except EnvweaveError as error:
+    except (EnvweaveError, ConnectionError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidArgument) else 1
     return 0
