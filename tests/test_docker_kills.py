@@ -77,12 +77,12 @@ def test_all_containers_of_a_killed_owner_go_when_the_next_one_starts(client: An
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     label = f"{OWNER}={owner.stdout.readline().strip()}"
-    assert len(client.containers.list(filters={"label": label})) == CONTAINERS
+    assert len(client.containers.list(filters={"label": label}, ignore_removed=True)) == CONTAINERS
     owner.kill()
     owner.wait(10)
     owner.stdout.close()
     env = ew.make(COUNTER, backend="docker")
-    assert client.containers.list(all=True, filters={"label": label}) == []
+    assert client.containers.list(all=True, filters={"label": label}, ignore_removed=True) == []
     env.close()
     assert_nothing_is_left(client)
 
@@ -90,7 +90,7 @@ def test_all_containers_of_a_killed_owner_go_when_the_next_one_starts(client: An
 def assert_nothing_is_left(client: Any) -> None:
     """No volume, and no network unless another process has containers in it."""
     assert client.volumes.list(filters={"dangling": True}) == []
-    used = client.containers.list(all=True, filters={"network": NAME})
+    used = client.containers.list(all=True, filters={"network": NAME}, ignore_removed=True)
     assert used or client.networks.list(names=[f"^{NAME}$"]) == []
 
 

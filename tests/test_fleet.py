@@ -362,9 +362,9 @@ def test_its_servers_end_when_its_owner(how: str):
 @pytest.mark.parametrize("how", ["returns", "is killed"])
 def test_no_container_is_left_when_its_owner(how: str, client: Any):
     process, names = owner("docker")
-    there = {one.name for one in client.containers.list()}
-    assert set(names) <= there
+    there = {one.name for one in client.containers.list(ignore_removed=True)}
     end(process, how)
+    assert set(names) <= there
     if how == "is killed":
         sweep(client)
     assert not set(names) & {one.name for one in client.containers.list(all=True, ignore_removed=True)}

@@ -86,7 +86,7 @@ def started(tmp_path: Path, source: str, *arguments: str) -> subprocess.Popen[st
     )
 
 
-def none_left(seconds: float = 20.0) -> bool:
+def none_left(seconds: float = 60.0) -> bool:
     until = time.monotonic() + seconds
     while descendants(os.getpid()):
         if time.monotonic() > until:
