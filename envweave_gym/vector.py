@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from envweave_gym.actions import contains
 from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.lazy_streams import LazyStreams
@@ -230,7 +231,7 @@ def checked_choices(
     if (
         given.dtype.kind == "O"
         and given.shape == (num_envs,)
-        and all(space.contains(one) for one in given.tolist())
+        and all(contains(space, one) for one in given.tolist())
     ):
         given = given.astype(np.int64)
     if given.shape != (num_envs,) or given.dtype.kind not in "iu":
