@@ -20,19 +20,19 @@ from envweave_gym.stream import UNNUMBERED, Event, EventKind, jsonable
 
 def test_play_counter_to_its_target():
     done = run(
-        "play", "envweave/Counter-v0", "--seed", "46", stdin='{"delta": 3}\n{"delta": 3}\n{"delta": 1}\n'
+        "play", "envweave/Counter-v0", "--seed", "46", stdin='{"delta": 5}\n{"delta": 3}\n{"delta": 2}\n'
     )
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert lines[1].startswith("seed 46; an action is JSON like {")
     assert lines[2:] == [
-        "3 of 10",
+        "0 of 10",
+        'agent> {"delta": 5}',
+        "5 of 10",
         'agent> {"delta": 3}',
-        "6 of 10",
-        'agent> {"delta": 3}',
-        "9 of 10",
-        'agent> {"delta": 1}',
+        "8 of 10",
+        'agent> {"delta": 2}',
         "reward: 1",
         "10 of 10",
         "total reward: 1",
@@ -40,11 +40,11 @@ def test_play_counter_to_its_target():
 
 
 def test_junk_is_refused_in_one_line_and_asked_again():
-    done = run("play", "envweave/Counter-v0", "--seed", "46", stdin='what?\n{"delta": 99}\n{"delta": 7}\n')
+    done = run("play", "envweave/Counter-v0", "--seed", "46", stdin='what?\n{"delta": 99}\n{"delta": 10}\n')
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert [line.partition(":")[0] for line in lines[2:]] == [
-        "3 of 10",
+        "0 of 10",
         "agent> what?",
         "not an action",
         'agent> {"delta"',

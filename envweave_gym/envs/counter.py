@@ -9,22 +9,21 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
 from envweave_gym.faults import shown
-from envweave_gym.seeding import HashedRandomness, mix
+from envweave_gym.seeding import HashedRandomness
 
 
 class CounterEnv(HashedRandomness[Any, Any]):
-    """Add ``delta`` to a counter that starts somewhere near 0 until it reaches ``target``.
+    """Add ``delta`` to a counter that starts at 0 until it reaches ``target``.
 
-    Reaching the target earns 1.0 and ends the episode; every other step earns 0.0. The first count is drawn
-    by hashing the seed: building the generator ``np_random`` would cost more than ten steps do.
+    Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4, "reset_options": ()}
+    metadata = {"render_modes": ["ansi"], "render_fps": 4, "ignores_seed": True, "reset_options": ()}
 
     def __init__(self, target: int = 10, render_mode: str | None = None) -> None:
-        if isinstance(target, bool) or not isinstance(target, int) or abs(target) > 1_000_000:
+        if type(target) is not int or target == 0 or abs(target) > 1_000_000:
             given = f"target={shown(target)}"
-            raise ValueError(f"{given} is not a count; give an int between -1000000 and 1000000")
+            raise ValueError(f"{given} is not a count; give an int between -1000000 and 1000000, but not 0")
         self.target, self.render_mode = target, render_mode
         self.action_space = Dict({"delta": Discrete(21, start=-10)})
         bound = np.iinfo(np.int64).max
@@ -34,9 +33,9 @@ class CounterEnv(HashedRandomness[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Any]]:
-        """Start from a count between -5 and 5, never from the target."""
-        self.count = mix(self.episode_key(seed)) % 11 - 5
-        self.count += self.count == self.target
+        """Start from 0."""
+        self.seed_late(seed)
+        self.count = 0
         return self._observation(), {}
 
     def step(
