@@ -19,7 +19,9 @@ from flask import Flask
 from envweave_gym_server.serve import Server
 
 _SHORT = 5.0
-"""Who ends after fewer seconds has not begun: others in its place would fare no better."""
+"""Who ends after fewer seconds may not have begun."""
+_PAUSE = 1.0
+"""So many seconds pass before one is started again that has ended after so short a time."""
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _log = logging.getLogger(__name__)
 
@@ -29,8 +31,9 @@ Announce = Callable[[], None]
 class Replicas:
     """Runs a Flask application once for each of several sockets, until SIGTERM.
 
-    SIGTERM goes on to all of them, and a second one too. One that ends without it is started again; when the
-    parent is killed all of them end as if they were told.
+    SIGTERM goes on to all of them, and a second one too. One that ends without it is started again, unless it
+    never was up for long: then all end, as others in its place would fare no better. When the parent is
+    killed all of them end as if they were told.
     """
 
     def __init__(self, app: Flask, listeners: Sequence[socket.socket], announce: Sequence[Announce]) -> None:
@@ -38,6 +41,8 @@ class Replicas:
         self._app, self._listeners, self._announce = app, listeners, announce
         self._places: dict[int, int] = {}
         self._since: dict[int, float] = {}
+        self._proven: set[int] = set()
+        """The places of those that were up for long once."""
         self._is_ending = False
         self._code = 0
         self._life, self._held = os.pipe()
@@ -58,11 +63,15 @@ class Replicas:
     def _ended(self, pid: int, place: int, code: int) -> None:
         if self._is_ending:
             return
-        if time.monotonic() - self._since.pop(pid) < _SHORT:
-            self._code = code if code > 0 else 1
-            self._end()
-            return
-        _log.warning("server restarted", extra={"why": f"its process had ended with {code}", "place": place})
+        if was_short := time.monotonic() - self._since.pop(pid) < _SHORT:
+            if place not in self._proven:
+                self._code = code if code > 0 else 1
+                self._end()
+                return
+            time.sleep(_PAUSE)
+        self._proven.add(place)
+        why = f"its process had ended with {code}{' after a short time' if was_short else ''}"
+        _log.warning("server restarted", extra={"why": why, "place": place})
         self._start(place, None)
 
     def _end(self, *_: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +34,8 @@ def ours(client: Any) -> list[Any]:
     """The containers that this process has started."""
     label = f"{OWNER}={labels_of_owner()[OWNER]}"
     return client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+
+
+def folders() -> set[Path]:
+    """The folders with sockets of containers that have no network."""
+    return set(Path(tempfile.gettempdir()).glob("envweave-socket-*"))

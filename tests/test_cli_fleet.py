@@ -151,9 +151,10 @@ def test_one_in_the_foreground_ends_cleanly_when_it_is_told(how: signal.Signals,
     until(lambda: not any(map(runs, servers)), 30)
 
 
-def test_who_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path):
+@pytest.mark.parametrize("words", [[], ["--detach"]], ids=["foreground", "background"])
+def test_who_is_interrupted_while_it_starts_leaves_nothing(words: list[str], tmp_path: Path):
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    command = [PROGRAM, "fleet", "up", "--backend=subprocess", "--replicas=2"]
+    command = [PROGRAM, "fleet", "up", "--backend=subprocess", "--replicas=2", *words]
     process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     state = tmp_path / "envweave" / "fleets" / "default.json"
     until(state.exists, 30)
@@ -298,6 +299,11 @@ def test_a_process_with_the_number_of_a_dead_keeper_is_not_taken_for_it():
         (["up", "--backend=magic", "--detach"], 2, "Fleet('magic'): there is no such provider"),
         (["up", "--backend=subprocess", "--memory=1g"], 2, "takes no option 'memory'"),
         (["up", "--backend=subprocess", "--option=x=1"], 2, "takes no option 'x'"),
+        (
+            ["up", "--backend=subprocess", "--option=replicas=3"],
+            2,
+            "--option replicas=… is no option of a backend; give --replicas N",
+        ),
         (["up", "--backend=subprocess", "--replicas=0"], 2, "replicas=0 is no number of replicas"),
         (
             ["up", "--backend=subprocess", "--token-file=/nowhere/x"],

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
+from conforming import every_check, run
 
 from envweave_gym.catalog import cards
-from envweave_gym.faults import MissingExtra
-from envweave_gym.testing import NotApplicable, Subject, check_async_equals_single, checks_of, subject_of
-from envweave_gym.testing.runs import Check, name_of
+from envweave_gym.testing import Subject, check_async_equals_single, subject_of
+from envweave_gym.testing.runs import Check
 
 SUBJECTS = [subject_of(env_id) for env_id, card in cards().items() if not card.proxy]
 OTHER_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
@@ -31,25 +30,7 @@ CASES = [(subject.name, subject) for subject in SUBJECTS] + [
 ]
 
 
-def run(check: Check, subject: Subject) -> None:
-    try:
-        check(subject)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
-    except MissingExtra as reason:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(reason))
-
-
-@pytest.mark.parametrize(
-    ("subject", "check"),
-    [
-        pytest.param(subject, check, id=f"{label}-{name_of(check)}")
-        for label, subject in CASES
-        for check in checks_of(subject)
-    ],
-)
+@every_check(CASES)
 def test_registered_id_conforms(subject: Subject, check: Check) -> None:
     run(check, subject)
 

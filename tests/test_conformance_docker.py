@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from conforming import every_check, run
 from engines import client, ours
-from test_conformance import run
 
 import envweave_gym as ew
 from envweave_gym.catalog import cards
-from envweave_gym.testing import Subject, checks_of, subject_of
-from envweave_gym.testing.runs import Check, name_of
+from envweave_gym.testing import Subject, subject_of
+from envweave_gym.testing.runs import Check
 
 __all__ = ["client"]
 CORE = {env_id: card for env_id, card in cards().items() if not card.proxy and card.image}
-SUBJECTS = [subject_of(env_id, backend="docker") for env_id in CORE]
+SUBJECTS = [(env_id, subject_of(env_id, backend="docker")) for env_id in CORE]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,14 +30,7 @@ def containers(client: Any) -> Iterator[None]:
     assert ours(client) == []
 
 
-@pytest.mark.parametrize(
-    ("subject", "check"),
-    [
-        pytest.param(subject, check, id=f"{subject.name}-{name_of(check)}")
-        for subject in SUBJECTS
-        for check in checks_of(subject)
-    ],
-)
+@every_check(SUBJECTS)
 def test_registered_id_conforms_in_a_container(subject: Subject, check: Check) -> None:
     run(check, subject)
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from test_conformance import run
+from conforming import every_check, run
 
 from envweave_gym.catalog import cards
-from envweave_gym.testing import Subject, checks_of, subject_of
-from envweave_gym.testing.runs import Check, name_of
+from envweave_gym.testing import Subject, subject_of
+from envweave_gym.testing.runs import Check
 
-SUBJECTS = [subject_of(env_id, backend="subprocess") for env_id, card in cards().items() if not card.proxy]
+IDS = [env_id for env_id, card in cards().items() if not card.proxy]
+SUBJECTS = [(env_id, subject_of(env_id, backend="subprocess")) for env_id in IDS]
 
 
-@pytest.mark.parametrize(
-    ("subject", "check"),
-    [
-        pytest.param(subject, check, id=f"{subject.name}-{name_of(check)}")
-        for subject in SUBJECTS
-        for check in checks_of(subject)
-    ],
-)
+@every_check(SUBJECTS)
 def test_registered_id_conforms_on_a_server(subject: Subject, check: Check) -> None:
     run(check, subject)

@@ -6,11 +6,9 @@ import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import requests
-from engines import CORE, client, ours
+from engines import CORE, client, folders, ours
 from servers import until
 
 import envweave_gym as ew
@@ -28,7 +26,7 @@ from envweave_gym.containers.network import NAME
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.faults import InvalidArgument, NotAvailable
 from envweave_gym.providers.docker import DockerReplica
-from envweave_gym.providers.replica import is_healthy
+from envweave_gym.providers.health import is_healthy
 from envweave_gym.remote.vector import RemoteVectorEnv
 
 __all__ = ["client"]
@@ -155,31 +153,6 @@ def test_a_network_of_ours_that_is_not_closed_is_replaced_unless_it_is_used(
 
 def test_without_the_token_nobody_gets_in(replica: DockerReplica) -> None:
     assert requests.get(f"{replica.url}/v1/envs", timeout=10).status_code == 401
-
-
-def test_a_container_that_dies_is_a_fault_and_comes_back(client: Any) -> None:
-    replica = DockerReplica(CORE)
-    env = gym.make(COUNTER, backend=replica.url, reset_deadline=20.0)
-    env.reset(seed=1)
-    observation = env.step({"delta": 0})[0]
-    replica._container.kill()
-    lost, reward, terminated, truncated, info = env.step({"delta": 1})
-    assert (lost, reward, terminated, truncated) == (observation, 0.0, False, True)
-    assert info["fault"].kind is ew.FaultKind.LOST
-    assert "fault" not in env.reset(seed=1)[1]
-    assert env.step({"delta": 0})[0] == observation
-    env.close()
-    replica.stop()
-
-
-def test_what_takes_too_much_memory_is_said_so(client: Any, caplog: pytest.LogCaptureFixture) -> None:
-    replica = DockerReplica(CORE, Box(memory="128m"))
-    bomb = ["python", "-c", "x = [bytearray(1 << 20) for _ in range(1000)]"]
-    replica._container.exec_run(bomb, user="1000")
-    replica._container.kill()
-    replica.ensure()
-    assert "is started again: it took more than its memory (128m); give it more with memory=" in caplog.text
-    replica.stop()
 
 
 def test_stopping_leaves_nothing_behind(client: Any) -> None:
@@ -310,89 +283,6 @@ def test_who_may_use_the_engine_inside_reaches_it(client: Any) -> None:
     assert found == ["OK", 1000, True]
 
 
-def hang(*_: Any, **__: Any) -> None:
-    raise requests.ReadTimeout("the engine hangs")
-
-
-def test_an_engine_that_hangs_is_a_loss_and_not_an_error_of_a_step(
-    client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    replica = DockerReplica(CORE)
-    env = gym.make(COUNTER, backend=replica.url, reset_deadline=20.0, call_deadline=2.0)
-    observation = env.reset(seed=1)[0]
-    replica._container.kill()
-    with monkeypatch.context() as patch:
-        patch.setattr(replica._container, "reload", hang)
-        replica.ensure()
-        assert env.step({"delta": 1})[4]["fault"].kind in (ew.FaultKind.LOST, ew.FaultKind.TIMEOUT)
-    assert "the engine cannot be asked for the container of envweave-core: the engine hangs" in caplog.text
-    with monkeypatch.context() as patch:
-        patch.setattr(replica, "_create", hang)
-        with pytest.raises(NotAvailable, match="cannot be started: the container engine does not answer"):
-            replica.ensure()
-    assert env.reset(seed=1)[0] == observation
-    env.close()
-    replica.stop()
-
-
-def test_a_container_that_could_not_be_removed_is_removed_later(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = folders()
-    replica = DockerReplica(CORE, Box(network="none"))
-    container = replica._container
-    monkeypatch.setattr(container, "stop", hang)
-    with monkeypatch.context() as patch:
-        patch.setattr(container, "remove", hang)
-        with pytest.raises(NotAvailable, match=f"^the container {container.name} cannot be removed: "):
-            replica.rest()
-        with pytest.raises(NotAvailable, match="cannot be removed"):
-            replica.stop()
-    assert folders() <= before
-    assert container.id in {one.id for one in ours(client)}
-    replica.stop()
-    assert container.id not in {one.id for one in ours(client)}
-
-
-def test_a_restart_that_fails_leaves_nothing_and_is_tried_again(client: Any) -> None:
-    replica = DockerReplica(CORE)
-    before = {one.id for one in ours(client)} - {replica._container.id}
-    replica._container.kill()
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        until(lambda: taken.bind(("127.0.0.1", int(replica.url.rpartition(":")[2]))) is None)
-        taken.listen()
-        with pytest.raises(NotAvailable, match=r"as the container engine says: .* in use"):
-            replica.ensure()
-        started = time.monotonic()
-        with pytest.raises(NotAvailable, match="in use"):
-            replica.ensure()
-        assert time.monotonic() - started < 0.1  # it is not tried again at once
-    assert {one.id for one in ours(client)} == before
-    replica._patience, replica._not_before = 0.0, 0.0
-    with pytest.raises(NotAvailable, match="did not serve within 0 s"):
-        replica.ensure()
-    assert {one.id for one in ours(client)} == before
-    replica._patience, replica._not_before = 60.0, 0.0
-    replica.ensure()
-    assert replica.starts == 2
-    replica.stop()
-
-
-def test_a_folder_that_is_gone_at_a_restart_is_said_so(client: Any, tmp_path: Path) -> None:
-    (tmp_path / "given").mkdir()
-    replica = DockerReplica(CORE, Box(mounts={str(tmp_path / "given"): "/given"}))
-    replica._container.kill()
-    (tmp_path / "given").rmdir()
-    with pytest.raises(NotAvailable, match=r"cannot be started again: mounts=.*: there is no such path here"):
-        replica.ensure()
-    replica.stop()
-
-
 def test_the_log_of_a_container_is_kept_short(replica: DockerReplica) -> None:
     given = replica._container.attrs["HostConfig"]["LogConfig"]
     assert given == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}}
-
-
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("envweave-socket-*"))

@@ -25,9 +25,9 @@ from servers import until
 
 import envweave_gym as ew
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.providers import PROVIDERS, health, of_provider, replica, start_of
+from envweave_gym.providers import PROVIDERS, of_provider, replica, start_of, together, watch
 from envweave_gym.providers.fleet import Fleet, KnownFleet, statuses
-from envweave_gym.providers.replica import start_all
+from envweave_gym.providers.together import start_all
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.upkeep import users_of
 
@@ -161,7 +161,7 @@ def test_one_that_dies_is_replaced_behind_its_url():
 
 
 def test_one_that_hangs_is_replaced_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(health, "_PATIENCE", 0.3)
+    monkeypatch.setattr(watch, "_PATIENCE", 0.3)
     monkeypatch.setattr("envweave_gym.providers.subprocess._PATIENCE", 0.2)
     with Fleet("subprocess", replicas=1, check_every=0.02, misses=2) as fleet:
         before = processes(fleet)
@@ -194,6 +194,18 @@ def test_closing_leaves_no_process():
     fleet.close()
     assert (fleet.urls, len(fleet)) == ([], 0)
     until(lambda: not any(map(runs, left)), 30)
+
+
+def test_who_steps_after_it_is_closed_is_told_at_once():
+    with Fleet("subprocess") as fleet:
+        env = gym.make(COUNTER, backend=fleet.urls)
+        env.reset(seed=1)
+    began = time.monotonic()
+    *_, truncated, info = env.step({"delta": 1})
+    assert time.monotonic() - began < 5
+    assert truncated
+    assert info["fault"].kind is ew.FaultKind.LOST
+    env.close()
 
 
 def test_where_one_cannot_be_started_none_is_left():
@@ -404,9 +416,9 @@ def test_rows_are_spread_over_subprocesses_that_end_with_them():
 
 
 def test_nothing_is_started_while_the_process_ends(monkeypatch: pytest.MonkeyPatch):
-    replica._ending.set()
+    together._ending.set()
     try:
         with pytest.raises(ew.NotAvailable, match="this process is ending; nothing is started any more"):
             Fleet("subprocess")
     finally:
-        replica._ending.clear()
+        together._ending.clear()

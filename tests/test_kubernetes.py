@@ -171,14 +171,14 @@ def test_a_pod_that_is_said_to_run_after_its_end_is_replaced_when_it_is_not(
         ("NodeLost", "the cluster has ended it: NodeLost why"),
     ],
 )
-def test_why_a_pod_is_replaced_is_said(
+def test_why_a_pod_is_started_again_is_said(
     reason: str, says: str, api: KubernetesApi, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica = start()
     api.end(name_of(replica), reason, "why")
     replica.ensure()
     assert replica.starts == 2
-    assert [record for record in caplog.records if "is replaced: " in record.message]
+    assert [record for record in caplog.records if "is started again: " in record.message]
     assert re.search(says, caplog.text)
 
 

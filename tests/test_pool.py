@@ -18,9 +18,9 @@ from engines import client, ours
 from servers import until
 
 import envweave_gym as ew
-from envweave_gym.providers import health, replica, settled, shared, subprocess
+from envweave_gym.providers import settled, shared, subprocess, together, watch
 from envweave_gym.providers.pool import Pool
-from envweave_gym.providers.replica import at_once, start_all
+from envweave_gym.providers.together import at_once, start_all
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.upkeep import Upkeep, begin, join, keep_up, leave, users_of
 
@@ -138,10 +138,10 @@ def test_who_was_forked_ends_nothing_of_its_parent():
 
 
 def test_the_locks_of_who_was_forked_are_free():
-    with shared._lock, subprocess._lock, replica._registering:
+    with shared._lock, subprocess._lock, together._registering:
         pid = os.fork()
         if pid == 0:
-            locks = (shared._lock, subprocess._lock, replica._registering)
+            locks = (shared._lock, subprocess._lock, together._registering)
             os._exit(0 if all(lock.acquire(timeout=1) for lock in locks) else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -275,12 +275,12 @@ def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pyt
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     fakes = [Fake() for _ in range(3)]
-    monkeypatch.setattr(replica, "_running", set(fakes))
+    monkeypatch.setattr(together, "_running", set(fakes))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     try:
-        replica._stop_at_exit()
+        together._stop_at_exit()
     finally:
-        replica._ending.clear()
+        together._ending.clear()
     assert all(one.stopped for one in fakes)
 
 
@@ -288,7 +288,7 @@ def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pyt
 
 
 def test_what_was_put_to_rest_is_not_woken_by_who_looks_after_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(health, "EVERY", 0.01)
+    monkeypatch.setattr(watch, "EVERY", 0.01)
     kept = Pool(Fake)
     kept.keep_ready(2)
     kept.wait(5)

@@ -20,7 +20,7 @@ import envweave_gym as ew
 from envweave_gym.faults import FaultKind
 from envweave_gym.providers.placement import Placement
 from envweave_gym.providers.ray import RayReplica
-from envweave_gym.providers.replica import start_all, stop_all
+from envweave_gym.providers.together import start_all, stop_all
 from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.ray_vector import RayVectorEnv

@@ -11,13 +11,14 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from proxies import proxy
-from remote_worlds import stop, url
+from remote_worlds import kill, mortal, stop, url
 
 import envweave_gym as ew
 from envweave_gym.providers.subprocess import PrivateServer
+from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
 
-__all__ = ["url"]
+__all__ = ["mortal", "url"]
 COUNTER = "envweave/Counter-v0"
 FOREVER: dict[str, Any] = {"target": 1_000_000, "max_steps": -1}
 
@@ -82,6 +83,17 @@ def test_a_frame_that_comes_twice_is_done_once(url: str):
         between.chances = {}
         assert between.done["repeat"] > 50
         env.close()
+
+
+def test_somebody_else_at_the_place_of_a_server_that_died_is_a_loss(mortal: PrivateServer):
+    env = RemoteEnv(COUNTER, mortal.url, call_deadline=1.0)
+    env.reset(seed=1)
+    remember_token(mortal.url, "of who was there before")
+    kill(mortal)
+    *_, truncated, info = env.step({"delta": 1})
+    assert (truncated, info["fault"].kind) == (True, ew.FaultKind.LOST)
+    assert "somebody else answers where a server has ended" in info["fault"].message
+    env.close()
 
 
 def test_a_server_that_stands_still_is_a_timeout_and_the_next_episode_goes_on():

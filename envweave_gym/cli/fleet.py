@@ -33,6 +33,13 @@ _EVERY = 0.5
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PLACE = ("context", "namespace")
 _WITH_IMAGES = ("docker", "kubernetes")
+_OTHERWISE = {
+    "backend": "--backend NAME",
+    "replicas": "--replicas N",
+    "ids": "the IDs without a name",
+    "token": "--token-file PATH",
+}
+"""What is said of a fleet in another way."""
 _PROGRAM = "import sys; from envweave_gym.cli import main; sys.exit(main())"
 
 
@@ -130,6 +137,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     from envweave_gym.catalog import cards
 
     options: dict[str, Any] = dict(args.option)
+    for name in options.keys() & _OTHERWISE.keys():
+        raise InvalidArgument(f"--option {name}=… is no option of a backend; give {_OTHERWISE[name]}")
     images = {card.image for card in map(cards().get, args.ids) if card is not None}
     has_images = args.backend.startswith(_WITH_IMAGES) and "image" not in options
     image = args.image or (images.pop() if len(images) == 1 and has_images else None)
@@ -211,6 +220,7 @@ def _detached(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             keeper.terminate()
             keeper.wait()
+            log.unlink(missing_ok=True)
             raise
     if told:
         keeper.returncode = 0  # it goes on without this process

@@ -73,9 +73,9 @@ class FleetFile(msgspec.Struct, kw_only=True):
         """The fleet is gone, and the token that was made up for it too; what is another's by now stays."""
         if not self.is_there():
             return False
-        _file(self.name).unlink(missing_ok=True)
         if Path(self.token_file) == own_token_file(self.name):
             Path(self.token_file).unlink(missing_ok=True)
+        _file(self.name).unlink(missing_ok=True)
         return True
 
 

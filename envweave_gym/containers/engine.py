@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ _UNIX = "unix://"
 _HERE = ("localhost", "127.0.0.1", "::1")
 _PATIENCE = 60
 """So many seconds any answer of the engine may take."""
+_TAKEN = re.compile(r"(?:listen tcp4?|Bind for) ([\d.]+:\d+).*(?:already in use|already allocated)")
+"""How engines say that a port is not free."""
 
 
 def engine() -> Any:
@@ -95,6 +98,11 @@ def told(what: str) -> Generator[None]:
     try:
         yield
     except APIError as error:
-        raise NotAvailable(f"{what}, as the container engine says: {error.explanation or error}") from None
+        said = str(error.explanation or error)
+        if port := _TAKEN.search(said):
+            raise NotAvailable(
+                f"{what}: something else listens at {port[1]} by now; end that, or make the environments anew"
+            ) from None
+        raise NotAvailable(f"{what}, as the container engine says: {said}") from None
     except RequestException as error:
         raise NotAvailable(f"{what}: the container engine does not answer ({error}); restart it") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -44,6 +45,10 @@ class Entrance(Protocol):
         """Take down what a started container is like; where it is reached without the engine's help."""
         ...
 
+    def keep(self) -> None:
+        """See that nobody else takes it while there is no container."""
+        ...
+
     def close(self) -> None:
         """Leave nothing behind."""
         ...
@@ -55,9 +60,11 @@ class LoopbackPort:
     def __init__(self) -> None:
         self.url = ""
         self._number: str | None = None
+        self._kept: socket.socket | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Publish it on the loopback alone."""
+        self.close()
         return {"ports": {f"{PORT}/tcp": ("127.0.0.1", self._number)}}
 
     def found(self, attributes: dict[str, Any]) -> tuple[str, int]:
@@ -68,8 +75,21 @@ class LoopbackPort:
         (network,) = settings["Networks"].values()
         return network["IPAddress"], PORT
 
+    def keep(self) -> None:
+        """Bind it without listening: no other socket is given its number, and who calls is refused."""
+        self.close()
+        self._kept = socket.socket()
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # calls of before may linger
+        try:
+            self._kept.bind(("127.0.0.1", int(self._number or 0)))
+        except OSError:  # somebody was faster, which the next start says
+            self.close()
+
     def close(self) -> None:
-        """Nothing is left of a port."""
+        """Let go of it."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
 
 class SocketFolder:
@@ -102,6 +122,9 @@ class SocketFolder:
 
     def found(self, attributes: dict[str, Any]) -> None:
         """Nothing is shorter."""
+
+    def keep(self) -> None:
+        """Nobody else makes a socket in the folder."""
 
     def close(self) -> None:
         """Remove the folder."""

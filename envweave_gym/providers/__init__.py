@@ -6,7 +6,7 @@ started out of ``kwargs``; errors call whoever asks ``name``, and ``image`` is w
     x_urls(name, image, kwargs)   the URLs of servers that are shared by all who ask for the same
     x_start(name, image, kwargs)  what starts a server of one's own: start(token=None, ids=()) -> Replica
 
-Those that are shared are found by ``("x", repr(start))``, so that who asks for the same gets the same.
+Those that are shared are found by ``repr(start)``, so that who asks for the same gets the same.
 """
 
 from __future__ import annotations

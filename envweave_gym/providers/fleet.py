@@ -16,15 +16,11 @@ from envweave_gym.arguments import check_deadline
 from envweave_gym.containers.images import CORE
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.providers import PROVIDERS, provider_named, start_of
-from envweave_gym.providers.health import EVERY, MISSES, Watch
-from envweave_gym.providers.replica import (
-    at_once,
-    is_healthy,
-    sessions_of,
-    start_all,
-    stop_all,
-)
-from envweave_gym.providers.shared import check_number
+from envweave_gym.providers.health import is_healthy, sessions_of
+from envweave_gym.providers.options import check_number
+from envweave_gym.providers.shared import ReplicaUrl
+from envweave_gym.providers.together import at_once, start_all, stop_all
+from envweave_gym.providers.watch import EVERY, MISSES, Watch
 from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address, is_actor, remember_token
 
@@ -98,7 +94,7 @@ class Fleet:
     @property
     def urls(self) -> list[str]:
         """Where they are; none once it is closed."""
-        return [FleetUrl.of(replica.url, self._token) for replica in self._replicas]
+        return [_known_url(replica.url, self._token) for replica in self._replicas]
 
     @property
     def restarts(self) -> list[int]:
@@ -153,7 +149,7 @@ class KnownFleet:
 
     def __init__(self, urls: Sequence[str], token: str) -> None:
         self._urls, self._token = list(urls), token
-        self.urls: list[str] = [FleetUrl.of(url, token) for url in urls]
+        self.urls: list[str] = [_known_url(url, token) for url in urls]
         """Where its replicas are."""
 
     def status(self) -> list[ReplicaStatus]:
@@ -179,21 +175,10 @@ class KnownFleet:
         return f"<KnownFleet of {len(self)}>"
 
 
-class FleetUrl(str):
+def _known_url(url: str, token: str) -> ReplicaUrl:
     """The URL of a replica, which takes its token along when it is pickled."""
-
-    token: str
-
-    @classmethod
-    def of(cls, url: str, token: str) -> FleetUrl:
-        """A URL, whose token this process knows from now on."""
-        found = cls(url)
-        found.token = token
-        remember_token(str(url), token)
-        return found
-
-    def __reduce__(self) -> Any:
-        return FleetUrl.of, (str(self), self.token)
+    remember_token(url, token)
+    return ReplicaUrl.of(url, partial(_known_url, url, token))
 
 
 def statuses(urls: Sequence[str], token: str | None) -> list[ReplicaStatus]:

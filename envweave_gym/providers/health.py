@@ -1,94 +1,46 @@
-"""Replicas that are looked after: one thread asks how they are, and replaces those that do not answer."""
+"""How a server is, as far as it answers."""
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Sequence
+import http.client
+from urllib.parse import urlsplit
 
-from envweave_gym.providers.replica import Replica, answers, is_ending
-from envweave_gym.remote.address import is_actor
-
-EVERY = 1.0
-"""So many seconds pass between two rounds."""
-MISSES = 5
-"""So many checks in a row without an answer are too many: who is busy misses one, who hangs all."""
-_PATIENCE, _YOUTH = 2.0, 60.0
-_log = logging.getLogger(__name__)
+from envweave_gym.remote.address import unix_path
+from envweave_gym.remote.dialling import at_unix_socket
 
 
-def _keep_up(replica: Replica) -> bool:
-    replica.ensure()
-    return True
+def is_healthy(url: str, timeout: float = 1.0) -> bool:
+    """Whether a server takes calls."""
+    return _answer(url, "/health", timeout)[0] == 200
 
 
-class Watch:
-    """Looks after replicas until it is ended."""
+def answers(url: str, timeout: float) -> bool:
+    """Whether a server answers at all: one that is full, or is stopping, does too."""
+    return _answer(url, "/health", timeout)[0] != 0
 
-    def __init__(
-        self,
-        replicas: Callable[[], Sequence[Replica]],
-        *,
-        every: float = EVERY,
-        misses: int = MISSES,
-        keep_up: Callable[[Replica], bool] = _keep_up,
-    ) -> None:
-        """``replicas`` tells in each round which they are.
 
-        ``keep_up`` starts one unless it runs, and tells whether it is still one of them.
-        """
-        self._replicas, self._every, self._most, self._keep_up = replicas, every, misses, keep_up
-        self._misses: dict[str, int] = {}
-        self._young: dict[str, tuple[int, float]] = {}
-        """Until when a replica may be silent since it was started so many times."""
-        self.problems: dict[str, str] = {}
-        """What is wrong with those that could not be started again, by URL."""
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="health of replicas", daemon=True)
-        self._thread.start()
+def sessions_of(url: str, token: str | None, timeout: float) -> int | None:
+    """How many sessions a server has open, as far as it says so."""
+    status, text = _answer(url, "/metrics", timeout, token)
+    for line in text.splitlines() if status == 200 else ():
+        name, _, number = line.partition(" ")
+        if name == "envweave_sessions":
+            return int(float(number))
+    return None
 
-    def end(self) -> None:
-        """Look no more; a replica that is just being started is not waited for."""
-        self._is_over.set()
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the end of the last round, so many seconds at most."""
-        if self._thread is not threading.current_thread():
-            self._thread.join(seconds)
-
-    def _look(self) -> None:
-        while not self._is_over.wait(self._every):
-            for replica in self._replicas():
-                if self._is_over.is_set():
-                    return
-                self._check(replica)
-
-    def _check(self, replica: Replica) -> None:
-        url = replica.url
-        self._young.setdefault(url, (replica.starts, 0.0))
-        try:
-            if not self._keep_up(replica):
-                return
-            if is_actor(url) or answers(url, _PATIENCE):
-                self._misses[url], self._young[url] = 0, (replica.starts, 0.0)
-            elif not self._is_young(replica):
-                self._misses[url] = self._misses.get(url, 0) + 1
-            if self._misses.get(url, 0) >= self._most:
-                _log.warning("%s has not answered %d times and is replaced", url, self._most)
-                self._misses[url] = 0
-                replica.rest()
-                self._keep_up(replica)
-            self.problems.pop(url, None)
-        except Exception as error:  # noqa: BLE001 - what provides it may be gone too, and come back
-            if not self._is_over.is_set() and not is_ending() and self.problems.get(url) != str(error):
-                _log.warning("%s cannot be started again: %s", url, error)
-            self.problems[url] = str(error)
-
-    def _is_young(self, replica: Replica) -> bool:
-        """Whether it was started only just now, and has not answered yet."""
-        starts, until = self._young[replica.url]
-        if starts != replica.starts:
-            until = time.monotonic() + _YOUTH
-            self._young[replica.url] = replica.starts, until
-        return time.monotonic() < until
+def _answer(url: str, path: str, timeout: float, token: str | None = None) -> tuple[int, str]:
+    """The status and the text of what a server answers; the status is 0 where it does not."""
+    at = unix_path(url)
+    place = urlsplit(url if at is None else "http://localhost")
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=timeout)
+    try:
+        if at is not None:
+            connection.sock = at_unix_socket(at, timeout)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return 0, ""
+    finally:
+        connection.close()

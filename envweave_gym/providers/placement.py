@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.remote.ray_cluster import is_own
 
 WAYS = ("SPREAD", "PACK", "DEFAULT")
 _NODE = re.compile(r"node:([0-9a-f]{56})")
@@ -75,6 +76,31 @@ class Placement:
         """The resources that have to be free on one node."""
         cpus = 1 if self.num_cpus is None else self.num_cpus
         return {"CPU": cpus, **({"GPU": self.num_gpus} if self.num_gpus else {}), **(self.resources or {})}
+
+
+def check_room(ray: Any, placement: Placement) -> None:
+    """Refuse what no node has, where nobody adds one."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = placement.wanted().items()
+    if is_own(ray) and not any(all(node.get(name, 0) >= most for name, most in wanted) for node in nodes):
+        raise no_room(ray, placement, "ever")
+
+
+def no_room(ray: Any, placement: Placement, when: str) -> NotAvailable:
+    """That no node has what is wanted, and what they have."""
+
+    def told(amounts: dict[str, float]) -> str:
+        known = {name: f"{amount:g}" for name, amount in sorted(amounts.items()) if "node:" not in name}
+        known = {name: amount for name, amount in known.items() if "memory" not in name}
+        return ", ".join(f"{amount} {name}" for name, amount in known.items()) or "nothing"
+
+    wanted = told(placement.wanted())
+    has, free = told(ray.cluster_resources()), told(ray.available_resources())
+    return NotAvailable(
+        f"an actor of backend='ray' asks for {wanted} on one node and finds no room {when}; the cluster has "
+        f"{has}, and of that {free} are free: "
+        "ask for less, or add a node"
+    )
 
 
 def _is_amount(value: Any) -> bool:

@@ -12,8 +12,9 @@ from functools import partial
 
 from envweave_gym.faults import NotAvailable
 from envweave_gym.providers import at_end_of_block
-from envweave_gym.providers.health import Watch
-from envweave_gym.providers.replica import Replica, Start, at_once, is_ending, start_all
+from envweave_gym.providers.replica import Replica, Start
+from envweave_gym.providers.together import at_once, is_ending, start_all
+from envweave_gym.providers.watch import Watch
 from envweave_gym.remote.upkeep import users_of
 
 _COURTESY = 0.1

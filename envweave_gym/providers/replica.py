@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
-import http.client
+import logging
 import os
+import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
-from urllib.parse import urlsplit
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final
 
-from envweave_gym.faults import NotAvailable
-from envweave_gym.remote.address import unix_path
-from envweave_gym.remote.dialling import at_unix_socket
-from envweave_gym.remote.upkeep import Upkeep
+from envweave_gym.faults import InvalidArgument, NotAvailable
+from envweave_gym.providers.health import is_healthy
+from envweave_gym.providers.together import stop_at_exit
+from envweave_gym.remote.address import remember_token
+from envweave_gym.remote.upkeep import Upkeep, keep_up
 
-_PAUSE, _ASK_EVERY = 0.01, 0.1
+AT_REST: Final = "there is none"
+"""Why one has ended that nobody has asked for since it was put to rest."""
+STOPPED: Final = "it was stopped meanwhile"
+_PAUSE = 1.0
+"""So many seconds pass between a start that failed and the next."""
+_LOOK, _ASK_EVERY = 0.01, 0.1
 _LAST_WORDS = 2000
-_ON_ITS_WAY = 0.2
-"""So many seconds a thread may take to begin whose start was interrupted."""
-_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 
-@runtime_checkable
-class Replica(Protocol):
-    """One server process, wherever it runs; clients know it by its URL."""
+class Replica(ABC):
+    """One server process, wherever it runs; clients know it by its URL.
+
+    It belongs to the process that has made it, and is left alone by those that were forked from that.
+    """
 
     url: str
     upkeep: Upkeep
@@ -33,199 +39,145 @@ class Replica(Protocol):
     starts: int
     """How often it has been started."""
 
-    def ensure(self) -> None:
-        """Start it unless it runs, behind the same URL; what its processes knew is lost then."""
-        ...
+    def __init__(self, what: str, token: str | None = None) -> None:
+        """``what`` names it in errors, and ``token`` is what it asks for: by default one that is made up."""
+        self.what, self._token = what, token or secrets.token_urlsafe(32)
+        # the same thread may come again: collecting garbage closes environments, which may be the last ones
+        self._owner, self._lock = os.getpid(), threading.RLock()
+        self.starts, self._is_over = 0, False
+        self._failed, self._not_before = "", 0.0
+        self.upkeep = Upkeep(self.ensure, place=self.place)
 
+    # What a provider says of its servers
+
+    @abstractmethod
+    def _make(self) -> None:
+        """Start one. What is made is taken down even where this fails, so that it can be removed."""
+
+    @abstractmethod
+    def _ended(self) -> str | None:
+        """Why it runs no more; ``None`` while it does, or nobody can say, ``AT_REST`` where there is none."""
+
+    @abstractmethod
+    def _remove(self) -> None:
+        """Leave nothing of what was made, which may have ended; it is known until it is gone."""
+
+    def _end(self) -> None:
+        """End what runs, with its steps that are under way."""
+        self._remove()
+
+    def _close(self) -> None:  # noqa: B027 - not every kind has such a thing
+        """Leave nothing of what is there in each of its lives, like its port."""
+
+    def place(self) -> tuple[str, int] | None:
+        """A shorter way to it than its URL, where there is one."""
+        return None
+
+    @abstractmethod
     def logs(self) -> str:
         """What it has written."""
-        ...
+
+    # What is the same for all
+
+    def _begin(self, *, now: bool = True) -> None:
+        """Have it found by all who know its URL, and end with this process; start it now, or when needed."""
+        try:
+            stop_at_exit(self)
+            if now:
+                with self._lock:
+                    self._start()
+        except BaseException:
+            self.stop()
+            raise
+        remember_token(self.url, self._token)
+        keep_up(self.url, self.upkeep)
+
+    def ensure(self) -> None:
+        """Start it unless it runs, behind the same URL; what its processes knew is lost then."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if self._is_over or (why := self._ended()) is None:
+                return
+            if why is not AT_REST:
+                _log.warning("%s is started again: %s", self.what, why)
+                self.upkeep.has_ended(why)
+                self._remove()
+            self._start_again()
+
+    def _start_again(self) -> None:
+        """Start another, not more often than once in a while where it fails each time."""
+        if time.monotonic() < self._not_before:
+            raise NotAvailable(self._failed)
+        try:
+            self._start()
+        except (InvalidArgument, NotAvailable) as error:  # of what it was given a folder may be gone
+            again = f"{self.what} cannot be started again: "
+            self._failed = f"{'' if isinstance(error, NotAvailable) else again}{error}"
+            self._not_before = time.monotonic() + _PAUSE
+            raise NotAvailable(self._failed) from None
+
+    def _start(self) -> None:
+        """Start one; one that does not start as it should is removed."""
+        try:
+            self._make()
+            if self._is_over:
+                raise NotAvailable(f"{self.what} cannot be started: {STOPPED}")
+        except BaseException:
+            try:
+                self._remove()
+            except NotAvailable as error:  # what is raised is why it did not start
+                _log.warning("%s", error)
+            raise
+        self.starts += 1
+
+    def _wait_until_healthy(self, url: str, seconds: float) -> None:
+        """Wait for the health check of a server that has just been started."""
+        deadline = time.monotonic() + seconds
+        asked = time.monotonic()
+        while not is_healthy(url):
+            now = time.monotonic()
+            if now - asked > _ASK_EVERY:
+                asked = now
+                if (why := self._why_over()) is not None:
+                    raise NotAvailable(f"{self.what} ended before its server answered: {why}")
+            if now > deadline:
+                late = f"{self.what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
+                raise NotAvailable(f"{late} It last said: {last_words(self.logs())}")
+            time.sleep(_LOOK)
+
+    def _why_over(self) -> str | None:
+        """Why it is of no use any more, to whoever waits for it."""
+        return STOPPED if self._is_over else self._ended()
 
     def rest(self) -> None:
         """End it, and leave nothing behind, until somebody asks for it again."""
-        ...
+        if os.getpid() == self._owner:
+            with self._lock:
+                self._end()
 
     def stop(self) -> None:
-        """End it for good, and leave nothing behind."""
-        ...
+        """End it for good, and leave nothing behind; one that is just being started too."""
+        if os.getpid() != self._owner:
+            return
+        self._is_over = True
+        keep_up(self.url, None)
+        try:
+            self.rest()
+        finally:
+            self._close()
+            stop_at_exit(self, False)
 
 
 Start = Callable[..., Replica]
 """Starts a replica; the token it is to ask for may be given as ``token=``."""
 
 
-# Many of them at the same time
-
-
-def start_all(starts: Sequence[Start]) -> list[Replica]:
-    """Start all at the same time; where one cannot be, or somebody interrupts, none is left."""
-    started: list[Replica] = []
-    try:
-        for error in at_once([lambda start=start: started.append(start()) for start in starts]):
-            if error is not None:
-                raise error
-    except BaseException:
-        stop_all(started)
-        raise
-    return started
-
-
-def stop_all(replicas: Sequence[Replica]) -> None:
-    """Stop all at the same time."""
-    for outcome in at_once([replica.stop for replica in replicas]):
-        if isinstance(outcome, BaseException):
-            raise outcome
-
-
-def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
-    """What each call gives or raises, all in threads of their own, which work at the end of the process too.
-
-    Who is interrupted meanwhile hears of it when all are done that had begun. Where no thread can begin, as
-    when the interpreter ends, the calls are made here one after the other.
-    """
-    if len(calls) == 1:
-        return [_outcome(calls[0])]
-    outcomes: list[Any] = [None] * len(calls)
-    done = [threading.Event() for _ in calls]
-
-    def run(place: int) -> None:
-        try:
-            outcomes[place] = calls[place]()
-        except BaseException as error:  # noqa: BLE001 - it is told to whoever waits
-            outcomes[place] = error
-        finally:
-            done[place].set()
-
-    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(calls))]
-    interruption: KeyboardInterrupt | None = None
-    try:
-        for place, thread in enumerate(threads):
-            try:
-                thread.start()
-            except RuntimeError:
-                outcomes[place] = _outcome(calls[place])
-    except KeyboardInterrupt as error:
-        interruption = error
-        time.sleep(_ON_ITS_WAY)
-    for thread, end in zip(threads, done, strict=True):
-        while thread.ident is not None and not end.is_set():
-            try:
-                end.wait()  # Thread.join forgets a thread that runs, where it is interrupted
-            except KeyboardInterrupt as error:
-                interruption = error
-    if interruption is not None:
-        raise interruption
-    return outcomes
-
-
-def _outcome(call: Callable[[], _T]) -> _T | BaseException:
-    """What a call gives or raises in this thread, whose interruption is no outcome."""
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001 - it is told to whoever waits
-        return error
-
-
-_running: set[Replica] = set()
-_ending = threading.Event()
-_registering = threading.Lock()
-
-
-def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
-    """Have it stopped when this process ends, with all others at the same time; or no more."""
-    with _registering:
-        if not wanted:
-            _running.discard(replica)
-        elif _ending.is_set():
-            raise NotAvailable("this process is ending; nothing is started any more")
-        else:
-            _running.add(replica)
-
-
-def is_ending() -> bool:
-    """Whether this process ends just now."""
-    return _ending.is_set()
-
-
-@atexit.register
-def _stop_at_exit() -> None:
-    with _registering:
-        _ending.set()
-        replicas = list(_running)
-    stop_all(replicas)
-
-
-def _forget_all() -> None:
-    """A process that was forked has no replica, and a lock that nobody holds."""
-    global _registering
-    _running.clear()
-    _registering = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_all)
-
-
-# How it is
-
-
-def wait_until_healthy(
-    url: str, seconds: float, ended: Callable[[], str | None], what: str, logs: Callable[[], str]
-) -> None:
-    """Wait for the health check of a server that has just been started.
-
-    ``ended`` says why it has ended, where it has, ``what`` names it in errors, and ``logs`` gives its log.
-    """
-    deadline = time.monotonic() + seconds
-    asked = time.monotonic()
-    while not is_healthy(url):
-        now = time.monotonic()
-        if now - asked > _ASK_EVERY:
-            asked = now
-            if (why := ended()) is not None:
-                raise NotAvailable(f"{what} ended before its server answered: {why}")
-        if now > deadline:
-            late = f"{what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
-            raise NotAvailable(f"{late} It last said: {last_words(logs())}")
-        time.sleep(_PAUSE)
-
-
-def is_healthy(url: str, timeout: float = 1.0) -> bool:
-    """Whether a server takes calls."""
-    return _answer(url, "/health", timeout)[0] == 200
-
-
-def answers(url: str, timeout: float) -> bool:
-    """Whether a server answers at all: one that is full, or is stopping, does too."""
-    return _answer(url, "/health", timeout)[0] != 0
-
-
-def sessions_of(url: str, token: str | None, timeout: float) -> int | None:
-    """How many sessions a server has open, as far as it says so."""
-    status, text = _answer(url, "/metrics", timeout, token)
-    for line in text.splitlines() if status == 200 else ():
-        name, _, number = line.partition(" ")
-        if name == "envweave_sessions":
-            return int(float(number))
-    return None
-
-
-def _answer(url: str, path: str, timeout: float, token: str | None = None) -> tuple[int, str]:
-    """The status and the text of what a server answers; the status is 0 where it does not."""
-    at = unix_path(url)
-    place = urlsplit(url if at is None else "http://localhost")
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=timeout)
-    try:
-        if at is not None:
-            connection.sock = at_unix_socket(at, timeout)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        return 0, ""
-    finally:
-        connection.close()
-
-
 def last_words(log: str) -> str:
     """The end of a log, in one line."""
     return " | ".join(line.strip() for line in log[-_LAST_WORDS:].splitlines() if line.strip()) or "(no log)"
+
+
+def with_code(code: int, log: str) -> str:
+    """How a process has ended, and what it has written last, if anything."""
+    return f"exit code {code}" + (f", and it last said: {last_words(log)}" if log.strip() else "")

@@ -9,69 +9,59 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.providers.pool import Pool
-from envweave_gym.providers.replica import Replica, Start
+from envweave_gym.providers.replica import Start
 
-MOST = 256
-_pools: dict[Any, Pool] = {}
+_pools: dict[str, Pool] = {}
 _lock = threading.Lock()
 
 
-class SharedUrl(str):
-    """The URL of a shared replica, which is in pickles that of one that whoever reads them starts."""
+class ReplicaUrl(str):
+    """The URL of a replica, which is in pickles what ``again`` gives to whoever reads them."""
 
     again: Callable[[], str]
+
+    @classmethod
+    def of(cls, url: str, again: Callable[[], str]) -> ReplicaUrl:
+        """A URL that travels so."""
+        found = cls(url)
+        found.again = again
+        return found
 
     def __reduce__(self) -> Any:
         return self.again, ()
 
 
 def shared_urls(
-    key: Any, count: int, start: Start, again: Callable[[], str], warm: int | None = None
+    start: Start, count: int, warm: int | None = None, again: Callable[[], str] | None = None
 ) -> list[str]:
     """The URLs of so many replicas that are the same; those that are missing start at the same time.
 
-    ``warm`` more are kept ready from now on, and in pickles the URLs are what ``again`` gives.
+    ``warm`` more are kept ready from now on. In pickles each is what ``again`` gives to whoever reads them,
+    by default the URL of one of his own.
     """
-    pool = pool_of(key, start)
+    pool = pool_of(start)
     replicas = pool.take(count)
     if warm is not None:
         pool.keep_ready(warm)
-    return [_url_of(replica, again) for replica in replicas]
+    again = again or partial(_again, start)
+    return [ReplicaUrl.of(replica.url, again) for replica in replicas]
 
 
-def pool_of(key: Any, start: Start) -> Pool:
-    """The replicas of one kind."""
+def _again(start: Start) -> str:
+    return shared_urls(start, 1)[0]
+
+
+def pool_of(start: Start) -> Pool:
+    """The replicas of one kind: those are the same whose ``start`` is written in the same way."""
     with _lock:
+        key = repr(start)
         if key not in _pools:
             _pools[key] = Pool(start)
         return _pools[key]
-
-
-def numbers_in(name: str, kwargs: dict[str, Any], noun: str = "replicas") -> tuple[int, int | None]:
-    """How many replicas are wanted, and how many more that are ready; taken out of ``kwargs``."""
-    count, warm = kwargs.pop("replicas", 1), kwargs.pop("warm", None)
-    check_number(name, "replicas", count, noun)
-    if warm is not None:
-        check_number(name, "warm", warm, noun, least=0)
-    return count, warm
-
-
-def check_number(name: str, argument: str, value: Any, noun: str = "replicas", *, least: int = 1) -> None:
-    """Refuse what is no number of replicas."""
-    if type(value) is not int or not least <= value <= MOST:
-        raise InvalidArgument(
-            f"{name}: {argument}={shown(value)} is no number of {noun} from {least} to {MOST}"
-        )
-
-
-def _url_of(replica: Replica, again: Callable[[], str]) -> SharedUrl:
-    url = SharedUrl(replica.url)
-    url.again = again
-    return url
 
 
 def _forget_all() -> None:

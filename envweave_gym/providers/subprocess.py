@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -23,14 +22,13 @@ from typing import Any
 from weakref import WeakSet
 
 from envweave_gym.faults import PACKAGE, MissingExtra, NotAvailable
-from envweave_gym.providers.replica import last_words, stop_at_exit, wait_until_healthy
-from envweave_gym.providers.shared import numbers_in, shared_urls
-from envweave_gym.remote.address import remember_token
-from envweave_gym.remote.upkeep import Upkeep, keep_up
+from envweave_gym.providers.options import numbers_in
+from envweave_gym.providers.replica import AT_REST, Replica, with_code
+from envweave_gym.providers.shared import ReplicaUrl, shared_urls
 
 _BACKLOG = 2048
-_PATIENCE = 2.0
-_START = 60.0
+_PATIENCE = 60.0
+_GRACE = 2.0
 _FLUSH = 0.5
 _LONGEST_LOG = 1 << 18
 _STDERR = 2
@@ -39,8 +37,8 @@ _server: PrivateServer | None = None
 _servers: WeakSet[PrivateServer] = WeakSet()
 
 
-class PrivateServer:
-    """One server process, started when it is needed, and again when it has died."""
+class PrivateServer(Replica):
+    """One server process, started when it is needed."""
 
     def __init__(self, *, token: str | None = None, ids: Sequence[str] = ()) -> None:
         """``token`` is what it asks for, by default one that is made up; ``ids`` what it serves: all."""
@@ -50,36 +48,30 @@ class PrivateServer:
                     f"backend='subprocess' needs {module}, which is not installed: "
                     f"pip install '{PACKAGE}[server]'"
                 )
+        super().__init__("the server of backend='subprocess'", token)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._token, self._ids = token or secrets.token_urlsafe(32), list(ids)
+        self._ids = list(ids)
         self._process: subprocess.Popen[bytes] | None = None
         self._log: _Log | None = None
-        # the same thread may come again: collecting garbage closes environments, which may be the last ones
-        self._owner, self._lock = os.getpid(), threading.RLock()
-        self.starts, self._is_over = 0, False
-        remember_token(self.url, self._token)
-        self.upkeep = Upkeep(self.ensure)
-        keep_up(self.url, self.upkeep)
+        self._code = 0
         _servers.add(self)
-        stop_at_exit(self)
+        self._begin(now=False)
 
-    def ensure(self) -> None:
-        """Start the server unless it runs; a process that was forked from the owner leaves that to it."""
-        if os.getpid() != self._owner:
-            return
-        with self._lock:
-            if not self._is_over and (self._process is None or self._process.poll() is not None):
-                self._start()
+    def wait(self) -> PrivateServer:
+        """Start it, and wait until it serves."""
+        try:
+            self.ensure()
+            self._wait_until_healthy(self.url, _PATIENCE)
+        except BaseException:
+            self.stop()
+            raise
+        return self
 
-    def _start(self) -> None:
-        if self._process is not None:
-            _close_pipe(self._process)
-            if (self._process.returncode or 0) > 0:
-                code, self._process = self._process.returncode, None
-                raise NotAvailable(
-                    f"the server of backend='subprocess' ended with exit code {code}; its error is on stderr"
-                )
+    def _make(self) -> None:
+        if (code := self._code) > 0:
+            self._code = 0
+            raise NotAvailable(f"{self.what} ended with exit code {code}; its error is on stderr")
         command = [sys.executable, "-m", "envweave_gym_server.private", str(self._listener.fileno())]
         read, write = os.pipe()
         try:
@@ -93,31 +85,19 @@ class PrivateServer:
         finally:
             os.close(write)
             self._log = _Log(read)
-        self.starts += 1
         pipe = self._process.stdin
         if pipe is None:
-            raise NotAvailable(f"the server of backend='subprocess' got no pipe: {command}")
+            raise NotAvailable(f"{self.what} got no pipe: {command}")
         told = {"token": self._token, "paths": sys.path, "ids": self._ids}
         pipe.write(json.dumps(told).encode() + b"\n")
         pipe.flush()
 
-    def wait(self) -> PrivateServer:
-        """Start it, and wait until it serves."""
-        try:
-            self.ensure()
-            wait_until_healthy(self.url, _START, self._ended, "the server of backend='subprocess'", self.logs)
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
     def _ended(self) -> str | None:
-        """Why the server runs no more; ``None`` while it does."""
-        process = self._process
-        if process is not None and process.poll() is None:
+        if self._process is None:
+            return AT_REST
+        if self._process.poll() is None:
             return None
-        code = "it was stopped meanwhile" if process is None else f"exit code {process.returncode}"
-        return f"{code}, and it last said: {last_words(self.logs())}"
+        return with_code(self._process.returncode, self.logs())
 
     @property
     def pid(self) -> int | None:
@@ -128,26 +108,20 @@ class PrivateServer:
         """What the server has written to stderr, which goes on to that of this process."""
         return "" if self._log is None else self._log.text()
 
-    def rest(self) -> None:
-        """Let the server end, and wait until it has; the next connection starts another."""
-        if os.getpid() != self._owner:
-            return
-        with self._lock:
-            process, self._process = self._process, None
-            if process is not None:
-                _end(process)
-            if self._log is not None:
-                self._log.wait(_FLUSH)
+    def _remove(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+            self._code = process.returncode
+        if self._log is not None:
+            self._log.wait(_FLUSH)
 
-    def stop(self) -> None:
-        """Let the server end for good, and wait until it has."""
-        if os.getpid() != self._owner:
-            return
-        self._is_over = True
-        keep_up(self.url, None)
-        self.rest()
+    def _end(self) -> None:
+        self._remove()
+        self._code = 0
+
+    def _close(self) -> None:
         self._listener.close()
-        stop_at_exit(self, False)
 
     def forget(self) -> None:
         """In a process forked from the owner: let go of what keeps the server alive."""
@@ -167,7 +141,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a server with all its processes; one that stands still does not hear that it should."""
     _close_pipe(process)
     try:
-        process.wait(_PATIENCE)
+        process.wait(_GRACE)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -202,19 +176,12 @@ class _Log:
 # What asks for it
 
 
-class OwnUrl(str):
-    """The URL of the private server of this process, which is in pickles that of whoever reads them.
+def own_url() -> ReplicaUrl:
+    """Where the private server of this process is; in pickles that of whoever reads them.
 
     So environments go to other processes without the token, and are served there after this one has ended.
     """
-
-    def __reduce__(self) -> Any:
-        return own_url, ()
-
-
-def own_url() -> OwnUrl:
-    """Where the private server of this process is."""
-    return OwnUrl(private_server().url)
+    return ReplicaUrl.of(private_server().url, own_url)
 
 
 def private_server() -> PrivateServer:
@@ -231,7 +198,7 @@ def subprocess_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> lis
     if "replicas" not in kwargs and "warm" not in kwargs:
         return [own_url()]
     count, warm = numbers_in(name, kwargs)
-    return _urls(subprocess_start(name, image, kwargs), count, warm)
+    return shared_urls(subprocess_start(name, image, kwargs), count, warm)
 
 
 def subprocess_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[PrivateServer]:
@@ -241,14 +208,6 @@ def subprocess_start(name: str, image: str | None, kwargs: dict[str, Any]) -> pa
 
 def _started(token: str | None = None, ids: Sequence[str] = ()) -> PrivateServer:
     return PrivateServer(token=token, ids=ids).wait()
-
-
-def _urls(start: partial[PrivateServer], count: int, warm: int | None = None) -> list[str]:
-    return shared_urls(("subprocess", repr(start)), count, start, partial(_again, start), warm)
-
-
-def _again(start: partial[PrivateServer]) -> str:
-    return _urls(start, 1)[0]
 
 
 def _forget_all() -> None:

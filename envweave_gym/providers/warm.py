@@ -7,7 +7,8 @@ from typing import Any
 from envweave_gym.catalog import cards
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.providers import PROVIDERS, provider_named, start_of
-from envweave_gym.providers.shared import check_number, pool_of
+from envweave_gym.providers.options import check_number
+from envweave_gym.providers.shared import pool_of
 
 
 def warm_up(
@@ -31,6 +32,6 @@ def warm_up(
     start = start_of(name, provider, options, card and card.image)
     if options:
         raise InvalidArgument(f"{name}: warm_up takes no option {shown(next(iter(options)))}")
-    pool = pool_of((provider, repr(start)), start)
+    pool = pool_of(start)
     pool.keep_ready(warm)
     pool.wait(timeout)

@@ -44,8 +44,13 @@ class Strange(ConnectionError):
     """What answers is no server; it may be something before one, so that asking again may help."""
 
 
-def raise_refused(refused: Refused, url: str) -> NoReturn:
-    """Raise what the server says; what only servers know of is an error of the server."""
+def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
+    """Raise what the server says; what only servers know of is an error of the server.
+
+    ``why_ended`` is what the one before it ended of, which cannot know that itself.
+    """
+    if refused.kind == "NoSession" and why_ended:
+        raise faults.SessionLost(f"{url}: the server of this session has ended: {why_ended}")
     if refused.kind == "NotFound":
         raise faults.NotAvailable(f"{url}: there is no envweave-gym server at this path; correct it")
     kind = _KINDS.get(refused.kind)

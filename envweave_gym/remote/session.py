@@ -92,6 +92,8 @@ class RemoteSession:
         self._asked = NUMBERLESS
         self._maybe_there = False
         """Whether the server may have this session: something was sent that makes it."""
+        self._since = math.inf
+        """Since when."""
         self._unsent: Exception | None = None
         """Why what is under way could not be sent."""
         self._is_leaving = False
@@ -158,7 +160,7 @@ class RemoteSession:
             reply = self._reply(call, until)
         except (ConnectionError, TimeoutError):
             now = time.monotonic()
-            if now + call.pause > call.deadline or call.tried > call.hope:
+            if now + call.pause > call.deadline or call.tried > call.hope or self._is_gone():
                 self._hang_up()
                 raise
             if self.is_sent:
@@ -174,6 +176,10 @@ class RemoteSession:
         if call.number >= 0:
             self._committed = call.number
         return reply
+
+    def _is_gone(self) -> bool:
+        """Whether nobody was reached where this process has stopped the server for good."""
+        return not self.is_sent and upkeep.is_stopped(self.address.url)
 
     # How frames go
 
@@ -209,8 +215,8 @@ class RemoteSession:
                 self._transport = transport = self._connected(
                     min(call.deadline, time.monotonic() + call.handshake)
                 )
-            if self._committed < 0:
-                self._maybe_there = True
+            if self._committed < 0 and not self._maybe_there:
+                self._maybe_there, self._since = True, time.monotonic()
             until = self._until(call)
             transport.send(call.frame, until, call.opening)
             call.until = self._until(call)
@@ -255,6 +261,10 @@ class RemoteSession:
             return WebSocketTransport(self.address, self.id, deadline)
         except WebSocketBlocked:
             return HttpTransport(self.address, f"/v1/sessions/{self.id}/frames")
+        except NotAvailable as error:
+            if upkeep.is_kept(self.address.url) and self.address.token is None:
+                raise ConnectionError(f"somebody else answers where a server has ended: {error}") from None
+            raise
         except (
             AtCapacity
         ) as error:  # of connections, which come and go: a session that is there has its place
@@ -289,7 +299,7 @@ class RemoteSession:
             self._committed = reply.number
         elif reply.number > 0:
             self._committed = max(self._committed, 0)
-        raise_refused(reply, self.address.url)
+        raise_refused(reply, self.address.url, upkeep.why_ended(self.address.url, self._since))
 
     def _hang_up(self) -> None:
         if self._transport is not None:

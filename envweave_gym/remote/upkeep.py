@@ -27,25 +27,50 @@ class Upkeep:
     """Called when the last environment that used it is closed, or forgotten."""
     place: Callable[[], tuple[str, int] | None] | None = None
     """A shorter way to it than its URL, where there is one."""
+    ended: tuple[float, str] | None = None
+    """When it was last found to have ended, and why."""
+
+    def has_ended(self, why: str) -> None:
+        """Take down why it has ended, for those whose sessions are lost."""
+        self.ended = time.monotonic(), why
 
 
 _kept: dict[str, Upkeep] = {}
+_stopped: set[str] = set()
+"""Those that this process has kept up, and has stopped for good."""
 _users: dict[str, dict[int, weakref.finalize[..., Any]]] = {}
 """Who uses each server, and what happens when one of them is forgotten."""
 
 
 def keep_up(url: str, upkeep: Upkeep | None) -> None:
     """Keep the server behind this URL up from now on, or no more."""
-    if upkeep is None:
-        _kept.pop(url, None)
-    else:
+    if upkeep is not None:
         _kept[url] = upkeep
+        _stopped.discard(url)
+    elif _kept.pop(url, None) is not None:
+        _stopped.add(url)
 
 
 def ensure(url: str) -> None:
     """Start the server where this process keeps it up."""
     if (upkeep := _kept.get(url)) is not None:
         upkeep.ensure()
+
+
+def is_kept(url: str) -> bool:
+    """Whether this process keeps the server up."""
+    return url in _kept
+
+
+def is_stopped(url: str) -> bool:
+    """Whether this process has stopped the server for good, so that nobody will ever start it again."""
+    return url in _stopped
+
+
+def why_ended(url: str, since: float) -> str:
+    """Why the server has ended since then, as far as this process knows."""
+    ended = getattr(_kept.get(url), "ended", None)
+    return ended[1] if ended is not None and ended[0] >= since else ""
 
 
 # Who uses them

@@ -1,0 +1,128 @@
+"""Replicas that are started, ended and given up together."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from envweave_gym.faults import NotAvailable
+
+if TYPE_CHECKING:
+    from envweave_gym.providers.replica import Replica, Start
+
+_ON_ITS_WAY = 0.2
+"""So many seconds a thread may take to begin whose start was interrupted."""
+_T = TypeVar("_T")
+
+
+def start_all(starts: Sequence[Start]) -> list[Replica]:
+    """Start all at the same time; where one cannot be, or somebody interrupts, none is left."""
+    started: list[Replica] = []
+    try:
+        for error in at_once([lambda start=start: started.append(start()) for start in starts]):
+            if error is not None:
+                raise error
+    except BaseException:
+        stop_all(started)
+        raise
+    return started
+
+
+def stop_all(replicas: Sequence[Replica]) -> None:
+    """Stop all at the same time."""
+    for outcome in at_once([replica.stop for replica in replicas]):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
+    """What each call gives or raises, all in threads of their own, which work at the end of the process too.
+
+    Who is interrupted meanwhile hears of it when all are done that had begun. Where no thread can begin, as
+    when the interpreter ends, the calls are made here one after the other.
+    """
+    if len(calls) == 1:
+        return [_outcome(calls[0])]
+    outcomes: list[Any] = [None] * len(calls)
+    done = [threading.Event() for _ in calls]
+
+    def run(place: int) -> None:
+        try:
+            outcomes[place] = calls[place]()
+        except BaseException as error:  # noqa: BLE001 - it is told to whoever waits
+            outcomes[place] = error
+        finally:
+            done[place].set()
+
+    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(calls))]
+    interruption: KeyboardInterrupt | None = None
+    try:
+        for place, thread in enumerate(threads):
+            try:
+                thread.start()
+            except RuntimeError:
+                outcomes[place] = _outcome(calls[place])
+    except KeyboardInterrupt as error:
+        interruption = error
+        time.sleep(_ON_ITS_WAY)
+    for thread, end in zip(threads, done, strict=True):
+        while thread.ident is not None and not end.is_set():
+            try:
+                end.wait()  # Thread.join forgets a thread that runs, where it is interrupted
+            except KeyboardInterrupt as error:
+                interruption = error
+    if interruption is not None:
+        raise interruption
+    return outcomes
+
+
+def _outcome(call: Callable[[], _T]) -> _T | BaseException:
+    """What a call gives or raises in this thread, whose interruption is no outcome."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - it is told to whoever waits
+        return error
+
+
+_running: set[Replica] = set()
+_ending = threading.Event()
+_registering = threading.Lock()
+
+
+def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
+    """Have it stopped when this process ends, with all others at the same time; or no more."""
+    with _registering:
+        if not wanted:
+            _running.discard(replica)
+        elif _ending.is_set():
+            raise NotAvailable("this process is ending; nothing is started any more")
+        else:
+            _running.add(replica)
+            atexit.unregister(_stop_at_exit)  # before all that was imported for it ends
+            atexit.register(_stop_at_exit)
+
+
+def is_ending() -> bool:
+    """Whether this process ends just now."""
+    return _ending.is_set()
+
+
+def _stop_at_exit() -> None:
+    with _registering:
+        _ending.set()
+        replicas = list(_running)
+    stop_all(replicas)
+
+
+def _forget_all() -> None:
+    """A process that was forked has no replica, and a lock that nobody holds."""
+    global _registering
+    _running.clear()
+    _registering = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,97 @@
+"""Replicas that are looked after: one thread asks how they are, and replaces those that do not answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from envweave_gym.providers.health import answers
+from envweave_gym.providers.replica import Replica
+from envweave_gym.providers.together import is_ending
+from envweave_gym.remote.address import is_actor
+
+EVERY = 1.0
+"""So many seconds pass between two rounds."""
+MISSES = 5
+"""So many checks in a row without an answer are too many: who is busy misses one, who hangs all."""
+_PATIENCE, _YOUTH = 2.0, 60.0
+_log = logging.getLogger(__name__)
+
+
+def _keep_up(replica: Replica) -> bool:
+    replica.ensure()
+    return True
+
+
+class Watch:
+    """Looks after replicas until it is ended."""
+
+    def __init__(
+        self,
+        replicas: Callable[[], Sequence[Replica]],
+        *,
+        every: float | None = None,
+        misses: int = MISSES,
+        keep_up: Callable[[Replica], bool] = _keep_up,
+    ) -> None:
+        """``replicas`` tells in each round which they are.
+
+        ``keep_up`` starts one unless it runs, and tells whether it is still one of them.
+        """
+        self._replicas, self._most, self._keep_up = replicas, misses, keep_up
+        self._every = EVERY if every is None else every
+        self._misses: dict[str, int] = {}
+        self._young: dict[str, tuple[int, float]] = {}
+        """Until when a replica may be silent since it was started so many times."""
+        self.problems: dict[str, str] = {}
+        """What is wrong with those that could not be started again, by URL."""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="health of replicas", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more; a replica that is just being started is not waited for."""
+        self._is_over.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the last round, so many seconds at most."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+    def _look(self) -> None:
+        while not self._is_over.wait(self._every):
+            for replica in self._replicas():
+                if self._is_over.is_set():
+                    return
+                self._check(replica)
+
+    def _check(self, replica: Replica) -> None:
+        url = replica.url
+        self._young.setdefault(url, (replica.starts, 0.0))
+        try:
+            if not self._keep_up(replica):
+                return
+            if is_actor(url) or answers(url, _PATIENCE):
+                self._misses[url], self._young[url] = 0, (replica.starts, 0.0)
+            elif not self._is_young(replica):
+                self._misses[url] = self._misses.get(url, 0) + 1
+            if self._misses.get(url, 0) >= self._most:
+                _log.warning("%s has not answered %d times and is replaced", url, self._most)
+                self._misses[url] = 0
+                replica.rest()
+                self._keep_up(replica)
+            self.problems.pop(url, None)
+        except Exception as error:  # noqa: BLE001 - what provides it may be gone too, and come back
+            if not self._is_over.is_set() and not is_ending() and self.problems.get(url) != str(error):
+                _log.warning("%s cannot be started again: %s", url, error)
+            self.problems[url] = str(error)
+
+    def _is_young(self, replica: Replica) -> bool:
+        """Whether it was started only just now, and has not answered yet."""
+        starts, until = self._young[replica.url]
+        if starts != replica.starts:
+            until = time.monotonic() + _YOUTH
+            self._young[replica.url] = replica.starts, until
+        return time.monotonic() < until

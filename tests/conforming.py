@@ -1,0 +1,36 @@
+"""The conformance kit as parametrized tests: a case for every check of every subject."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from envweave_gym.faults import MissingExtra
+from envweave_gym.testing import NotApplicable, Subject, checks_of
+from envweave_gym.testing.runs import Check, name_of
+
+
+def every_check(subjects: Sequence[tuple[str, Subject]]) -> pytest.MarkDecorator:
+    """Give a test ``subject`` and ``check`` for all of these, by what they are called."""
+    return pytest.mark.parametrize(
+        ("subject", "check"),
+        [
+            pytest.param(subject, check, id=f"{label}-{name_of(check)}")
+            for label, subject in subjects
+            for check in checks_of(subject)
+        ],
+    )
+
+
+def run(check: Check, subject: Subject) -> None:
+    """Make the check, which may not apply, or need what is not installed."""
+    try:
+        check(subject)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    except MissingExtra as reason:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(reason))
