@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Any
 
 import envweave_gym
+from envweave_gym.sandbox.inside.kernel import end_with_parent
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.app import create_app
-from envweave_gym_server.isolation.kernel import end_with_parent
 from envweave_gym_server.offers import Offer, Offers
 from envweave_gym_server.serve import Server
 from envweave_gym_server.serving import Served

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 import pettingzoo
+import psutil
 import pytest
 from pettingzoo import ParallelEnv
 from servers import until
@@ -45,11 +46,12 @@ def kill(server: PrivateServer) -> None:
 
 
 def stop(server: PrivateServer) -> None:
-    """Let the server stand still, all its threads."""
+    """Let the server stand still, with all its processes and their threads."""
     pid = server.pid
     assert pid is not None
+    pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     os.killpg(pid, signal.SIGSTOP)
-    until(lambda: all(_stands(task) for task in Path(f"/proc/{pid}/task").iterdir()))
+    until(lambda: all(_stands(task) for one in pids for task in Path(f"/proc/{one}/task").iterdir()))
 
 
 def _stands(task: Path) -> bool:

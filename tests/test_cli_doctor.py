@@ -282,6 +282,17 @@ def test_an_address_that_is_none_is_a_line_of_the_report(
     assert (check["status"], check["detail"]) == ("missing", f"{host}: {says}")
 
 
+def test_an_engine_of_another_machine_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("DOCKER_HOST", "tcp://engines.example:2375")
+    monkeypatch.setattr(doctor, "_asked", lambda address, path: b"OK")
+    assert main(["doctor", "--json"]) == 0
+    [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
+    assert check["status"] == "missing"
+    assert check["detail"].startswith("tcp://engines.example:2375 is on another machine")
+
+
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_socket_that_nobody_answers_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -82,6 +82,7 @@ def test_names_begin_with_a_letter_where_a_service_has_them(capsys: pytest.Captu
         (["my/Env-v0"], "my/Env-v0 is in no image that is known; name the one that has it with --image"),
         ([COUNTER, "--replicas", "0"], "--replicas 0 is no number of Pods from 1 to 10000"),
         ([COUNTER, "--memory", "much"], "memory='much' is no size"),
+        ([COUNTER, "--image", "no image"], "image='no image' names no image; give one like 'envweave-core'"),
         ([COUNTER, "--cpus", "0"], "cpus=0.0 is no number of cores"),
         (
             [COUNTER, "--name", "8up", "--replicas", "2"],

@@ -248,8 +248,9 @@ def test_the_folder_of_a_killed_owner_is_removed_with_its_container(client: Any)
     owner.kill()
     owner.wait(10)
     owner.stdout.close()
-    assert name in sweep(client)
-    assert folders() <= before
+    sweep(client)
+    until(lambda: not client.containers.list(all=True, filters={"name": name}, ignore_removed=True))
+    until(lambda: folders() <= before)
 
 
 def test_an_environment_that_reads_data_finds_it_in_its_container(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any
 
@@ -95,6 +96,7 @@ def test_a_pickle_starts_a_container_of_its_own_where_there_is_none(client: Any)
         ({"replicas": 0}, f"{COUNTER}: replicas=0 is no number of containers from 1 to 256"),
         ({"memory": "much"}, f"{COUNTER}: memory='much' is no size"),
         ({"image": 3}, f"{COUNTER} has image=3; name the image whose server has it"),
+        ({"image": "no image"}, f"{COUNTER}: image='no image' names no image; give one like"),
         ({"colour": 3}, f"{COUNTER} takes no argument 'colour'"),
     ],
 )
@@ -103,6 +105,18 @@ def test_options_that_are_none_are_refused(given: dict[str, Any], sentence: str,
     with pytest.raises(ew.InvalidArgument, match=sentence):
         gym.make(COUNTER, backend="docker", **given)
     assert names(client) <= before
+
+
+def test_the_core_image_adds_at_most_120_megabytes_to_that_of_python(client: Any) -> None:
+    from docker.errors import NotFound
+
+    try:
+        core, base = client.images.get(CORE), client.images.get("python:3.11-slim")
+    except NotFound:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip("python:3.11-slim is not on this machine: docker pull python:3.11-slim")
+    assert core.attrs["Size"] - base.attrs["Size"] <= 120e6
 
 
 def test_an_id_in_no_image_asks_for_one() -> None:

@@ -379,7 +379,9 @@ def test_no_container_is_left_when_its_owner(how: str, client: Any):
     assert set(names) <= there
     if how == "is killed":
         sweep(client)
-    assert not set(names) & {one.name for one in client.containers.list(all=True, ignore_removed=True)}
+    until(
+        lambda: not set(names) & {one.name for one in client.containers.list(all=True, ignore_removed=True)}
+    )
 
 
 def test_containers_that_die_are_replaced_and_all_are_removed(client: Any):

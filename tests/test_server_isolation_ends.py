@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -38,10 +37,10 @@ import envweave_gym as ew
 from envweave_gym.faults import EnvironmentCrashed, Fault, FaultKind, InvalidArgument, NotAvailable
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
+from envweave_gym.sandbox import forkserver
+from envweave_gym.sandbox.forkserver import ForkServer, Program, _Zygote
 from envweave_gym.wire.messages import Close, Create, Reset, encode, read_reply
 from envweave_gym_server.app import create_app
-from envweave_gym_server.isolation import forkserver
-from envweave_gym_server.isolation.forkserver import ForkServer, _Zygote
 from envweave_gym_server.isolation.host import Workers
 from envweave_gym_server.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions import Sessions
@@ -49,6 +48,7 @@ from envweave_gym_server.settings import Settings
 
 __all__ = ["sessions", "workers"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation needs Linux")
+SLEEPER = Program("time:sleep", 60, dict(os.environ), path=tuple(sys.path))
 
 
 def test_a_session_that_closes_leaves_nothing_behind(sessions: Sessions):
@@ -126,8 +126,8 @@ def test_a_server_that_stops_leaves_no_process_behind():
 def test_a_zygote_that_does_not_get_ready_is_waited_for_no_longer_than_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("envweave_gym_server.isolation.forkserver._STARTING", 1.0)
-    forks = ForkServer("time:sleep", 60)
+    monkeypatch.setattr("envweave_gym.sandbox.forkserver._STARTING", 1.0)
+    forks = ForkServer(SLEEPER)
     with pytest.raises(NotAvailable, match="was not imported within 1 s"):
         forks.fork()
     zygote = forks._zygote
@@ -141,7 +141,7 @@ def test_a_zygote_that_does_not_listen_is_gone_when_its_server_has_closed(monkey
     monkeypatch.setattr(forkserver, "_ENDING", 0.3)
     kill = _Zygote.kill_it
     monkeypatch.setattr(_Zygote, "kill_it", lambda zygote: (monkeypatch.undo(), kill(zygote)))
-    forks = ForkServer("time:sleep", 60)
+    forks = ForkServer(SLEEPER)
     with ThreadPoolExecutor(1) as pool:
         fork = pool.submit(forks.fork)
         until(lambda: forks._zygote is not None and forks._zygote._process is not None)
@@ -159,7 +159,7 @@ def test_a_zygote_that_is_ended_before_it_has_begun_is_never_started(
     go, started, live = threading.Event(), [], _Zygote._live
     monkeypatch.setattr(_Zygote, "_live", lambda *given: go.wait(10) and live(*given))
     monkeypatch.setattr(forkserver, "_start", started.append)
-    zygote = _Zygote("time:sleep", pickle.dumps(60))
+    zygote = _Zygote(SLEEPER)
     end(zygote)
     go.set()
     assert zygote.over.wait(10)

@@ -201,6 +201,9 @@ class Fake:
         self.starts += not self.runs
         self.runs = True
 
+    def answers(self, timeout: float) -> bool:
+        return False
+
     def logs(self) -> str:
         return ""
 

@@ -29,6 +29,7 @@ import msgspec
 
 from envweave_gym.catalog import GROUP, register_all
 from envweave_gym.cli.tables import print_json, screen_width, table
+from envweave_gym.containers.engine import is_elsewhere
 from envweave_gym.containers.ownership import OWNER, is_left_behind
 from envweave_gym.faults import PACKAGE
 
@@ -227,10 +228,13 @@ def _docker() -> Iterator[Check]:
             _asked(address, "/_ping")
         except (OSError, ValueError) as error:
             problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
-        else:
-            yield Check(part="machine", name="docker engine", status="ok", detail=f"answers at {address}")
-            yield from _left_behind(address)
-            return
+            continue
+        if is_elsewhere(address):
+            problems.append(f"{address} is on another machine, whose loopback is not reached from here")
+            continue
+        yield Check(part="machine", name="docker engine", status="ok", detail=f"answers at {address}")
+        yield from _left_behind(address)
+        return
     yield Check(
         part="machine",
         name="docker engine",

@@ -11,6 +11,7 @@ from typing import Any
 
 from envweave_gym.cli.info import card_named
 from envweave_gym.cli.tables import print_json
+from envweave_gym.containers.images import check_image
 from envweave_gym.faults import InvalidArgument, need
 from envweave_gym.providers import manifests
 from envweave_gym.providers.manifests import Manifest, PodTemplate, check_name, check_service_name
@@ -68,6 +69,7 @@ def documents(args: argparse.Namespace) -> list[Manifest]:
         raise InvalidArgument(
             f"{args.id} is in no image that is known; name the one that has it with --image"
         )
+    check_image(image)
     if args.replicas is not None and not 1 <= args.replicas <= _MOST:
         raise InvalidArgument(f"--replicas {args.replicas} is no number of Pods from 1 to {_MOST}")
     check = check_name if args.replicas is None else check_service_name

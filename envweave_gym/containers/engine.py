@@ -70,16 +70,20 @@ def _client(pid: int, host: str) -> Any:
 
 def _require_this_machine(host: str) -> None:
     """Containers publish their ports on the loopback of the machine of the engine, and on nothing else."""
-    try:
-        place = urlsplit(host)
-        is_elsewhere = place.scheme not in ("unix", "npipe") and place.hostname not in _HERE
-    except ValueError:
-        is_elsewhere = True
-    if is_elsewhere:
+    if is_elsewhere(host):
         raise NotAvailable(
             f"the container engine at {host} is on another machine, whose loopback is not reached from here; "
             f"run this there, or set DOCKER_HOST to an engine of this machine, like {_UNIX}{SOCKET}"
         )
+
+
+def is_elsewhere(host: str) -> bool:
+    """Whether an engine is on another machine, or nobody can say where."""
+    try:
+        place = urlsplit(host)
+        return place.scheme not in ("unix", "npipe") and place.hostname not in _HERE
+    except ValueError:
+        return True
 
 
 def _try_socket(path: str) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from envweave_gym.containers.engine import told
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 
 CORE = "envweave-core"
+_NAME = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII | re.IGNORECASE)
+
+
+def check_image(image: str) -> None:
+    """Refuse what no image can be called."""
+    if not _NAME.fullmatch(image):
+        raise InvalidArgument(f"image={shown(image)} names no image; give one like 'envweave-core'")
 
 
 def require_image(client: Any, image: str) -> None:
     """Say in one sentence how to come by an image that is not there."""
-    from docker.errors import ImageNotFound, NullResource
+    from docker.errors import ImageNotFound
 
     with told(f"the image {shown(image)} cannot be looked for"):
         try:
             client.images.get(image)
-        except NullResource:
-            raise InvalidArgument("image='' names no image; give one like 'envweave-core'") from None
         except ImageNotFound:
             how = "make images" if image.partition(":")[0].startswith("envweave-") else f"docker pull {image}"
             raise NotAvailable(

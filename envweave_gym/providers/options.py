@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from envweave_gym.containers.images import check_image
 from envweave_gym.faults import InvalidArgument, shown
 
 MOST = 256
@@ -40,6 +41,8 @@ def image_in(name: str, options: dict[str, Any], default: str | None) -> str:
     if not isinstance(image, str):
         given = "is in no image that is known" if image is None else f"has image={shown(image)}"
         raise InvalidArgument(f"{name} {given}; name the image whose server has it with image='…'")
+    with named(name):
+        check_image(image)
     return image
 
 

@@ -96,10 +96,10 @@ def no_room(ray: Any, placement: Placement, when: str) -> NotAvailable:
 
     wanted = told(placement.wanted())
     has, free = told(ray.cluster_resources()), told(ray.available_resources())
+    slow = ", or give what runtime_env= installs more time with patience=" if placement.runtime_env else ""
     return NotAvailable(
         f"an actor of backend='ray' asks for {wanted} on one node and finds no room {when}; the cluster has "
-        f"{has}, and of that {free} are free: "
-        "ask for less, or add a node"
+        f"{has}, and of that {free} are free: ask for less, or add a node{slow}"
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from envweave_gym.faults import InvalidArgument, NotAvailable
-from envweave_gym.providers.health import is_healthy
+from envweave_gym.providers.health import answers, is_healthy
 from envweave_gym.providers.together import stop_at_exit
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.upkeep import Upkeep, keep_up
@@ -72,6 +72,10 @@ class Replica(ABC):
     def place(self) -> tuple[str, int] | None:
         """A shorter way to it than its URL, where there is one."""
         return None
+
+    def answers(self, timeout: float) -> bool:
+        """Whether it answers at all, which costs less than to ask where it runs."""
+        return answers(self.url, timeout)
 
     @abstractmethod
     def logs(self) -> str:

@@ -104,6 +104,10 @@ class PrivateServer(Replica):
         """The server's process, while it runs."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
+    def answers(self, timeout: float) -> bool:
+        """Not where it has ended: its socket would let those wait who call."""
+        return self.pid is not None and super().answers(timeout)
+
     def logs(self) -> str:
         """What the server has written to stderr, which goes on to that of this process."""
         return "" if self._log is None else self._log.text()

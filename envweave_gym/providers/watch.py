@@ -7,10 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from envweave_gym.providers.health import answers
 from envweave_gym.providers.replica import Replica
 from envweave_gym.providers.together import is_ending
-from envweave_gym.remote.address import is_actor
 
 EVERY = 1.0
 """So many seconds pass between two rounds."""
@@ -71,10 +69,10 @@ class Watch:
         url = replica.url
         self._young.setdefault(url, (replica.starts, 0.0))
         try:
-            if not self._keep_up(replica):
-                return
-            if is_actor(url) or answers(url, _PATIENCE):
+            if replica.answers(_PATIENCE):
                 self._misses[url], self._young[url] = 0, (replica.starts, 0.0)
+            elif not self._keep_up(replica):
+                return
             elif not self._is_young(replica):
                 self._misses[url] = self._misses.get(url, 0) + 1
             if self._misses.get(url, 0) >= self._most:

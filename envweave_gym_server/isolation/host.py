@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import suppress
 from typing import Any
@@ -16,6 +17,7 @@ from envweave_gym.faults import (
     EnvweaveError,
     NotAvailable,
 )
+from envweave_gym.sandbox.forkserver import ONE_THREAD, Fork, ForkServer, Program
 from envweave_gym.wire.messages import (
     Answer,
     Ask,
@@ -30,7 +32,6 @@ from envweave_gym.wire.messages import (
 )
 from envweave_gym.wire.values import pack
 from envweave_gym_server.isolation.channel import DONE, TooLong, receive, send
-from envweave_gym_server.isolation.forkserver import Fork, ForkServer
 from envweave_gym_server.isolation.plan import plan_of
 from envweave_gym_server.isolation.worker import KINDS
 from envweave_gym_server.losses import lost_step
@@ -53,7 +54,10 @@ class Workers:
             raise NotAvailable("isolation='process' needs Linux; serve with isolation='thread'")
         self._offers, self._settings = offers, settings
         plan = plan_of(offers, settings.worker_memory)
-        self._forks = ForkServer("envweave_gym_server.isolation.worker:prepare", plan)
+        environ, path = {**ONE_THREAD, **os.environ}, tuple(sys.path)
+        self._forks = ForkServer(
+            Program("envweave_gym_server.isolation.worker:prepare", plan, environ, path=path)
+        )
 
     def open(self, create: Create) -> ProcessHost:
         """The host of a new session."""

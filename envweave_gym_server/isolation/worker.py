@@ -13,6 +13,7 @@ import numpy as np
 
 from envweave_gym import faults
 from envweave_gym.faults import REFUSALS, EnvironmentCrashed, EnvweaveError, InvalidArgument, fault_of
+from envweave_gym.sandbox.inside.kernel import confine
 from envweave_gym.wire.messages import (
     Answer,
     Ask,
@@ -28,7 +29,6 @@ from envweave_gym.wire.messages import (
     read_call,
 )
 from envweave_gym_server.isolation.channel import DONE, NOT_DONE, receive, send
-from envweave_gym_server.isolation.kernel import confine
 from envweave_gym_server.isolation.plan import Plan
 from envweave_gym_server.logs import trace_of, write_logs
 from envweave_gym_server.offers import Offers, offers_of
@@ -45,17 +45,18 @@ KINDS = {
 """The exceptions that the server raises anew when making an environment has raised them here."""
 
 
-def prepare(plan: Plan) -> Callable[[socket.socket], None]:
+def prepare(plan: Plan) -> Callable[[list[int]], None]:
     """In the zygote: import and rehearse what workers need; gives what each of them does."""
     faulthandler.enable()  # a crash tells its stack
     write_logs()
     plan.carry_out()
     _rehearse()
 
-    def work(connection: socket.socket) -> None:
+    def work(descriptors: list[int]) -> None:
         confine(plan.memory)
         np.random.seed(int.from_bytes(os.urandom(4)))  # what is forked has the state of the zygote
-        Worker(plan.offers).work(connection)
+        with socket.socket(fileno=descriptors[0]) as connection:
+            Worker(plan.offers).work(connection)
 
     return work
 

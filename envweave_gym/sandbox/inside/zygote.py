@@ -1,11 +1,11 @@
 """The zygote: a program of one thread that has imported everything, and forks itself when it is told to.
 
-Run as ``python -m envweave_gym_server.isolation.zygote FD`` by :mod:`.forkserver`. On its standard input it
-finds where to import from, a function ``prepare`` and its argument: that is called once, and gives what every
-child does with its socket. From then on ``FD``, a socket of packets, brings orders: fork (with the socket of
-the child) and kill. It takes notes back: ready, and how which child ended.
+Its host starts it with the number of a descriptor, see ``forkserver.py``. On its standard input it finds
+where to import from, a function ``prepare`` and its argument: that is called once, and gives what every child
+does with its descriptors. From then on the descriptor, a socket of packets, brings orders: fork (with the
+descriptors of the child) and kill. It takes notes back: ready, and how which child ended.
 
-It ends with its server, however that ends, and takes all children with it, and their children.
+It ends with its host, however that ends, and takes all children with it, and their children.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import pickle
 import pkgutil
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -25,34 +26,34 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from envweave_gym_server.isolation.kernel import (
-    adopt_orphans,
-    children,
-    end_with_parent,
-    ending,
-    threads,
-)
+from .kernel import adopt_orphans, children, end_with_parent, threads
 
 PACKET = struct.Struct("<cQ")
-"""An order or a note: what, and the number of the child; a note goes on in words."""
+"""An order or a note: what, and the number of the child; more may follow."""
+END = struct.Struct("<idQ")
+"""How a child ended: the code, the seconds of processor time, and the most memory in kilobytes."""
 FORK, KILL = b"f", b"k"
-READY, ENDED, FAILED = b"r", b"e", b"x"
+READY, ENDED, FAILED, STRANGER = b"r", b"e", b"x", b"s"
+"""A stranger is a child that no order has made: a fork of a fork; its number is its process."""
+_MOST = 8
+"""So many descriptors a child may be given."""
 
-Run = Callable[[socket.socket], None]
-"""What a child does with its socket."""
+Run = Callable[[list[int]], None]
+"""What a child does with its descriptors."""
 
 
 class Zygote:
-    """Forks, kills and reaps until the server has gone."""
+    """Forks, kills and reaps until the host has gone."""
 
-    def __init__(self, control: socket.socket, run: Run) -> None:
-        self._control, self._run = control, run
+    def __init__(self, control: socket.socket, run: Run, adopts: bool) -> None:
+        """``adopts`` is whether it lets live what its children leave behind."""
+        self._control, self._run, self._adopts = control, run, adopts
         self._pid = os.getpid()
         self._workers: dict[int, int] = {}
         self._signals, self._wake = socket.socketpair()
 
     def work(self) -> None:
-        """Do what the server orders."""
+        """Do what the host orders."""
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -74,33 +75,34 @@ class Zygote:
 
     def _obey(self) -> bool:
         """Do the next order; whether there was one."""
-        size = socket.CMSG_LEN(array.array("i", [0]).itemsize)
+        size = socket.CMSG_LEN(_MOST * array.array("i", [0]).itemsize)
         try:
             packet, ancillary, _, _ = self._control.recvmsg(PACKET.size, size, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionError:  # the server has not read all notes
+        except ConnectionError:  # the host has not read all notes
             return False
         if not packet:
             return False
         what, key = PACKET.unpack(packet)
         if what == FORK:
-            self._fork(key, array.array("i", ancillary[0][2])[0])
+            self._fork(key, list(array.array("i", ancillary[0][2])))
         else:
             for pid in [pid for pid, known in self._workers.items() if known == key]:
                 os.kill(pid, signal.SIGKILL)
         return True
 
-    def _fork(self, key: int, descriptor: int) -> None:
+    def _fork(self, key: int, descriptors: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(FAILED, key, str(error.strerror))
+            self._tell(FAILED, key, str(error.strerror).encode())
         else:
             if pid == 0:
-                self._be_a_worker(descriptor)
+                self._be_a_worker(descriptors)
             self._workers[pid] = key
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
-    def _be_a_worker(self, descriptor: int) -> NoReturn:
+    def _be_a_worker(self, descriptors: list[int]) -> NoReturn:
         """In the child: let go of what is the zygote's, and never come back."""
         code = 1
         try:
@@ -112,8 +114,7 @@ class Zygote:
             end_with_parent(signal.SIGKILL, self._pid)
             adopt_orphans()
             gc.enable()
-            with socket.socket(fileno=descriptor) as connection:
-                self._run(connection)
+            self._run(descriptors)
             code = 0
         except BaseException:  # noqa: BLE001 - nothing may run on into the loop of the zygote
             traceback.print_exc()
@@ -122,17 +123,18 @@ class Zygote:
 
     def _reap(self) -> None:
         """Tell how children ended, once what they have left behind has ended too."""
-        ended: list[tuple[int, int]] = []
+        ended: list[tuple[int, int, Any]] = []
         with suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            while (found := os.wait4(-1, os.WNOHANG))[0]:
                 ended.append(found)
-        for pid in children() if ended else ():
+        for pid in children() if ended and not self._adopts else ():
             if pid not in self._workers:
                 os.kill(pid, signal.SIGKILL)
-        for pid, status in ended:
+        for pid, status, usage in ended:
             key = self._workers.pop(pid, None)
-            if key is not None:
-                self._tell(ENDED, key, ending(os.waitstatus_to_exitcode(status)))
+            what, number = (STRANGER, pid) if key is None else (ENDED, key)
+            code, seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+            self._tell(what, number, END.pack(code, seconds, usage.ru_maxrss))
 
     def _end(self) -> None:
         """Kill all children, and then those that have become children by that."""
@@ -142,9 +144,9 @@ class Zygote:
             for _ in pids:
                 self._workers.pop(os.waitpid(-1, 0)[0], None)
 
-    def _tell(self, what: bytes, key: int, words: str = "") -> None:
-        with suppress(OSError):  # a server that has gone is noticed as such
-            self._control.send(PACKET.pack(what, key) + words.encode())
+    def _tell(self, what: bytes, key: int, more: bytes = b"") -> None:
+        with suppress(OSError):  # a host that has gone is noticed as such
+            self._control.send(PACKET.pack(what, key) + more)
 
 
 def main() -> None:
@@ -153,10 +155,13 @@ def main() -> None:
     control.set_inheritable(False)
     source = sys.stdin.buffer
     start: dict[str, Any] = pickle.load(source)
-    end_with_parent(signal.SIGTERM, start["server"])
-    sys.path[:] = start["path"]
-    os.environ.clear()
-    os.environ.update(start["environ"])
+    if start["host"]:
+        end_with_parent(signal.SIGTERM, start["host"])
+    if start["path"] is not None:
+        sys.path[:] = start["path"]
+    if start["environ"] is not None:
+        os.environ.clear()
+        os.environ.update(start["environ"])
     gc.disable()
     adopt_orphans()
     run = pkgutil.resolve_name(start["prepare"])(pickle.load(source))
@@ -168,7 +173,9 @@ def main() -> None:
         )
     gc.collect()
     gc.freeze()
-    Zygote(control, run).work()
+    Zygote(control, run, start["adopts"]).work()
+    if start["folder"] is not None:
+        shutil.rmtree(start["folder"], ignore_errors=True)
     os._exit(0)
 
 

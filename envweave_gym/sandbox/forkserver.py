@@ -1,4 +1,4 @@
-"""The server's side of the zygote: starts it when it is needed first, and again should it end."""
+"""The host's side of the zygote: starts it when it is needed first, and again should it end."""
 
 from __future__ import annotations
 
@@ -10,22 +10,46 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from envweave_gym.faults import NotAvailable
-from envweave_gym_server.isolation.kernel import ending
-from envweave_gym_server.isolation.zygote import FAILED, FORK, KILL, PACKET, READY
+from envweave_gym.sandbox.inside.kernel import ending
+from envweave_gym.sandbox.inside.zygote import END, FAILED, FORK, KILL, PACKET, READY, STRANGER
 
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Numeric libraries start as many threads as there are cores: not in every session, and never in a zygote."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Numeric libraries start as many threads as there are cores: not in every worker, and never in a zygote."""
 
-_PROGRAM = "envweave_gym_server.isolation.zygote"
 _PACKET = 4096
 _STARTING = 120.0
 """So many seconds a zygote has to import what is served."""
 _ENDING = 5.0
 """So many seconds it has to end, with all its children, before it is killed."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """How a zygote is started, and what its children do."""
+
+    prepare: str
+    """A function as ``"module:name"``, which the zygote calls; what it gives is called in every child, with
+    the numbers of its descriptors."""
+    argument: Any
+    """What it is called with; pickled."""
+    environ: Mapping[str, str]
+    """The environment variables of the zygote and its children."""
+    command: Sequence[str] = (sys.executable, "-u", "-m", "envweave_gym.sandbox.inside.zygote")
+    """What is run; the number of a descriptor is added."""
+    path: Sequence[str] | None = None
+    """Where it imports from, where that is not its own affair."""
+    adopts: bool = False
+    """Whether its children may fork themselves, and leave behind what goes on."""
+    folder: str | None = None
+    """What it removes at its end."""
+    is_direct: bool = True
+    """Whether ``command`` is the zygote itself, and not something around it."""
 
 
 class Fork:
@@ -35,6 +59,8 @@ class Fork:
         self.connection = connection
         self.ended: str | None = None
         """How it ended, in words."""
+        self.seconds, self.memory = 0.0, 0
+        """The processor time it took, and the most memory in kilobytes, once it has ended."""
         self.refused = False
         """Whether it never was: the system did not give another process."""
         self._key, self._zygote = key, zygote
@@ -48,6 +74,10 @@ class Fork:
         """Wait for its end; whether it has ended."""
         return self._over.wait(seconds)
 
+    def stranger(self, pid: int, connection: socket.socket) -> Fork:
+        """What this child has forked itself; ``pid`` is the number that the zygote knows it by."""
+        return self._zygote.stranger(pid, connection)
+
     def end(self, words: str) -> None:
         """Take down how it ended, and wake who waits for an answer.
 
@@ -60,31 +90,27 @@ class Fork:
 
 
 class ForkServer:
-    """Gives children of a zygote that is started when the first is wanted.
+    """Gives children of a zygote that is started when the first is wanted."""
 
-    ``prepare`` is a function as ``"module:name"``; the zygote calls it with ``argument``, and what that gives
-    is called in every child with its socket.
-    """
-
-    def __init__(self, prepare: str, argument: Any) -> None:
-        self._prepare, self._argument = prepare, pickle.dumps(argument)
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._zygote: _Zygote | None = None
         self._closed = False
         self._lock = threading.Lock()
 
-    def fork(self) -> Fork:
-        """A new child."""
+    def fork(self, *more: int) -> Fork:
+        """A new child, whose descriptors are a socket and these."""
         zygote = self._running()
         ours, theirs = socket.socketpair()
         with theirs:
-            return zygote.fork(ours, theirs)
+            return zygote.fork(ours, [theirs.fileno(), *more])
 
     def _running(self) -> _Zygote:
         with self._lock:
             if self._closed:
                 raise NotAvailable("no process is forked any more: the server is stopping; use another")
             if self._zygote is None or self._zygote.ended is not None:
-                self._zygote = _Zygote(self._prepare, self._argument)
+                self._zygote = _Zygote(self._program)
                 weakref.finalize(self, self._zygote.stop)
             zygote = self._zygote
         if not zygote.ready.wait(_STARTING):
@@ -114,7 +140,7 @@ class _Zygote:
     Linux takes the thread that started a process for its parent, so that has to be one that stays.
     """
 
-    def __init__(self, prepare: str, argument: bytes) -> None:
+    def __init__(self, program: Program) -> None:
         self.ready, self.over = threading.Event(), threading.Event()
         self.ended: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -122,16 +148,15 @@ class _Zygote:
         self._failure: OSError | None = None
         self._pid = os.getpid()
         self._forks: dict[int, Fork] = {}
+        self._strangers: dict[int, Fork] = {}
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        live = threading.Thread(
-            target=self._live, args=(prepare, argument, theirs), name="zygote", daemon=True
-        )
+        live = threading.Thread(target=self._live, args=(program, theirs), name="zygote", daemon=True)
         live.start()
 
-    def fork(self, ours: socket.socket, theirs: socket.socket) -> Fork:
-        """A new child, which listens to ``theirs``."""
+    def fork(self, ours: socket.socket, theirs: list[int]) -> Fork:
+        """A new child, which gets the descriptors ``theirs``."""
         key = next(self._keys)
         fork = Fork(key, ours, self)
         with self._lock:
@@ -141,7 +166,14 @@ class _Zygote:
             ours.close()
             raise self._failure or NotAvailable(f"no process can be forked: the zygote {self.ended}")
         with suppress(OSError):  # its end is told to all forks
-            socket.send_fds(self._control, [PACKET.pack(FORK, key)], [theirs.fileno()])
+            socket.send_fds(self._control, [PACKET.pack(FORK, key)], theirs)
+        return fork
+
+    def stranger(self, pid: int, connection: socket.socket) -> Fork:
+        """A fork of a child, whose end is told too."""
+        fork = Fork(0, connection, self)
+        with self._lock:
+            self._strangers[pid] = fork
         return fork
 
     def kill(self, key: int) -> None:
@@ -150,7 +182,7 @@ class _Zygote:
             self._control.send(PACKET.pack(KILL, key))
 
     def stop(self) -> None:
-        """Let it end; a process that was forked from the server has no say in this."""
+        """Let it end; a process that was forked from the host has no say in this."""
         if os.getpid() == self._pid:
             self._unwanted = True
             with suppress(OSError):
@@ -164,15 +196,15 @@ class _Zygote:
             if process is not None:
                 process.kill()
 
-    def _live(self, prepare: str, argument: bytes, theirs: socket.socket) -> None:
+    def _live(self, program: Program, theirs: socket.socket) -> None:
         words = "was not started"
         try:
             with theirs:
                 with self._lock:
                     if self._unwanted:
                         return
-                    self._process = process = _start(theirs)
-                _tell(process, prepare, argument)
+                    self._process = process = _start(program, theirs)
+                _tell(process, program)
             with suppress(ConnectionError):  # it has not read all orders
                 while note := self._control.recv(_PACKET):
                     self._hear(note)
@@ -188,14 +220,21 @@ class _Zygote:
             self.ready.set()
             return
         with self._lock:
-            fork = self._forks.pop(key)
-        fork.refused = what == FAILED
-        fork.end(note[PACKET.size :].decode())
+            fork = (self._strangers if what == STRANGER else self._forks).pop(key, None)
+        if fork is None:  # what a fork has left behind, and nobody has asked for
+            return
+        if what == FAILED:
+            fork.refused = True
+            fork.end(note[PACKET.size :].decode())
+        else:
+            code, fork.seconds, fork.memory = END.unpack_from(note, PACKET.size)
+            fork.end(ending(code))
 
     def _over(self, words: str) -> None:
         with self._lock:
             self.ended = words
-            forks, self._forks = list(self._forks.values()), {}
+            forks = [*self._forks.values(), *self._strangers.values()]
+            self._forks, self._strangers = {}, {}
         self._control.close()
         self.ready.set()
         for fork in forks:
@@ -203,25 +242,29 @@ class _Zygote:
         self.over.set()
 
 
-def _start(control: socket.socket) -> subprocess.Popen[bytes]:
-    """Run the program. What it and its children write goes where the server writes errors."""
+def _start(program: Program, control: socket.socket) -> subprocess.Popen[bytes]:
+    """Run the program. What it and its children write goes where the host writes errors."""
     number = control.fileno()
+    path = {} if program.path is None else {"PYTHONPATH": os.pathsep.join(program.path)}
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", _PROGRAM, str(number)],
+        [*program.command, str(number)],
         stdin=subprocess.PIPE,
         stdout=2,
-        env={**_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**program.environ, **path},
         pass_fds=[number],
         start_new_session=True,
     )
 
 
-def _tell(process: subprocess.Popen[bytes], prepare: str, argument: bytes) -> None:
+def _tell(process: subprocess.Popen[bytes], program: Program) -> None:
     """Say what it is for."""
-    start = {"server": os.getpid(), "path": sys.path, "environ": _environment(), "prepare": prepare}
+    start = {
+        "host": os.getpid() if program.is_direct else None,
+        "path": program.path,
+        "environ": program.environ,
+        "prepare": program.prepare,
+        "adopts": program.adopts,
+        "folder": program.folder,
+    }
     with suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as source:
-        source.write(pickle.dumps(start) + argument)
-
-
-def _environment() -> dict[str, str]:
-    return {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
+        source.write(pickle.dumps(start) + pickle.dumps(program.argument))

@@ -1,0 +1,1 @@
+"""Untrusted Python, in processes of its own."""
