@@ -21,7 +21,8 @@ from envweave_gym.containers import ownership, sweep
 from envweave_gym.containers.alone import alone
 from envweave_gym.containers.box import Box
 from envweave_gym.containers.engine import engine, told
-from envweave_gym.containers.entrance import remove_left_behind
+from envweave_gym.containers.entrance import SOCKETS
+from envweave_gym.containers.folders import remove_left_behind
 from envweave_gym.containers.ownership import BOOT, HOST, OWNER, UNTIL, is_left_behind, labels_of_owner
 from envweave_gym.faults import InvalidArgument, NotAvailable
 
@@ -159,7 +160,7 @@ def test_only_folders_of_owners_that_are_gone_are_removed_whatever_else_lies_the
     }
     for name in (gone, *kept):
         (scratch / name).mkdir()
-    remove_left_behind()
+    remove_left_behind(SOCKETS)
     assert {folder.name for folder in scratch.iterdir()} == kept
 
 

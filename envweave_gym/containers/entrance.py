@@ -7,16 +7,12 @@ folder of this machine that nobody else may look into.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
-import stat
-import tempfile
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from envweave_gym.containers.ownership import began, is_gone, namespace
+from envweave_gym.containers.folders import owned_folder
 
 PORT = 8000
 """Where the servers of all images listen."""
@@ -24,11 +20,8 @@ _INSIDE = "/run/envweave"
 _SOCKET = "server.sock"
 _USER = 1000
 """Who the servers of our images are."""
-_PREFIX = "envweave-socket-"
-_LONGEST = 32
-"""The path of a socket has at most 107 characters, of which so many may be those of the temporary folder."""
-_FOLDER = re.compile(rf"{_PREFIX}(\d+-(?:\d+|there))-([0-9a-f]+)-.*", re.ASCII)
-"""The name of a folder says whose it is: the process, and which processes its number means."""
+SOCKETS = "envweave-socket-"
+"""How the names of folders with sockets begin."""
 
 
 class Entrance(Protocol):
@@ -100,10 +93,7 @@ class SocketFolder:
     """
 
     def __init__(self) -> None:
-        owner = f"{os.getpid()}-{began(os.getpid())}-{namespace()}-"
-        place = tempfile.gettempdir()
-        place = place if len(place) <= _LONGEST else "/tmp"
-        self._folder = self._shown = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}", dir=place))
+        self._folder = self._shown = owned_folder(SOCKETS)
         self._user = os.getuid() or _USER
         if os.getuid() != self._user:
             self._shown = self._folder / "s"
@@ -129,20 +119,3 @@ class SocketFolder:
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def remove_left_behind() -> None:
-    """Remove the folders of this user whose owners are gone; what has such a name by chance is left alone."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        named = _FOLDER.fullmatch(folder.name)
-        if named and named[2] == namespace() and is_gone(named[1]) and _is_ours(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Root's are root's alone: what others have made is theirs, whatever its name says."""
-    try:
-        status = folder.lstat()
-    except FileNotFoundError:  # somebody else was faster
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

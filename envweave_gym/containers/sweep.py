@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from envweave_gym.containers.entrance import remove_left_behind
+from envweave_gym.containers.entrance import SOCKETS
+from envweave_gym.containers.folders import remove_left_behind
 from envweave_gym.containers.network import remove_unused
 from envweave_gym.containers.ownership import OWNER, is_left_behind
 
@@ -15,7 +16,7 @@ _log = logging.getLogger(__name__)
 def sweep(client: Any) -> list[str]:
     """Remove the containers whose owners are gone, and the network where it is empty; their names."""
     removed = [container.name for container in left_behind(client) if _is_removed(container)]
-    remove_left_behind()
+    remove_left_behind(SOCKETS)
     if removed:
         remove_unused(client)
     return removed

@@ -1,1 +1,22 @@
-"""Untrusted Python, in processes of its own."""
+"""Untrusted Python, run in processes of its own; see ``docs/sandbox.md``."""
+
+from __future__ import annotations
+
+from envweave_gym.sandbox.result import Execution, Final, Limits, Usage, Variable
+from envweave_gym.sandbox.sandbox import Sandbox, Setup
+from envweave_gym.sandbox.session import Call, Names, Session
+from envweave_gym.sandbox.shared import Lease
+
+__all__ = [
+    "Call",
+    "Execution",
+    "Final",
+    "Lease",
+    "Limits",
+    "Names",
+    "Sandbox",
+    "Session",
+    "Setup",
+    "Usage",
+    "Variable",
+]

@@ -74,9 +74,13 @@ class Fork:
         """Wait for its end; whether it has ended."""
         return self._over.wait(seconds)
 
-    def stranger(self, pid: int, connection: socket.socket) -> Fork:
-        """What this child has forked itself; ``pid`` is the number that the zygote knows it by."""
-        return self._zygote.stranger(pid, connection)
+    def another(self, connection: socket.socket) -> Fork:
+        """What this child forks itself, which is to be :meth:`known`."""
+        return Fork(0, connection, self._zygote)
+
+    def known(self, pid: int) -> None:
+        """It is there; ``pid`` is the number that the zygote knows it by, which tells of its end."""
+        self._zygote.know(pid, self)
 
     def end(self, words: str) -> None:
         """Take down how it ended, and wake who waits for an answer.
@@ -169,12 +173,10 @@ class _Zygote:
             socket.send_fds(self._control, [PACKET.pack(FORK, key)], theirs)
         return fork
 
-    def stranger(self, pid: int, connection: socket.socket) -> Fork:
-        """A fork of a child, whose end is told too."""
-        fork = Fork(0, connection, self)
+    def know(self, pid: int, fork: Fork) -> None:
+        """Tell a fork of a child of its end too."""
         with self._lock:
             self._strangers[pid] = fork
-        return fork
 
     def kill(self, key: int) -> None:
         """Kill a child, if it is there still."""

@@ -9,31 +9,46 @@ import signal
 from functools import cache
 from pathlib import Path
 
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+from .syscalls import number
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _FIRST = b"1000"
 """The score of those that go first when memory runs out."""
 
 
 def end_with_parent(how: signal.Signals, parent: int) -> None:
     """Get the signal ``how`` when the thread that started this process ends; at once if ``parent`` has."""
-    _ask(_SET_PDEATHSIG, how)
+    prctl(PR_SET_PDEATHSIG, how)
     if os.getppid() != parent:
         os.kill(os.getpid(), how)
 
 
 def adopt_orphans() -> None:
     """Become the parent of what the children of this process leave behind."""
-    _ask(_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _ask(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Ask the kernel to do something with this process."""
     if _libc().prctl(option, value, 0, 0, 0) != 0:
         raise OSError(f"prctl({option}, {value}) is not allowed here")
 
 
+def syscall(name: str, *arguments: int | bytes | None) -> int:
+    """Make a system call that Python has no function for; ``OSError`` where it fails."""
+    given = [ctypes.c_long(one) if isinstance(one, int) else one for one in (number(name), *arguments)]
+    found: int = _libc().syscall(*given)
+    if found < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return found
+
+
 @cache
 def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    return library
 
 
 def children() -> list[int]:

@@ -112,7 +112,8 @@ class Zygote:
             for own in (self._control, self._signals, self._wake):
                 own.close()
             end_with_parent(signal.SIGKILL, self._pid)
-            adopt_orphans()
+            if not self._adopts:
+                adopt_orphans()
             gc.enable()
             self._run(descriptors)
             code = 0

@@ -1,0 +1,107 @@
+"""What a worker may do from now on, put over it by the worker itself before it runs what it is given."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import struct
+from typing import Any
+
+from . import landlock, seccomp
+from .kernel import end_with_parent, syscall
+
+Policy = dict[str, Any]
+"""``level``, ``profile``, ``drops_user``, ``readable`` and ``writable`` trees, and the limits ``memory``,
+``file_size``, ``files`` and ``processes``."""
+
+SLACK = 32 << 20
+"""So much memory more the worker itself may take, to tell that there is none."""
+_MAPPED = 1 << 30
+"""So many bytes of addresses more than of memory there may be: of files that are mapped, and of stacks."""
+_BASE_UID = 0x70000000
+"""Users from here on are nobody's: each process that was root is one of its own."""
+_NOBODY = 65534
+_CAPABILITIES = 0x20080522
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+def apply(policy: Policy, folder: str, parent: int) -> tuple[list[str], int | None]:
+    """Put it over this process, which ends with its parent and works in ``folder``.
+
+    Returns the layers there are now, and the descriptor that every fork is asked of.
+    """
+    _limit(policy)
+    layers = ["process"]
+    if os.getuid() == 0:
+        layers.append(_give_up_rights(policy))
+    end_with_parent(signal.SIGKILL, parent)
+    if policy["level"] == "process":
+        return layers, None
+    spoken = landlock.confine(_rules(policy, os.path.dirname(folder)))
+    is_code = policy["profile"] == "code"
+    signals_stay = spoken >= landlock.SIGNALS_STAY
+    asked = seccomp.confine(programs=not is_code, signals=signals_stay, notify=is_code)
+    return [*layers, f"landlock {spoken}", "seccomp"], asked
+
+
+def narrow(policy: Policy, folder: str) -> None:
+    """Of the folders of all forks of an episode, leave this process its own."""
+    if policy["level"] == "process":
+        return
+    try:
+        landlock.confine(_rules(policy, folder))
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise OSError(error.errno, "a fork of a fork of so many forks cannot be forked again") from None
+        raise
+
+
+def _limit(policy: Policy) -> None:
+    memory = policy["memory"]
+    _set(resource.RLIMIT_DATA, memory, memory + SLACK)
+    _set(resource.RLIMIT_AS, memory + _MAPPED)
+    _set(resource.RLIMIT_FSIZE, policy["file_size"])
+    _set(resource.RLIMIT_NOFILE, policy["files"])
+    for none in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK):
+        _set(none, 0)
+    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    try:
+        os.write(descriptor, b"1000")
+    finally:
+        os.close(descriptor)
+
+
+def _set(limit: int, soft: int, hard: int | None = None) -> None:
+    """Set a limit, or leave it where it is lower already."""
+    most = resource.getrlimit(limit)[1]
+    hard = soft if hard is None else hard
+    hard = hard if most == resource.RLIM_INFINITY else min(hard, most)
+    resource.setrlimit(limit, (min(soft, hard), hard))
+
+
+def _give_up_rights(policy: Policy) -> str:
+    """Be a user who owns nothing; or root without its rights, where the interpreter is root's alone."""
+    for uid in (_BASE_UID + os.getpid(), _NOBODY) if policy["drops_user"] else ():
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        except OSError:  # in a namespace of few users another may do
+            continue
+        _set(resource.RLIMIT_NPROC, policy["processes"])  # of others it would count all they have
+        return "user"
+    header, nothing = struct.pack("<Ii", _CAPABILITIES, 0), bytes(24)
+    syscall("capset", header, nothing)
+    return "no capabilities"
+
+
+def _rules(policy: Policy, folder: str) -> list[tuple[str, int]]:
+    """What may be done with which trees; ``folder`` is all that belongs to the episode."""
+    may_run = landlock.EXECUTE if policy["profile"] == "shell" else 0
+    return [
+        *((path, landlock.READ | may_run) for path in policy["readable"]),
+        *((path, landlock.ALL | may_run) for path in (folder, *policy["writable"])),
+        *((device, landlock.USE) for device in _DEVICES),
+    ]

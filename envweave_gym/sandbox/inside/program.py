@@ -1,0 +1,78 @@
+"""Runs Python source in a namespace that lasts, as a notebook does, and tells what came of it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import traceback
+import types
+from typing import Any
+
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_FRAMES = 40
+"""So many frames of a traceback are told, the last ones."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The host has interrupted a step; its variables are kept."""
+
+
+class FinalAnswer(BaseException):
+    """The program has given its last answer: no ``except Exception`` keeps it from that."""
+
+
+def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
+    """Run it; the value of its last expression, unless a semicolon follows that.
+
+    ``await`` may stand outside of functions. The source is remembered by its name for tracebacks and for
+    :mod:`inspect`.
+    """
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    tree = ast.parse(source, name)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
+        _execute(compile(tree, name, "exec", _FLAGS, dont_inherit=True), namespace)
+        return None
+    del tree.body[-1]
+    if tree.body:
+        _execute(compile(tree, name, "exec", _FLAGS, dont_inherit=True), namespace)
+    expression = ast.Expression(last.value)
+    value = _execute(compile(expression, name, "eval", _FLAGS, dont_inherit=True), namespace)
+    if value is not None:
+        namespace["_"] = value
+    return value
+
+
+def _execute(code: types.CodeType, namespace: dict[str, Any]) -> Any:
+    if not code.co_flags & inspect.CO_COROUTINE:
+        return eval(code, namespace)
+    import asyncio
+
+    return asyncio.run(_awaited(types.FunctionType(code, namespace)))
+
+
+async def _awaited(function: Any) -> Any:
+    return await function()
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an error, without the frames of the worker."""
+    try:
+        told = traceback.TracebackException.from_exception(error, limit=-_FRAMES, compact=True)
+        _clean(told)
+        return "".join(told.format()).rstrip()
+    except Exception as trouble:  # noqa: BLE001 - what an exception says of itself may raise anything
+        return f"{type(error).__name__}, of which no more can be told: {type(trouble).__name__}"
+
+
+def _clean(told: traceback.TracebackException | None) -> None:
+    while told is not None:
+        frames = [frame for frame in told.stack if not frame.filename.startswith(_HERE)]
+        told.stack = traceback.StackSummary.from_list(frames)
+        for other in told.exceptions or ():
+            _clean(other)
+        told = told.__cause__ or told.__context__
+
+
+_HERE = __file__.rpartition("/")[0]

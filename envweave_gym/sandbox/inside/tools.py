@@ -1,0 +1,49 @@
+"""The tools of the host as Python functions: with a signature, a docstring, and help."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .values import as_json, type_name
+
+_LARGEST, _MANY = 4 << 20, 200_000
+"""So many characters, and values, the arguments of a call may have."""
+_EMPTY = inspect.Parameter.empty
+Call = Callable[[str, list[Any], dict[str, Any]], Any]
+
+
+def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
+    """A function that calls the tool; wrong arguments are a ``TypeError`` before the host hears of them."""
+    name = spec["name"]
+    parameters = [
+        inspect.Parameter(
+            one["name"],
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=_EMPTY if one["required"] else one.get("default"),
+            annotation=one["type"],
+        )
+        for one in spec["parameters"]
+    ]
+    signature = inspect.Signature(parameters, return_annotation=spec["returns"])
+
+    def tool(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{name}{signature}: {error}") from None
+        return call(name, [], {key: _argument(name, key, value) for key, value in given.items()})
+
+    tool.__name__ = tool.__qualname__ = name
+    tool.__doc__ = spec["doc"]
+    tool.__module__ = "tools"
+    tool.__signature__ = signature
+    return tool
+
+
+def _argument(name: str, key: str, value: Any) -> Any:
+    try:
+        return as_json(value, _LARGEST, _MANY)
+    except ValueError as error:
+        raise TypeError(f"{name}: {key}={type_name(value)} cannot be sent to a tool: {error}") from None

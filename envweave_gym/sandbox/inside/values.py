@@ -1,0 +1,95 @@
+"""Values as text and as JSON, of bounded size, whatever their classes do."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from typing import Any
+
+_NODES = 10_000
+_name_of = type.__dict__["__name__"].__get__
+"""Reads the name of a class, though it may define one of its own."""
+
+
+def type_name(value: Any) -> str:
+    """What the class of a value is called."""
+    return _name_of(type(value))
+
+
+def shown(value: Any, longest: int) -> str:
+    """The ``repr`` of a value, cut in the middle where it is longer.
+
+    What is built in is measured first, so that no text of a gigabyte is made to be cut.
+    """
+    try:
+        text = repr(value) if _size(value, longest, _NODES) <= longest else _short(longest).repr(value)
+    except Exception as error:  # noqa: BLE001 - the class of a value may raise anything
+        return f"<{type_name(value)} whose repr raises {type_name(error)}>"
+    return cut(text, longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """A text, without its middle where it is longer."""
+    if len(text) <= longest:
+        return text
+    mark = f" … {len(text) - longest} more … "
+    half = max(longest - len(mark), 0) // 2
+    return text[: longest - half - len(mark)] + mark + text[len(text) - half :]
+
+
+def _size(value: Any, most: int, nodes: int) -> int:
+    """About how long the ``repr`` of a value is, if that is less than ``most``."""
+    stack, size = [value], 0
+    while stack and size <= most and nodes > 0:
+        nodes -= 1
+        item = stack.pop()
+        kind = type(item)
+        if kind in (str, bytes, bytearray):
+            size += len(item)
+        elif kind is int:
+            size += item.bit_length() // 3
+        elif kind in (list, tuple, set, frozenset):
+            size += 2 * len(item)
+            stack.extend(item if len(item) <= nodes else ())
+        elif kind is dict:
+            size += 4 * len(item)
+            if len(item) <= nodes:
+                stack.extend(item.keys())
+                stack.extend(item.values())
+        size += 1
+    return size if not stack else most + 1
+
+
+def _short(longest: int) -> reprlib.Repr:
+    small = reprlib.Repr()
+    small.maxstring = small.maxother = small.maxlong = longest
+    small.maxlist = small.maxtuple = small.maxset = small.maxfrozenset = small.maxdict = 100
+    return small
+
+
+def as_json(value: Any, most: int, nodes: int = _NODES) -> Any:
+    """The same value if it is JSON, at most about so many characters and values of it; else ``ValueError``.
+
+    Tuples are lists there, and numbers are finite.
+    """
+    return _json(value, [most, nodes], 50)
+
+
+def _json(value: Any, budget: list[int], depth: int) -> Any:
+    kind = type(value)
+    budget[0] -= len(value) if kind is str else 1
+    budget[1] -= 1
+    if min(budget) < 0 or depth == 0:
+        raise ValueError("the value is too large")
+    if kind in (str, bool, type(None)):
+        return value
+    if kind is int and value.bit_length() < 1024:
+        return value
+    if kind is float and math.isfinite(value):
+        return value
+    if kind in (list, tuple):
+        return [_json(item, budget, depth - 1) for item in value]
+    if kind is dict and all(type(key) is str for key in value):
+        budget[0] -= sum(map(len, value))
+        return {key: _json(item, budget, depth - 1) for key, item in value.items()}
+    raise ValueError(f"{type_name(value)} is no JSON")

@@ -1,0 +1,290 @@
+"""A worker: one episode of untrusted Python, in a process that has given up all it does not need.
+
+It is forked from the zygote, puts the policy over itself, and then does what its host orders: run a step, set
+variables, offer tools, fork. What it says of a step may be forged by the program, which lives in the same
+process; what can be forged so is what the program is told itself.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO
+
+from . import policy
+from .channel import Channel, Message, ToolError
+from .kernel import end_with_parent
+from .program import FinalAnswer, Interrupted, run, trace_of
+from .tools import function_of
+from .values import as_json, cut, shown, type_name
+
+CONTROL = 3
+"""The descriptor of the channel."""
+_VARIABLES = 300
+"""So many variables are told."""
+_TRACE = 20_000
+_LARGEST_JSON, _LARGEST_TEXT = 1 << 20, 4 << 20
+_ADOPTED = 5.0
+"""So many seconds the zygote has to become the parent of a fork."""
+
+
+def prepare(warm: list[str]) -> Callable[[list[int]], None]:
+    """In the zygote: import what programs are to find imported; gives what each worker does."""
+    for module in warm:
+        __import__(module)
+    sys.path.insert(0, "")  # what a program writes into its folder it can import
+    parent = os.getpid()
+    return lambda descriptors: _work(descriptors, parent)
+
+
+def _work(descriptors: list[int], parent: int) -> None:
+    channel = take(descriptors)
+    with suppress(EOFError):
+        begin = channel.order()
+        os.setsid()
+        move_to(begin["folder"])
+        layers, asked = policy.apply(begin["policy"], begin["folder"], parent)
+        worker = Worker(channel, begin, parent)
+        hello = {"ev": "hello", "pid": os.getpid(), "layers": layers}
+        channel.greet(hello, [] if asked is None else [asked])
+        worker.work()
+
+
+def take(descriptors: list[int]) -> Channel:
+    """Have the channel, the output and nothing else open."""
+    control, out, err = descriptors
+    for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), out, err, control)):
+        if source != target:
+            os.dup2(source, target)
+    os.set_inheritable(CONTROL, False)
+    os.closerange(CONTROL + 1, os.sysconf("SC_OPEN_MAX"))
+    return Channel(CONTROL)
+
+
+def move_to(folder: str) -> None:
+    """Work in this folder, and take it for everything that programs look for folders of their own for."""
+    os.chdir(folder)
+    os.environ.update(HOME=folder, TMPDIR=folder)
+    if (tempfile := sys.modules.get("tempfile")) is not None:
+        vars(tempfile)["tempdir"] = None
+
+
+def _stream(descriptor: int) -> TextIO:
+    return open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
+
+
+class Worker:
+    """Does what the host orders."""
+
+    def __init__(self, channel: Channel, begin: Message, parent: int) -> None:
+        self.ch = channel
+        self._policy, self._parent = begin["policy"], parent
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        self._names = vars(main)
+        self._kept: dict[str, Any] = {}
+        """The names that are the host's, and what they mean before every step."""
+        self._step = 0
+        self._final: Message | None = None
+        self._is_running = self._is_interrupted = self._is_full = False
+        self._orders: dict[str, Callable[[Message], None]] = {
+            "exec": self.step,
+            "names": self.name,
+            "fork": self.fork,
+        }
+        # lines go out as they are written: what a killed step has printed is told
+        self._out, self._err = map(_stream, (1, 2))
+        self._own = frozenset(self._names) | {"_", "__builtins__"}
+
+    def work(self) -> None:
+        """Do one order after the other, until the host has gone."""
+        while True:
+            m = self.ch.order()
+            self._orders[m["op"]](m)
+
+    # What programs find
+
+    def name(self, m: Message) -> None:
+        """Give names their meaning: values, modules, tools, and what ends an episode."""
+        random.seed(m["seed"])
+        for module in m["imports"]:
+            self._names[module] = __import__(module)
+        self._names.update(m["values"])
+        ends: dict[str, Any] = {
+            "final": self._final_of_value,
+            "final_var": self._final_of_name,
+            "show": self._show_names,
+        }
+        given = {name: ends[kind] for name, kind in m["ends"].items()}
+        given |= {spec["name"]: function_of(spec, self._call) for spec in m["tools"]}
+        if m["tools"]:
+            given["ToolError"] = ToolError
+        given |= {name: self._names[name] for name in m["kept"]}
+        for name in self._kept.keys() - given.keys():
+            self._names.pop(name, None)
+        self._kept = given
+        self._names.update(given)
+        self._own |= {*given, *m["imports"], *m["values"]}
+        self.ch.send({"ev": "named"})
+
+    def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a tool; an interruption of the main thread waits for its answer."""
+        if threading.current_thread() is not threading.main_thread():
+            return self.ch.call(name, args, kwargs)
+        was_running, self._is_running = self._is_running, False
+        try:
+            return self.ch.call(name, args, kwargs)
+        finally:
+            self._is_running = was_running
+            if was_running and self._is_interrupted:
+                raise Interrupted
+
+    def _final_of_value(self, value: Any) -> None:
+        """Give the last answer, which ends the episode at once."""
+        try:
+            as_is: Any = [as_json(value, _LARGEST_JSON)]
+        except ValueError:
+            as_is = None
+        self._final = {"text": str(value)[:_LARGEST_TEXT], "json": as_is}
+        raise FinalAnswer
+
+    def _final_of_name(self, name: str) -> None:
+        """Give the value of a variable, which is named as text, as the last answer."""
+        if not isinstance(name, str):
+            self._final_of_value(name)
+        elif name not in self._names:
+            there = ", ".join(self._variables(0)) or "none"
+            raise NameError(f"there is no variable {name!r}; there are {there}")
+        else:
+            self._final_of_value(self._names[name])
+
+    def _show_names(self) -> str:
+        """Which variables there are."""
+        told = [f"{name}: {kind}" for name, (kind, _) in self._variables(0).items()]
+        return "\n".join(told) or "there are no variables"
+
+    # A step
+
+    def step(self, m: Message) -> None:
+        """Run a program, and tell what came of it."""
+        self._step += 1
+        self._final, self._is_interrupted = None, False
+        if self._is_full:
+            self._limit_memory(self._policy["memory"])
+        sys.stdout, sys.stderr = self._out, self._err
+        signal.signal(signal.SIGINT, self._interrupt)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        started = time.process_time()
+        told = self._told(m)
+        told["watched"] = self._watched(m["watch"])
+        self._names.update(self._kept)
+        told["threads"], told["cpu"] = threading.active_count() - 1, time.process_time() - started
+        self.ch.send({"ev": "result", "seq": m["seq"], "final": self._final, **told})
+
+    def _told(self, m: Message) -> Message:
+        """Run it, and describe it, which runs more of the program: how its values and errors show."""
+        told: Message = {"success": False, "shown": "", "json": None, "error": "", "error_type": ""}
+        try:
+            self._is_running = True
+            try:
+                self._run(m, told)
+            except Interrupted:
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever a program raises is told
+                self._make_room(error)
+                told.update(success=False, error_type=type_name(error), error=cut(trace_of(error), _TRACE))
+            told["variables"] = self._variables(m["snapshot"])
+            for stream in (self._out, self._err):
+                with suppress(OSError, ValueError):  # a program may have closed it
+                    stream.flush()
+            self._is_running = False
+        except Interrupted as error:
+            self._is_running = False
+            told.update(success=False, error_type=type_name(error), error=cut(trace_of(error), _TRACE))
+            told["variables"] = self._variables(0)
+        return told
+
+    def _run(self, m: Message, told: Message) -> None:
+        with suppress(FinalAnswer):
+            value = run(m["code"], f"<step {self._step}>", self._names)
+            if value is not None:
+                told["shown"] = shown(value, m["longest"])
+                with suppress(ValueError):
+                    told["json"] = [as_json(value, _LARGEST_JSON)]
+        told["success"] = True
+
+    def _interrupt(self, *_: Any) -> None:
+        """SIGINT: end the program where it is, unless it waits for the host."""
+        self._is_interrupted = True
+        if self._is_running:
+            raise Interrupted
+
+    def _make_room(self, error: BaseException) -> None:
+        """Where the memory is at its limit, have some to tell that."""
+        if isinstance(error, MemoryError):
+            self._is_full = True
+            self._limit_memory(resource.getrlimit(resource.RLIMIT_DATA)[1])
+
+    def _limit_memory(self, most: int) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(most, hard), hard))
+
+    def _variables(self, longest: int) -> dict[str, tuple[str, str]]:
+        """The names a program has defined: what each is, and how it shows in so many characters."""
+        names = [name for name in self._names if name not in self._own and not name.startswith("_")]
+        told: dict[str, tuple[str, str]] = {}
+        for name in names[:_VARIABLES]:
+            value = self._names[name]
+            if not isinstance(value, types.ModuleType):
+                told[name] = type_name(value), shown(value, longest) if longest else ""
+        return told
+
+    def _watched(self, names: list[str]) -> dict[str, Any]:
+        """What the host wants to know after every step, as far as it is JSON."""
+        told: dict[str, Any] = {}
+        for name in names:
+            with suppress(ValueError, KeyError):
+                told[name] = as_json(self._names[name], _LARGEST_TEXT)
+        return told
+
+    # Forks
+
+    def fork(self, m: Message) -> None:
+        """Have a copy of this process go on elsewhere, as a child of the zygote too."""
+        self.ch.send({"ev": "ready"})
+        descriptors = self.ch.descriptors(3)
+        between = os.fork()
+        if between == 0:
+            if os.fork() == 0:
+                self._be_another(m, descriptors)
+                return
+            os._exit(0)
+        os.waitpid(between, 0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self.ch.send({"ev": "forked"})
+
+    def _be_another(self, m: Message, descriptors: list[int]) -> None:
+        until = time.monotonic() + _ADOPTED
+        while os.getppid() != self._parent:
+            if time.monotonic() > until:
+                os._exit(1)
+            time.sleep(0.0002)
+        os.setsid()
+        end_with_parent(signal.SIGKILL, self._parent)
+        self.ch = take(descriptors)
+        move_to(m["folder"])
+        try:
+            policy.narrow(self._policy, m["folder"])
+        except OSError as error:
+            self.ch.send({"ev": "failed", "why": str(error)})
+            os._exit(1)
+        random.seed(m["seed"])
+        self.ch.send({"ev": "hello", "pid": os.getpid(), "layers": []})

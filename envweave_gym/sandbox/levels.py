@@ -1,0 +1,110 @@
+"""How well a program is kept in: the levels there are, and whether this machine reaches a certain one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.sandbox.inside import landlock
+from envweave_gym.sandbox.inside.syscalls import machine
+
+LEVELS = ("process", "landlock", "namespace", "container")
+"""From the weakest to the strongest, each with those before it as far as the kernel has them."""
+_CONTAINERS = ("/.dockerenv", "/run/.containerenv")
+_TRY = 20.0
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl")
+_TREES = """
+import json, site, sys, sysconfig
+print(json.dumps([sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()]))
+"""
+
+
+def require(level: str) -> None:
+    """Refuse a level that is none, or that this machine does not reach: there is never another instead."""
+    if level not in LEVELS:
+        raise InvalidArgument(
+            f"isolation={shown(level)} is unknown; there are {', '.join(map(repr, LEVELS))}"
+        )
+    if sys.platform != "linux":
+        why = "" if level == "process" else "this machine runs no Linux; ask for isolation='process'"
+    else:
+        why = _missing(level)
+    if why:
+        raise NotAvailable(f"isolation={level!r} is not there: {why}")
+
+
+def _missing(level: str) -> str:
+    if level in ("landlock", "namespace") and landlock.version() == 0:
+        return "the kernel has no Landlock (it is there from Linux 5.13 on); ask for isolation='process'"
+    if level != "process" and machine() is None:
+        return "its system calls are known on x86-64 and 64-bit ARM alone; ask for isolation='process'"
+    if level == "namespace":
+        return _no_bubblewrap()
+    if level == "container" and not is_container():
+        return "this process runs in no container; make the environment with backend='docker'"
+    return ""
+
+
+def inner(level: str) -> str:
+    """What a worker puts over itself at this level."""
+    return "process" if level == "process" or landlock.version() == 0 else "landlock"
+
+
+def is_container() -> bool:
+    """Whether this process runs in a container."""
+    return any(map(os.path.exists, _CONTAINERS)) or "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+@cache
+def _no_bubblewrap() -> str:
+    program = shutil.which("bwrap")
+    if program is None:
+        return "bubblewrap is not installed (Debian: apt-get install bubblewrap)"
+    command = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=_TRY, check=False)
+    return f"bubblewrap does not work here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def around(python: str, root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str]:
+    """The command that gives a zygote namespaces of its own: it sees these trees, and no others."""
+    command = ["bwrap", "--unshare-all", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"]
+    for tree in dict.fromkeys([*_SYSTEM, *trees_of(python), str(Path(__file__).parent), *trees]):
+        command += ["--ro-bind-try", tree, tree]
+    for tree in (root, *writable):
+        command += ["--bind", tree, tree]
+    return [*command, "--"]
+
+
+@cache
+def trees_of(python: str) -> tuple[str, ...]:
+    """The folders that an interpreter reads; ``NotAvailable`` where it does not run."""
+    try:
+        asked = subprocess.run(
+            [python, "-I", "-c", _TREES], capture_output=True, text=True, timeout=_TRY, check=True
+        )
+        found = [os.path.dirname(os.path.realpath(python)), *json.loads(asked.stdout)]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise NotAvailable(
+            f"python={shown(python)} does not run: {error}; name another interpreter"
+        ) from None
+    return tuple(dict.fromkeys(path for path in found if os.path.isdir(path)))
+
+
+@cache
+def is_for_all(python: str) -> bool:
+    """Whether any user can run this interpreter and read its library."""
+    return all(_is_open(Path(path)) for path in (os.path.realpath(python), *trees_of(python)))
+
+
+def _is_open(path: Path) -> bool:
+    needed = stat.S_IXOTH | stat.S_IROTH
+    ways = all(above.stat().st_mode & stat.S_IXOTH for above in path.parents)
+    return ways and path.stat().st_mode & needed == needed

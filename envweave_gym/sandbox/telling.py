@@ -1,0 +1,70 @@
+"""What a worker says of a step, read field by field: a program may have forged any of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envweave_gym.sandbox.inside.channel import Message
+from envweave_gym.sandbox.result import Execution, Final, Variable
+
+_VARIABLES = 1000
+
+
+def execution_of(m: Message, stdout: str, stderr: str) -> Execution:
+    """What came of a step, as its worker says."""
+    error, shown = text_of(m.get("error")), text_of(m.get("shown"))
+    value = _json_in(m.get("json"))
+    return Execution(
+        success=m.get("success") is True,
+        value=value[0] if value else shown or None,
+        stdout=stdout,
+        stderr=stderr,
+        shown=shown,
+        error=error,
+        error_type=text_of(m.get("error_type")),
+        variables=_variables(m.get("variables")),
+        watched=_clean(m.get("watched")) if isinstance(m.get("watched"), dict) else {},
+        final=_final(m.get("final")),
+    )
+
+
+def text_of(value: Any) -> str:
+    """A text that UTF-8 can hold; what is no text is none."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
+
+
+def number_of(value: Any) -> float:
+    """A number that is finite and not below zero; what is none is 0."""
+    return value if isinstance(value, int | float) and 0 <= value < 1e18 else 0
+
+
+def _json_in(value: Any) -> list[Any]:
+    return [_clean(value[0])] if isinstance(value, list) and value else []
+
+
+def _clean(value: Any) -> Any:
+    """JSON whose texts UTF-8 can hold."""
+    if isinstance(value, str):
+        return text_of(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {text_of(key): _clean(item) for key, item in value.items()}
+    return value
+
+
+def _final(value: Any) -> Final | None:
+    if not isinstance(value, dict):
+        return None
+    found = _json_in(value.get("json"))
+    return Final(text_of(value.get("text")), found[0] if found else None)
+
+
+def _variables(told: Any) -> dict[str, Variable]:
+    if not isinstance(told, dict):
+        return {}
+    found: dict[str, Variable] = {}
+    for name, what in list(told.items())[:_VARIABLES]:
+        if isinstance(what, list) and len(what) == 2:
+            found[text_of(name)] = Variable(text_of(what[0]), text_of(what[1]))
+    return found
