@@ -133,6 +133,14 @@ CARDS = [
         image="envweave-codefix",
     ),
     EnvCard(
+        id="envweave/CodeAct-v0",
+        doc="Python as actions, in a sandbox: a namespace that lasts, tools, final_answer.",
+        gym="envweave_gym.envs.code_act:CodeActEnv",
+        max_steps=30,
+        wire_kwargs=("task", "step_timeout", "checkpoint", "on_lost", "files"),
+        image="envweave-codeact",
+    ),
+    EnvCard(
         id="envweave/Remote-v0",
         doc="Any environment of a server: url='http://host:port', env_id='…'.",
         gym="envweave_gym.remote.env:RemoteEnv",

@@ -142,7 +142,8 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _require_function(value: Any) -> None:
+def require_function(value: Any) -> None:
+    """Refuse what is no reward function."""
     if not callable(value):
         raise InvalidArgument(
             f"a transform is a function (action, observation, info) -> reward, not {shown(value)}"
@@ -154,7 +155,7 @@ class Composite(Transform):
 
     def __init__(self, *members: RewardFunction) -> None:
         for member in members:
-            _require_function(member)
+            require_function(member)
         self.members = members
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
@@ -333,7 +334,7 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, str], transform: RewardFunction) -> None:
-        _require_function(transform)
+        require_function(transform)
         super().__init__(env)
         self.transform = transform
 
@@ -351,11 +352,18 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
         return observation, score.total, terminated, truncated, info
 
     def _judge(self, action: str, observation: ObsType, info: dict[str, Any]) -> Score:
-        try:
-            return score_of(self.transform, action, observation, info) + _inner_violation(info)
-        except (RewardFailed, InvalidArgument) as error:  # both scores are right, and their sum is too large
-            advice = "the step is done and has no reward; mend the function"
-            raise RewardFailed(f"{name_of(self.env)}: {error}; {advice}") from error.__cause__
+        return judged(name_of(self.env), self.transform, action, observation, info)
+
+
+def judged(
+    name: str, function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]
+) -> Score:
+    """What a step is worth that is done, with the violations found before; ``name`` is the environment's."""
+    try:
+        return score_of(function, action, observation, info) + _inner_violation(info)
+    except (RewardFailed, InvalidArgument) as error:  # both scores are right, and their sum is too large
+        advice = "the step is done and has no reward; mend the function"
+        raise RewardFailed(f"{name}: {error}; {advice}") from error.__cause__
 
 
 def _inner_violation(info: Mapping[str, Any]) -> Score:

@@ -1,0 +1,253 @@
+"""What environments whose actions are programs share: a sandbox, an episode in it, what is told of a step."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any, Self
+
+import msgspec
+from gymnasium.spaces import Dict, Discrete
+
+from envweave_gym.containers.box import memory_of
+from envweave_gym.envs.offered_tools import Call, OfferedTools
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.program_source import read_program
+from envweave_gym.rewards import RewardFunction, judged, require_function
+from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup
+from envweave_gym.seeding import HashedRandomness
+from envweave_gym.spaces import Unicode
+from envweave_gym.stream import UNNUMBERED, Emitter, Event, EventKind, message
+
+MOST_CODE = 65_536
+"""So many characters an action has at most."""
+_OUTPUT, _VALUE, _ERROR = 8_300, 4_200, 21_000
+_LOST = ("restart", "end")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How programs are run."""
+
+    step_timeout: float = 10.0
+    """Seconds a step may take of its own."""
+    checkpoint: bool = False
+    """Whether a step that is lost leaves everything as it was before."""
+    on_lost: str = "restart"
+    """What a step that loses all variables leads to: ``restart`` with none, or the ``end`` of the episode."""
+    isolation: str = "landlock"
+    memory: int | str = "512m"
+    python: str | None = None
+    warm: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        timeout = self.step_timeout
+        if type(timeout) not in (int, float) or not 0 < timeout <= 86_400:
+            raise InvalidArgument(f"step_timeout={shown(timeout)} is no number of seconds up to 86400")
+        if self.on_lost not in _LOST:
+            known = " and ".join(map(repr, _LOST))
+            raise InvalidArgument(f"on_lost={shown(self.on_lost)} is unknown; there are {known}")
+        if type(self.checkpoint) is not bool:
+            raise InvalidArgument(f"checkpoint={shown(self.checkpoint)} is not True or False")
+
+    def setup(self) -> Setup:
+        """The sandbox that is wanted."""
+        limits = Limits(memory=memory_of(self.memory))
+        python = self.python or sys.executable
+        return Setup(isolation=self.isolation, limits=limits, python=python, warm=tuple(self.warm))
+
+
+class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
+    """An episode is a namespace that lasts; a step runs a program in it.
+
+    Errors are observations. Copies and pickles go on in mid-episode: a copy is a fork of the process, and a
+    pickle plays the programs again where it is read, with the answers that tools gave.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": ()}
+    name = "programs"
+    """What errors call it."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        tools: OfferedTools | None = None,
+        transform: RewardFunction | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.options, self.render_mode = options, render_mode
+        self._offered = tools or OfferedTools()
+        self._transform: RewardFunction | None = None
+        self.transform = transform
+        self.action_space = Unicode(MOST_CODE)
+        self.observation_space = Dict(
+            {
+                "stdout": Unicode(_OUTPUT),
+                "stderr": Unicode(_OUTPUT),
+                "value": Unicode(_VALUE),
+                "exception": Unicode(_ERROR),
+                "success": Discrete(2),
+            }
+        )
+        self._lease = Lease(options.setup())
+        self._session: Session | None = None
+        self._seed = 0
+        self._journal: list[tuple[str, list[Call]]] = []
+        """The programs since the namespace was empty, with the calls that they made."""
+        self._variables: dict[str, str] = {}
+        self._shown = ""
+
+    @property
+    def transform(self) -> RewardFunction | None:
+        """What says how much a step is worth; it may be replaced at any time."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, value: RewardFunction | None) -> None:
+        if value is not None:
+            require_function(value)
+        self._transform = value
+
+    # An episode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin with an empty namespace."""
+        self._seed = self.episode_key(seed) % (1 << 31)
+        self._end_session()
+        self._journal, self._variables, self._shown = [], {}, ""
+        self._offered.begin()
+        self._begin(options or {})
+        self._live()
+        done = Execution()
+        return self._observed(done), {}
+
+    def _begin(self, options: dict[str, Any]) -> None:
+        """Take in the options of a reset."""
+
+    def _names(self) -> Names:
+        """What programs find."""
+        return Names(seed=self._seed)
+
+    def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Run a program."""
+        done, calls = self._run(action)
+        observation = self._observed(done)
+        info: dict[str, Any] = {"result": done}
+        for call in calls:
+            self.tell(*_told(call))
+        self._shown = shown_text(done)
+        self.tell(message("user", self._shown))
+        ended = done.final is not None or (done.state_lost and self.options.on_lost == "end")
+        reward = 0.0
+        if self._transform is not None:
+            score = judged(self.name, self._transform, action, observation, info)
+            info["reward_parts"], reward = score.parts(), score.total
+        return observation, reward, ended, False, info
+
+    def _run(self, code: str, **more: Any) -> tuple[Execution, list[Call]]:
+        """Run a program, and keep what is needed to do it again."""
+        session = self._live()
+        tools = self._offered.now()
+        tools.calls = calls = []
+        options = self.options
+        done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
+        if done.state_lost:
+            self._end_session()
+            self._journal = []
+        elif not done.restored:
+            self._journal.append((code, calls))
+        self._variables = {name: one.kind for name, one in done.variables.items()}
+        return done, calls
+
+    def _live(self) -> Session:
+        """The session of the episode; where there is none, one that has done the same so far."""
+        if self._session is None or self._session.why_lost:
+            self._end_session()
+            tools = self._offered.now()
+            self._session = session = self._lease.open()
+            session.name(self._names(), tools)
+            for code, calls in self._journal:
+                tools.replay(calls)
+                session.run(code, timeout=self.options.step_timeout)
+            tools.replay(None)
+        return self._session
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _observed(self, done: Execution) -> dict[str, Any]:
+        return {
+            "stdout": done.stdout,
+            "stderr": done.stderr,
+            "value": done.shown,
+            "exception": done.error,
+            "success": int(done.success),
+        }
+
+    # What else may be asked
+
+    def parse_action(self, text: str, agent: str | None = None) -> str:
+        """The program in a model's reply: what is in its Markdown fences, or else all of it."""
+        code = read_program(text).code
+        if not self.action_space.contains(code):
+            raise ValueError(f"{shown(code)} is no program of at most {MOST_CODE} characters")
+        return code
+
+    def render(self) -> Any:
+        """What the last step showed."""
+        return self._shown if self.render_mode == "ansi" else None
+
+    def episode_state(self) -> dict[str, Any]:
+        """How well programs are kept in, and the variables there are."""
+        return {"isolation": self.options.isolation, "variables": dict(self._variables)}
+
+    def close(self) -> None:
+        """End the episode and its processes; a reset begins another."""
+        self._end_session()
+        self._offered.close()
+        self._lease.close()
+
+    # Copies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = type(self).__new__(type(self))
+        memo[id(self)] = other
+        special = ("_session", "_lease", "_offered", "_transform")
+        rest = {name: value for name, value in vars(self).items() if name not in special}
+        vars(other).update(copy.deepcopy(rest, memo))
+        other._lease, other._transform = Lease(self._lease.setup), self._transform
+        other._offered = self._offered.again()
+        other._session = None
+        if self._session is not None:
+            try:
+                other._session = self._session.fork()
+            except NotAvailable:  # a thread of the program goes on: the copy plays its steps again
+                return other
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = vars(self).copy()
+        return state | {"_session": None, "_lease": self._lease.setup, "_offered": self._offered.again()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lease = Lease(state["_lease"])
+
+
+def shown_text(done: Execution) -> str:
+    """What a model is told of a step."""
+    parts = [done.stdout.rstrip(), done.stderr.rstrip(), done.shown, done.error]
+    return "\n".join(filter(None, parts)) or "(no output)"
+
+
+def _told(call: Call) -> tuple[Event, Event]:
+    """The events of a call."""
+    result = {"result": call.value} if call.error is None else {"error": call.error}
+    return (
+        Event(UNNUMBERED, EventKind.TOOL_CALL, None, None, {"name": call.name, "arguments": call.arguments}),
+        Event(UNNUMBERED, EventKind.TOOL_RESULT, None, None, {"name": call.name, **result}),
+    )
