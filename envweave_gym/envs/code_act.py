@@ -41,6 +41,7 @@ class CodeActEnv(ProgramEnv):
     metadata: dict[str, Any] = {
         "render_modes": ["ansi"],
         "render_fps": 1,
+        "ignores_seed": True,  # it seeds the module random of programs, and nothing of the environment
         "reset_options": ("task",),
     }
     name = "envweave/CodeAct-v0"

@@ -63,7 +63,12 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     pickle plays the programs again where it is read, with the answers that tools gave.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": ()}
+    metadata: dict[str, Any] = {
+        "render_modes": ["ansi"],
+        "render_fps": 1,
+        "ignores_seed": True,
+        "reset_options": (),
+    }
     name = "programs"
     """What errors call it."""
 
