@@ -9,7 +9,7 @@ PINS := pyproject.toml setup.cfg constraints.txt
 TRAINERS := sb3 tianshou torchrl agilerl rllib
 JOBS ?= 2
 
-IMAGES := base core lineworld codefix echo
+IMAGES := base core lineworld codefix echo codeact coding repl
 BUILD ?= docker build --quiet
 
 .PHONY: demo test lint type bench docs trainers floor peer images clean
@@ -60,7 +60,7 @@ floor: .venv-floor/.ready
 	.venv-floor/bin/python -m pytest tests/test_spaces*.py tests/test_ids.py tests/test_stream*.py tests/test_request_stream*.py tests/test_vector*.py tests/test_conformance.py
 
 clean:
-	rm -rf $(VENV) .venv-trainers .venv-floor .venv-peer build dist site runs *.egg-info
+	rm -rf $(VENV) .venv-trainers .venv-floor .venv-peer .venv-mcp build dist site runs *.egg-info
 
 $(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)

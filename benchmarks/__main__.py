@@ -1,11 +1,11 @@
-"""Run all benchmarks, or some: ``python -m benchmarks steps vectors imports training remote docker ray``."""
+"""Run all benchmarks, or those that are named: ``python -m benchmarks steps vectors``."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-NAMES = ("steps", "vectors", "imports", "training", "remote", "docker", "ray")
+NAMES = ("steps", "vectors", "imports", "training", "remote", "docker", "ray", "sandbox", "hostile")
 
 
 def main(names: list[str]) -> int:

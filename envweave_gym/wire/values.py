@@ -24,6 +24,7 @@ from envweave_gym.spaces import encodable
 from envweave_gym.stream import Stream, jsonable
 
 ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT, PAIRS = range(1, 13)
+RESULT = 13
 """The kinds of msgpack extensions."""
 
 _KINDS = "biufcSUmM"
@@ -63,7 +64,22 @@ def pack(value: Any) -> Any:
         return _array(np.asarray(value))
     if isinstance(value, Mapping):
         return _members(value)
+    if isinstance(value, msgspec.Struct):
+        return _struct(value)
     return jsonable(value)
+
+
+def _struct(value: msgspec.Struct) -> Any:
+    """The result of a program is there what it is here; any other object is as JSON has it."""
+    from envweave_gym.wire.results import Result, pack_result
+
+    return pack_result(value) if isinstance(value, Result) else jsonable(value)
+
+
+def _read_result(data: memoryview) -> Any:
+    from envweave_gym.wire.results import read_result
+
+    return read_result(data)
 
 
 def _array(value: NDArray[Any]) -> Any:
@@ -215,6 +231,7 @@ _UNPACKED: dict[int, Callable[[memoryview], Any]] = {
     BIG_INT: lambda data: int(bytes(data), 16),
     PAIRS: lambda data: dict(_decoder.decode(data)),
     GRAPH: lambda data: GraphInstance(*_decoder.decode(data)),
+    RESULT: _read_result,
 }
 _decoder = msgspec.msgpack.Decoder(ext_hook=unpack)
 

@@ -1,0 +1,162 @@
+"""``python -m benchmarks hostile``: many programs at once, some of them hostile, for a long time.
+
+32 ``envweave/CodeAct-v0`` in an ``AsyncVectorEnv`` play 10,000 steps; one action in twenty is hostile.
+The lines say how long it took, how the actions ended, and what was left when the vector was closed, and two
+seconds after one was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+
+import envweave_gym  # noqa: F401 - registers the IDs
+
+ROWS, HOSTILE = 32, 0.05
+BENIGN = (
+    "1 + 1",
+    "x = [i * i for i in range(1000)]; sum(x)",
+    "import json; json.dumps({'a': list(range(100))})",
+    "print('\\n'.join(map(str, range(200))))",
+    "def f(n): return 1 if n < 2 else n * f(n - 1)\nf(50)",
+    "open('a.txt', 'w').write('text'); open('a.txt').read()",
+    "1 / 0",
+)
+FOES = (
+    "while True: pass",
+    "import os; os._exit(1)",
+    "import os\nwhile True: os.fork()",
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+    "l = []\nwhile True: l.append(bytearray(10**7))",
+    "import ctypes; ctypes.string_at(0)",
+    "print('x' * 10**7)",
+    "open('big', 'wb').write(b'x' * (100 << 20))",
+    "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f, daemon=True).start()",
+    "import os, struct; os.write(3, struct.pack('!I', 10) + b'[' * 10)",
+    "import os\nfor n in range(200):\n    try: os.close(n)\n    except OSError: pass",
+    "import os\nwhile True: os.open('/dev/null', os.O_RDONLY)",
+    "import os; os.kill(os.getpid(), 19)",
+    "import socket; socket.create_connection(('127.0.0.1', 22), 1)",
+)
+
+
+def play(method: str, steps: int, seed: int = 0) -> dict[str, Any]:
+    """Play, close, and count what is left."""
+    _made(method, 2).close()  # what a process opens once and for all is there before it is counted
+    gc.collect()
+    before = _left(os.getpid())
+    env = _made(method, ROWS)
+    env.reset(seed=seed)
+    random, ends = np.random.default_rng(seed), Counter[str]()
+    started, slowest, lately = time.perf_counter(), 0.0, 0
+    for step in range(steps):
+        foes = random.random(ROWS) < HOSTILE
+        actions = tuple(
+            FOES[random.integers(len(FOES))] if foe else BENIGN[random.integers(len(BENIGN))] for foe in foes
+        )
+        began = time.perf_counter()
+        observation = env.step(actions)[0]
+        slowest = max(slowest, time.perf_counter() - began)
+        for foe, success in zip(foes, observation["success"], strict=True):
+            ends[f"{'hostile' if foe else 'benign'} {'ok' if success else 'failed'}"] += 1
+        if step == steps // 10:
+            lately = _memory()
+    took, grown = time.perf_counter() - started, _memory() - lately
+    env.close()
+    del env
+    gc.collect()
+    time.sleep(2)
+    return {
+        "start method": method,
+        "steps": steps,
+        "rows": ROWS,
+        "seconds": round(took, 1),
+        "slowest step, s": round(slowest, 2),
+        "memory grown since a tenth of it, MB": round(grown / 1e6, 1),
+        **dict(sorted(ends.items())),
+        "left": _difference(before, _left(os.getpid())),
+    }
+
+
+def _made(method: str, rows: int) -> Any:
+    return gym.make_vec(
+        "envweave/CodeAct-v0",
+        num_envs=rows,
+        vectorization_mode="async",
+        vector_kwargs={"context": method},
+        step_timeout=0.1,
+    )
+
+
+def kill_one(method: str) -> dict[str, Any]:
+    """Kill a process that plays, and count what is left two seconds later."""
+    before = _left(None)
+    victim = [sys.executable, "-m", "benchmarks.hostile", "--victim", "--method", method]
+    child = subprocess.Popen(victim, stderr=subprocess.DEVNULL)
+    time.sleep(15)
+    family = psutil.Process(child.pid).children(recursive=True)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    time.sleep(2)
+    alive = [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return {
+        "start method": method,
+        "processes when it was killed": len(family),
+        "alive 2 s later": len(alive),
+        "folders": _left(None)["folders"] - before["folders"],
+    }
+
+
+def _left(pid: int | None) -> dict[str, int]:
+    folders = len(list(Path("/tmp").glob("envweave-sandbox-*")))
+    if pid is None:
+        return {"folders": folders}
+    process = psutil.Process(pid)
+    own = [
+        one for one in process.children(recursive=True) if "resource_tracker" not in " ".join(one.cmdline())
+    ]
+    return {"folders": folders, "processes": len(own), "files": process.num_fds()}
+
+
+def _difference(before: dict[str, int], after: dict[str, int]) -> str:
+    told = [f"{after[name] - before[name]} {name}" for name in before if after[name] > before[name]]
+    return ", ".join(told) or "nothing"
+
+
+def _memory() -> int:
+    """Of this process and those that it has started for its rows, which they have for themselves."""
+    family = [psutil.Process(), *psutil.Process().children()]
+    return sum(one.memory_full_info().uss for one in family)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--method", choices=multiprocessing.get_all_start_methods())
+    parser.add_argument("--victim", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.victim:
+        play(args.method, 1_000_000)
+        return
+    for method in [args.method] if args.method else ["fork", "spawn"]:
+        for row in (play(method, args.steps), kill_one(method)):
+            print("; ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""What a program in the sandbox, or a model, may call outside it: Python functions and tools of MCP servers.
+
+The client for MCP servers is :mod:`envweave_gym.tools.mcp`; importing this package loads none of it.
+"""
+
+from __future__ import annotations
+
+from envweave_gym.tools.registry import ToolRegistry
+from envweave_gym.tools.tool import Parameter, Tool, ToolError
+
+__all__ = ["Parameter", "Tool", "ToolError", "ToolRegistry"]

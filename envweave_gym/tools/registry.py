@@ -1,0 +1,162 @@
+"""The tools that one program may call, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from envweave_gym.faults import LONGEST_MESSAGE, InvalidArgument, nearest, shown
+from envweave_gym.tools.json_values import json_value, readable
+from envweave_gym.tools.names import function_name
+from envweave_gym.tools.tool import Tool, ToolError
+
+_PATH = re.compile(r"(?<![\w:/.])/(?:[^\s/'\":]+/)+")
+
+
+@runtime_checkable
+class Toolset(Protocol):
+    """What offers several tools, like an MCP server."""
+
+    def tools(self) -> list[Tool]:
+        """What it offers now."""
+        ...
+
+
+Offered = Callable[..., Any] | Tool | Toolset | Mapping[str, Callable[..., Any]]
+"""What a registry takes as a tool, or as several."""
+
+
+class ToolRegistry:
+    """Tools by name, called with JSON arguments and answered in JSON.
+
+    It takes functions, :class:`Tool`, mappings from names to functions, MCP servers, and other registries.
+    """
+
+    def __init__(self, tools: Offered | Iterable[Offered] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        several = isinstance(tools, Iterable) and not isinstance(tools, Mapping)
+        given: Any = tools if several else [tools]
+        for tool in given:
+            self.add(tool)
+
+    def add(self, tool: Offered | ToolRegistry, *, name: str | None = None) -> None:
+        """Add a tool, or all that something offers.
+
+        A name that is taken is refused; a tool of a server is then called ``<server>_<tool>``.
+        """
+        if isinstance(tool, Mapping):
+            found = [Tool.of(function, name=key) for key, function in tool.items()]
+        elif isinstance(tool, ToolRegistry):
+            found = list(tool)
+        elif isinstance(tool, Tool):
+            found = [tool if name is None else dataclasses.replace(tool, name=function_name(name))]
+        elif isinstance(tool, Toolset):
+            found = tool.tools()
+        else:
+            found = [Tool.of(tool, name=name)]
+        if name is not None and (isinstance(tool, Mapping | ToolRegistry | Toolset)):
+            raise InvalidArgument(f"name={shown(name)} is for one tool; {shown(tool)} has names of its own")
+        for each in found:
+            self._add(each)
+
+    def _add(self, tool: Tool) -> None:
+        if tool.name in self._tools and tool.origin:
+            tool = dataclasses.replace(tool, name=function_name(f"{tool.origin}_{tool.name}"))
+        if tool.name in self._tools:
+            raise InvalidArgument(f"there is a tool {tool.name!r} already; remove it, or give name=")
+        self._tools[tool.name] = tool
+
+    def remove(self, name: str) -> None:
+        """Take a tool out."""
+        del self._tools[self[name].name]
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(list(self._tools.values()))
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __getitem__(self, name: str) -> Tool:
+        if name not in self._tools:
+            raise InvalidArgument(self._unknown(name))
+        return self._tools[name]
+
+    def __repr__(self) -> str:
+        return f"ToolRegistry({', '.join(self._tools) or 'empty'})"
+
+    def _unknown(self, name: Any) -> str:
+        hint = nearest(name, self._tools) if isinstance(name, str) else ""
+        return f"there is no tool {shown(name)}{hint}; there are {', '.join(self._tools) or 'none'}"
+
+    def specs(self) -> list[dict[str, Any]]:
+        """What a program is told of the tools, as JSON: enough to make functions that look like them."""
+        return [
+            {
+                "name": tool.name,
+                "doc": readable(tool.doc),
+                "parameters": [
+                    {
+                        "name": parameter.name,
+                        "type": parameter.type,
+                        "required": parameter.required,
+                        "default": parameter.default,
+                    }
+                    for parameter in tool.parameters
+                ],
+                "returns": tool.returns,
+            }
+            for tool in self
+        ]
+
+    def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Call a tool with arguments by name, and return what it returns as JSON.
+
+        Whatever goes wrong is a :class:`ToolError` of one line: the arguments come from a program that
+        nobody has read, and what it is told holds neither tracebacks nor paths of this machine.
+        """
+        tool = self._tools.get(name) if isinstance(name, str) else None
+        if tool is None:
+            raise ToolError(self._unknown(name))
+        _check_arguments(tool, arguments)
+        try:
+            return json_value(tool.call(arguments))
+        except ToolError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ToolError(_told(error, arguments)) from error
+
+
+def _check_arguments(tool: Tool, arguments: Any) -> None:
+    """Say in one sentence which arguments are missing, or are none of the tool's."""
+    if not isinstance(arguments, dict):
+        raise ToolError(f"{tool.name}() takes arguments by name, not {shown(arguments)}")
+    known = [parameter.name for parameter in tool.parameters]
+    for given in arguments:
+        if given not in known:
+            hint = nearest(given, known) if isinstance(given, str) else ""
+            takes = ", ".join(known) or "none"
+            raise ToolError(f"{tool.name}() takes no argument {shown(given)}{hint}; it takes {takes}")
+    needed = [each.name for each in tool.parameters if each.required and each.name not in arguments]
+    if needed:
+        raise ToolError(f"{tool.name}() needs {', '.join(map(repr, needed))}")
+
+
+def _told(error: BaseException, arguments: dict[str, Any]) -> str:
+    """An exception in one line: its type and text, and of paths that the caller did not give the end."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything, and the error must be told
+        text = ""
+    known = shown_values(arguments)
+    text = _PATH.sub(lambda match: match[0] if match[0] in known else "", text)
+    return readable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:LONGEST_MESSAGE]
+
+
+def shown_values(arguments: dict[str, Any]) -> str:
+    """The texts among the arguments, in which a path may stand that the caller has given."""
+    return "\n".join(value for value in arguments.values() if isinstance(value, str))
