@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 from envweave_gym.faults import PACKAGE, MissingExtra, NotAvailable
 from envweave_gym.providers.options import numbers_in
+from envweave_gym.providers.pipe_log import PipeLog
 from envweave_gym.providers.replica import AT_REST, Replica, with_code
 from envweave_gym.providers.shared import ReplicaUrl, shared_urls
 
@@ -30,8 +31,6 @@ _BACKLOG = 2048
 _PATIENCE = 60.0
 _GRACE = 2.0
 _FLUSH = 0.5
-_LONGEST_LOG = 1 << 18
-_STDERR = 2
 _lock = threading.Lock()
 _server: PrivateServer | None = None
 _servers: WeakSet[PrivateServer] = WeakSet()
@@ -53,7 +52,7 @@ class PrivateServer(Replica):
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._ids = list(ids)
         self._process: subprocess.Popen[bytes] | None = None
-        self._log: _Log | None = None
+        self._log: PipeLog | None = None
         self._code = 0
         _servers.add(self)
         self._begin(now=False)
@@ -84,7 +83,7 @@ class PrivateServer(Replica):
             )
         finally:
             os.close(write)
-            self._log = _Log(read)
+            self._log = PipeLog(read)
         pipe = self._process.stdin
         if pipe is None:
             raise NotAvailable(f"{self.what} got no pipe: {command}")
@@ -150,31 +149,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-class _Log:
-    """Hands on what a server writes, and keeps the end of it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._kept = descriptor, bytearray()
-        self._thread = threading.Thread(target=self._read, name="log of a server", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while chunk := os.read(self._descriptor, 1 << 16):
-            with suppress(OSError):  # this process has closed its stderr
-                os.write(_STDERR, chunk)
-            self._kept += chunk
-            del self._kept[:-_LONGEST_LOG]
-        os.close(self._descriptor)
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the server has closed it."""
-        self._thread.join(seconds)
-
-    def text(self) -> str:
-        """What is kept."""
-        return bytes(self._kept).decode(errors="replace")
 
 
 # What asks for it
