@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 PINS := pyproject.toml setup.cfg constraints.txt
-TRAINERS := sb3 tianshou torchrl agilerl rllib
+TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents
 JOBS ?= 2
 
 IMAGES := base core lineworld codefix echo codeact coding repl

@@ -14,6 +14,18 @@ from envweave_gym.catalog import register_all
 if TYPE_CHECKING:
     from envweave_gym import examples, testing
     from envweave_gym.catalog import EnvCard, cards
+    from envweave_gym.clients import (
+        CodeAction,
+        CodeObservation,
+        CodeState,
+        CodingEnv,
+        EchoAction,
+        EchoEnv,
+        EchoObservation,
+        StepResult,
+        TypedClient,
+    )
+    from envweave_gym.constructors import codeact_env, mcp_env
     from envweave_gym.faults import (
         AtCapacity,
         EnvironmentCrashed,
@@ -33,6 +45,7 @@ if TYPE_CHECKING:
     from envweave_gym.multiagent.turn_based import TurnBasedParallel
     from envweave_gym.protocols import parse_action, state_of
     from envweave_gym.providers.fleet import Fleet
+    from envweave_gym.repl import CodeBlockResult, REPLAction, REPLEnv, REPLObservation, REPLState
     from envweave_gym.rewards import (
         CodeQuality,
         CodeSafety,
@@ -44,6 +57,7 @@ if TYPE_CHECKING:
         math_transform,
         safe_transform,
     )
+    from envweave_gym.sandbox import Execution, Limits, Sandbox, Setup
     from envweave_gym.spaces import Chat, Json, Unicode
     from envweave_gym.stream import (
         Emitter,
@@ -59,6 +73,7 @@ if TYPE_CHECKING:
         stream_of,
         trainable,
     )
+    from envweave_gym.tools import Tool, ToolError, ToolRegistry
     from envweave_gym.typed import JsonOf, TypedEnv, from_model, space_of, to_model
     from envweave_gym.vector import NativeVectorEnv, NoNativeForm
     from envweave_gym.wrappers import AECStream, Autoreset, NumericInfo, ParallelStream, RequestStream
@@ -67,6 +82,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "catalog": "EnvCard cards",
+    "clients": "CodeAction CodeObservation CodeState CodingEnv EchoAction EchoEnv EchoObservation StepResult "
+    "TypedClient",
+    "constructors": "codeact_env mcp_env",
     "faults": "AtCapacity EnvironmentCrashed EnvweaveError Fault FaultKind FaultStorm InvalidAction "
     "InvalidArgument MissingExtra "
     "NotAvailable ResetNeeded SessionLost UnknownEnvironment",
@@ -74,11 +92,14 @@ _HOMES = {
     "multiagent.turn_based": "TurnBasedParallel",
     "protocols": "parse_action state_of",
     "providers.fleet": "Fleet",
+    "repl": "CodeBlockResult REPLAction REPLEnv REPLObservation REPLState",
     "rewards": "CodeQuality CodeSafety Composite MathAnswer RewardFailed RewardTransform TaskCompletion "
     "math_transform safe_transform",
     "spaces": "Chat Json Unicode",
+    "sandbox": "Execution Limits Sandbox Setup",
     "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
     "stream_of trainable",
+    "tools": "Tool ToolError ToolRegistry",
     "typed": "JsonOf TypedEnv from_model space_of to_model",
     "vector": "NativeVectorEnv NoNativeForm",
     "wrappers": "AECStream Autoreset NumericInfo ParallelStream RequestStream",
@@ -91,15 +112,24 @@ __all__ = [
     "AtCapacity",
     "Autoreset",
     "Chat",
+    "CodeAction",
+    "CodeBlockResult",
+    "CodeObservation",
     "CodeQuality",
     "CodeSafety",
+    "CodeState",
+    "CodingEnv",
     "Composite",
+    "EchoAction",
+    "EchoEnv",
+    "EchoObservation",
     "Emitter",
     "EnvCard",
     "EnvironmentCrashed",
     "EnvweaveError",
     "Event",
     "EventKind",
+    "Execution",
     "Fault",
     "FaultKind",
     "FaultStorm",
@@ -108,6 +138,7 @@ __all__ = [
     "InvalidArgument",
     "Json",
     "JsonOf",
+    "Limits",
     "MathAnswer",
     "MissingExtra",
     "NativeVectorEnv",
@@ -115,25 +146,38 @@ __all__ = [
     "NotAvailable",
     "NumericInfo",
     "ParallelStream",
+    "REPLAction",
+    "REPLEnv",
+    "REPLObservation",
+    "REPLState",
     "Request",
     "RequestKind",
     "RequestStream",
     "ResetNeeded",
     "RewardFailed",
     "RewardTransform",
+    "Sandbox",
     "SessionLost",
+    "Setup",
+    "StepResult",
     "Stream",
     "TaskCompletion",
+    "Tool",
+    "ToolError",
+    "ToolRegistry",
     "TurnBasedParallel",
+    "TypedClient",
     "TypedEnv",
     "Unicode",
     "UnknownEnvironment",
     "__version__",
     "cards",
+    "codeact_env",
     "examples",
     "from_model",
     "make",
     "math_transform",
+    "mcp_env",
     "message",
     "messages_of",
     "metrics",

@@ -192,6 +192,11 @@ def _openings(env: Any, seeds: Any) -> Any:
     return [_opening(env, seed) for seed in seeds]
 
 
+def _entrust(env: Any, secrets: Any) -> None:
+    """Hand over what no event, log or state may show; an environment that wants secrets has the method."""
+    env.unwrapped.entrust(**secrets)
+
+
 _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "state": lambda env, _: state_of(env),
     "global_state": lambda env, _: env.state(),
@@ -201,6 +206,7 @@ _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "ledger": lambda env, _: [env.ledger.turn, Stream((), tuple(env.ledger.events))],
     "opening": _opening,
     "openings": _openings,
+    "entrust": _entrust,
 }
 
 

@@ -111,6 +111,8 @@ def test_a_restart_that_fails_leaves_nothing_and_is_tried_again(client: Any) -> 
     replica._patience, replica._not_before = 0.0, 0.0
     with pytest.raises(NotAvailable, match="did not serve within 0 s"):
         replica.ensure()
+    with pytest.raises(OSError, match="in use"), socket.socket() as other:
+        other.bind(("127.0.0.1", int(replica.url.rpartition(":")[2])))
     assert {one.id for one in ours(client)} == before
     replica._patience, replica._not_before = 60.0, 0.0
     replica.ensure()

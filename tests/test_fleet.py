@@ -162,15 +162,20 @@ def test_one_that_dies_is_replaced_behind_its_url():
 
 def test_one_that_hangs_is_replaced_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setattr(watch, "_PATIENCE", 0.3)
-    monkeypatch.setattr("envweave_gym.providers.subprocess._PATIENCE", 0.2)
+    monkeypatch.setattr("envweave_gym.providers.subprocess._GRACE", 0.2)
     with Fleet("subprocess", replicas=1, check_every=0.02, misses=2) as fleet:
         before = processes(fleet)
+        env = gym.make(COUNTER, backend=fleet.urls)
+        env.reset(seed=1)
         os.killpg(fleet._replicas[0].pid, signal.SIGSTOP)
         until(lambda: fleet.restarts[0] > 0, 30)
         until(lambda: fleet.status()[0].state == "healthy", 30)
         assert fleet.restarts == [1]  # however long it takes to start
         assert not any(map(runs, before))
         assert f"{fleet.urls[0]} has not answered 2 times and is replaced" in caplog.text
+        fault = env.step({"delta": 1})[4]["fault"]
+        assert "has ended: it was replaced, as it had not answered 2 times" in fault.message
+        env.close()
 
 
 def test_one_that_cannot_be_started_again_says_why(monkeypatch: pytest.MonkeyPatch):
@@ -205,6 +210,7 @@ def test_who_steps_after_it_is_closed_is_told_at_once():
     assert time.monotonic() - began < 5
     assert truncated
     assert info["fault"].kind is ew.FaultKind.LOST
+    assert "this process has stopped that server; make the environment on another" in info["fault"].message
     env.close()
 
 
@@ -424,3 +430,26 @@ def test_nothing_is_started_while_the_process_ends(monkeypatch: pytest.MonkeyPat
             Fleet("subprocess")
     finally:
         together._ending.clear()
+
+
+ENDING = """
+import atexit
+from envweave_gym.providers.together import stop_at_exit
+
+class Fake:
+    def __init__(self, name):
+        self.name = name
+        stop_at_exit(self)
+
+    def stop(self):
+        print(self.name, "is stopped")
+
+Fake("the first")
+atexit.register(Fake, "the last")
+"""
+
+
+def test_what_is_started_while_other_things_end_is_stopped_all_the_same():
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == ["the first is stopped", "the last is stopped"]
+    assert done.stderr == ""

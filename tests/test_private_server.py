@@ -168,8 +168,32 @@ def test_one_that_rests_leaves_no_process_and_comes_back_when_it_is_asked():
     assert (server.pid, server.starts) == (None, 2)
 
 
+def test_one_that_ends_by_itself_says_with_which_code_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "leaving.py").write_text(
+        "import gymnasium, os, sys, time\nfrom envweave_gym.envs.counter import CounterEnv\n"
+        "class Leaving(CounterEnv):\n"
+        "    def step(self, action):\n"
+        "        print('I go', file=sys.stderr, flush=True)\n"
+        "        os.kill(os.getppid(), 9)\n"
+        "        time.sleep(60)\n"
+        "gymnasium.register('own/Leaving-v0', entry_point='leaving:Leaving')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    server = PrivateServer()
+    env = RemoteEnv("leaving:own/Leaving-v0", server.url)
+    env.reset(seed=1)
+    fault = env.step({"delta": 1})[4]["fault"]
+    assert "the server of this session has ended: exit code -9, and it last said: I go" in fault.message
+    assert "fault" not in env.reset(seed=1)[1]
+    assert server.starts == 2
+    env.close()
+    server.stop()
+
+
 def test_one_that_stands_still_is_stopped_all_the_same(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.providers.subprocess._PATIENCE", 0.2)
+    monkeypatch.setattr("envweave_gym.providers.subprocess._GRACE", 0.2)
     server = PrivateServer().wait()
     assert server.pid is not None
     servers = family(server.pid)

@@ -39,7 +39,7 @@ class Entrance(Protocol):
         ...
 
     def keep(self) -> None:
-        """See that nobody else takes it while there is no container."""
+        """See that nobody else takes it while there is no container, if there ever was one."""
         ...
 
     def close(self) -> None:
@@ -71,10 +71,12 @@ class LoopbackPort:
     def keep(self) -> None:
         """Bind it without listening: no other socket is given its number, and who calls is refused."""
         self.close()
+        if self._number is None:
+            return
         self._kept = socket.socket()
         self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # calls of before may linger
         try:
-            self._kept.bind(("127.0.0.1", int(self._number or 0)))
+            self._kept.bind(("127.0.0.1", int(self._number)))
         except OSError:  # somebody was faster, which the next start says
             self.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envweave_gym.envs.offered_tools import OfferedTools, described
-from envweave_gym.envs.programs import Options, ProgramEnv
+from envweave_gym.envs.programs import Options, ProgramEnv, named
 from envweave_gym.rewards import RewardFunction
 from envweave_gym.sandbox import Names
 from envweave_gym.stream import message
@@ -28,6 +28,8 @@ def file_write(path: str, content: str) -> str:
         return f"{file.write(content)} characters are in {path}"
 '''
 """The functions that read and write files of an episode; they run in the sandbox, as programs do."""
+_ABOUT_FILES = """- file_read(path: str) -> str: The text of a file.
+- file_write(path: str, content: str) -> str: Write a text into a file."""
 
 
 class CodeActEnv(ProgramEnv):
@@ -62,22 +64,25 @@ class CodeActEnv(ProgramEnv):
         warm: Sequence[str] = (),
         render_mode: str | None = None,
     ) -> None:
-        options = Options(
-            step_timeout=step_timeout,
-            checkpoint=checkpoint,
-            on_lost=on_lost,
-            isolation=isolation,
-            memory=memory,
-            python=python,
-            warm=tuple(warm),
-        )
-        offered = OfferedTools(tools, per_episode=tools_per_episode)
-        super().__init__(options, tools=offered, transform=transform, render_mode=render_mode)
+        with named(self.name):
+            options = Options(
+                step_timeout=step_timeout,
+                checkpoint=checkpoint,
+                on_lost=on_lost,
+                isolation=isolation,
+                memory=memory,
+                python=python,
+                warm=tuple(warm),
+            )
+            taken = ("final_answer", *(("file_read", "file_write") if files else ()))
+            offered = OfferedTools(tools, per_episode=tools_per_episode, taken=taken)
+            super().__init__(options, tools=offered, transform=transform, render_mode=render_mode)
         self._task, self._has_files = task, files
 
     def _begin(self, options: dict[str, Any]) -> None:
         task = str(options.get("task", self._task))
-        told = "\n\n".join(filter(None, (task, described(self._offered.now()))))
+        functions = described(self._offered.now(), _ABOUT_FILES if self._has_files else "")
+        told = "\n\n".join(filter(None, (task, functions)))
         if told:
             self.tell(message("user", told))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from envweave_gym.faults import InvalidArgument
 from envweave_gym.tools import Tool, ToolError, ToolRegistry
 
 
@@ -60,12 +61,16 @@ class RecordedTools(ToolRegistry):
 class OfferedTools:
     """What an environment was told to offer: functions, registries, and servers as ``mcp.json`` has them."""
 
-    def __init__(self, given: Any = (), *, per_episode: bool = False) -> None:
-        """With ``per_episode`` every episode has servers of its own."""
+    def __init__(self, given: Any = (), *, per_episode: bool = False, taken: Sequence[str] = ()) -> None:
+        """With ``per_episode`` every episode has servers of its own; the names in ``taken`` no tool may have.
+
+        What is wrong with functions is said here and now.
+        """
         self.given = list(given) if isinstance(given, list | tuple) else [given]
-        self.per_episode = per_episode
+        self.per_episode, self.taken = per_episode, tuple(taken)
         self._started: list[Any] = []
         self._tools: RecordedTools | None = None
+        self._check(ToolRegistry([one for one in self.given if not is_server(one)]))
 
     def begin(self) -> RecordedTools:
         """The tools of a new episode."""
@@ -77,21 +82,34 @@ class OfferedTools:
         """The tools; servers start with the first who asks."""
         if self._tools is None:
             tools = RecordedTools()
-            for one in self.given:
-                tools.add(self._of_server(one) if is_server(one) else one)
+            try:
+                for one in self.given:
+                    tools.add(self._of_server(one) if is_server(one) else one)
+                self._check(tools)
+            except BaseException:
+                self.close()  # of several servers some may have started
+                raise
             self._tools = tools
         return self._tools
 
-    def _of_server(self, spec: Any) -> ToolRegistry:
-        from envweave_gym.tools.mcp import McpServer, servers_of
+    def _check(self, tools: ToolRegistry) -> None:
+        for name in self.taken:
+            if name in tools:
+                raise InvalidArgument(
+                    f"programs have a function {name!r} already; give the tool another name"
+                )
 
-        several = servers_of(spec).values() if "mcpServers" in spec else [McpServer.of(spec)]
+    def _of_server(self, server: Any) -> ToolRegistry:
+        is_made = hasattr(server, "fresh")
+        if is_made and not self.per_episode:
+            return ToolRegistry([server])  # which its maker closes
+        several = [server.fresh()] if is_made else _servers_of(server)
         self._started += several
         return ToolRegistry(several)
 
     def again(self) -> OfferedTools:
         """The same for a copy of the environment."""
-        return OfferedTools(self.given, per_episode=self.per_episode)
+        return OfferedTools(self.given, per_episode=self.per_episode, taken=self.taken)
 
     def close(self) -> None:
         """End the servers that were started; they start again when they are needed."""
@@ -101,15 +119,22 @@ class OfferedTools:
 
 
 def is_server(tool: Any) -> bool:
-    """Whether this describes a server: its URL, its command, or an object as in ``mcp.json``."""
+    """Whether this is a server: its URL, its command, an object as in ``mcp.json``, or one that is made."""
     if isinstance(tool, dict):
         return not all(callable(value) for value in tool.values())
-    return isinstance(tool, str | list)
+    return isinstance(tool, str | list) or hasattr(tool, "fresh")
 
 
-def described(tools: ToolRegistry) -> str:
-    """What a model is told of the tools; empty where there are none."""
+def _servers_of(spec: Any) -> list[Any]:
+    from envweave_gym.tools.mcp import McpServer, servers_of
+
+    return [*servers_of(spec).values()] if "mcpServers" in spec else [McpServer.of(spec)]
+
+
+def described(tools: ToolRegistry, others: str = "") -> str:
+    """What a model is told of the tools, and of ``others`` as such lines; empty where there are none."""
     lines = [f"- {_signature(tool)}: {tool.doc.partition(chr(10))[0]}" for tool in tools]
+    lines += filter(None, [others])
     return "\n".join(["There are these functions:", *lines]) if lines else ""
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
+import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import msgspec
@@ -14,14 +18,16 @@ from envweave_gym.envs.offered_tools import Call, OfferedTools
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.program_source import read_program
 from envweave_gym.rewards import RewardFunction, judged, require_function
-from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup
+from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels
+from envweave_gym.sandbox.process import WorkerDied
 from envweave_gym.seeding import HashedRandomness
 from envweave_gym.spaces import Unicode
 from envweave_gym.stream import UNNUMBERED, Emitter, Event, EventKind, message
 
 MOST_CODE = 65_536
 """So many characters an action has at most."""
-_OUTPUT, _VALUE, _ERROR = 8_300, 4_200, 21_000
+MOST_OUTPUT, MOST_VALUE, MOST_ERROR = 8_300, 4_200, 21_000
+"""So many characters of output, of a value and of an error an observation has at most."""
 _LOST = ("restart", "end")
 
 
@@ -31,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     step_timeout: float = 10.0
     """Seconds a step may take of its own."""
     checkpoint: bool = False
-    """Whether a step that is lost leaves everything as it was before."""
+    """Whether a step that is lost leaves everything as it was before; not while threads go on."""
     on_lost: str = "restart"
     """What a step that loses all variables leads to: ``restart`` with none, or the ``end`` of the episode."""
     isolation: str = "landlock"
@@ -50,7 +56,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"checkpoint={shown(self.checkpoint)} is not True or False")
 
     def setup(self) -> Setup:
-        """The sandbox that is wanted."""
+        """The sandbox that is wanted, whose level this machine must reach."""
+        levels.require(self.isolation)
         limits = Limits(memory=memory_of(self.memory))
         python = self.python or sys.executable
         return Setup(isolation=self.isolation, limits=limits, python=python, warm=tuple(self.warm))
@@ -87,15 +94,19 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         self.action_space = Unicode(MOST_CODE)
         self.observation_space = Dict(
             {
-                "stdout": Unicode(_OUTPUT),
-                "stderr": Unicode(_OUTPUT),
-                "value": Unicode(_VALUE),
-                "exception": Unicode(_ERROR),
+                "stdout": Unicode(MOST_OUTPUT),
+                "stderr": Unicode(MOST_OUTPUT),
+                "value": Unicode(MOST_VALUE),
+                "exception": Unicode(MOST_ERROR),
                 "success": Discrete(2),
             }
         )
         self._lease = Lease(options.setup())
         self._session: Session | None = None
+        self._closing: weakref.finalize[..., Any] | None = None
+        """Ends the session with this environment, where that is forgotten."""
+        self._owner = 0
+        """The process that the session is of; one that was forked from it has none."""
         self._seed = 0
         self._journal: list[tuple[str, list[Call]]] = []
         """The programs since the namespace was empty, with the calls that they made."""
@@ -139,7 +150,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         """Run a program."""
         done, calls = self._run(action)
         observation = self._observed(done)
-        info: dict[str, Any] = {"result": done}
+        info: dict[str, Any] = {"result": done, **self._remarks(action, done)}
         for call in calls:
             self.tell(*_told(call))
         self._shown = shown_text(done)
@@ -156,6 +167,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         session = self._live()
         tools = self._offered.now()
         tools.calls = calls = []
+        session._tools = tools  # a fork has those of the original
         options = self.options
         done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
         if done.state_lost:
@@ -168,19 +180,31 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
     def _live(self) -> Session:
         """The session of the episode; where there is none, one that has done the same so far."""
-        if self._session is None or self._session.why_lost:
+        session = self._session
+        if session is None or self._owner != os.getpid() or session.why_lost:
             self._end_session()
             tools = self._offered.now()
-            self._session = session = self._lease.open()
+            session = self._own(self._lease.open())
             session.name(self._names(), tools)
-            for code, calls in self._journal:
-                tools.replay(calls)
-                session.run(code, timeout=self.options.step_timeout)
-            tools.replay(None)
-        return self._session
+            try:
+                for code, calls in self._journal:
+                    tools.replay(calls)
+                    session.run(code, timeout=self.options.step_timeout)
+            finally:
+                tools.replay(None)
+        return session
+
+    def _own(self, session: Session) -> Session:
+        """Take a session for that of the episode."""
+        self._session, self._owner = session, os.getpid()
+        self._closing = weakref.finalize(self, session.close)
+        return session
 
     def _end_session(self) -> None:
         session, self._session = self._session, None
+        closing, self._closing = self._closing, None
+        if closing is not None:
+            closing.detach()
         if session is not None:
             session.close()
 
@@ -192,6 +216,10 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
             "exception": done.error,
             "success": int(done.success),
         }
+
+    def _remarks(self, code: str, done: Execution) -> dict[str, Any]:
+        """What ``info`` tells of a step beside its result."""
+        return {}
 
     # What else may be asked
 
@@ -221,26 +249,41 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = type(self).__new__(type(self))
         memo[id(self)] = other
-        special = ("_session", "_lease", "_offered", "_transform")
+        special = ("_session", "_closing", "_lease", "_offered", "_transform")
         rest = {name: value for name, value in vars(self).items() if name not in special}
         vars(other).update(copy.deepcopy(rest, memo))
         other._lease, other._transform = Lease(self._lease.setup), self._transform
         other._offered = self._offered.again()
-        other._session = None
-        if self._session is not None:
+        other._session = other._closing = None
+        if self._session is not None and self._owner == os.getpid():
             try:
-                other._session = self._session.fork()
-            except NotAvailable:  # a thread of the program goes on: the copy plays its steps again
+                other._own(self._session.fork())
+            except (NotAvailable, WorkerDied):  # as where a thread goes on: the copy plays its steps again
                 return other
+            other._lease.open().close()  # its share of the sandbox, which goes on when this one is closed
         return other
 
     def __getstate__(self) -> dict[str, Any]:
         state = vars(self).copy()
-        return state | {"_session": None, "_lease": self._lease.setup, "_offered": self._offered.again()}
+        return state | {
+            "_session": None,
+            "_closing": None,
+            "_lease": self._lease.setup,
+            "_offered": self._offered.again(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lease = Lease(state["_lease"])
+
+
+@contextmanager
+def named(name: str) -> Generator[None]:
+    """Have what is refused in this block name the environment it is for."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name}: {error}") from None
 
 
 def shown_text(done: Execution) -> str:

@@ -141,7 +141,6 @@ class DockerReplica(Replica):
         except RequestException as error:  # it has ended already, or the removal tells
             _log.info("the container of %s was not stopped: %s", self.image, error)
         self._remove()
-        self._entrance.keep()
         try:
             remove_unused(self._client)
         except (RequestException, NotAvailable) as error:  # whoever goes next takes it along
@@ -151,15 +150,15 @@ class DockerReplica(Replica):
         from docker.errors import APIError
 
         self._place = None
-        if (container := self._container) is None:
-            return
-        with told(f"the container {container.name} cannot be removed"):
-            try:
-                container.remove(force=True, v=True)
-            except APIError as error:
-                if error.status_code not in (404, 409):  # somebody else has removed it, or is removing it
-                    raise
-        self._container = None
+        if (container := self._container) is not None:
+            with told(f"the container {container.name} cannot be removed"):
+                try:
+                    container.remove(force=True, v=True)
+                except APIError as error:
+                    if error.status_code not in (404, 409):  # somebody else has removed it, or is removing it
+                        raise
+            self._container = None
+        self._entrance.keep()
 
     def _close(self) -> None:
         self._entrance.close()

@@ -127,7 +127,8 @@ class RayReplica(Replica):
 
     def answers(self, timeout: float) -> bool:
         """One that is busy is as good."""
-        return self._ended() is None
+        with self._lock:  # it is taken down whether it is the same one still
+            return self._ended() is None
 
     def logs(self) -> str:
         """What the actor's process has written, where it is there."""

@@ -81,6 +81,8 @@ class PrivateServer(Replica):
                 pass_fds=[self._listener.fileno()],
                 start_new_session=True,
             )
+        except OSError as error:  # no memory, no process, no interpreter
+            raise NotAvailable(f"{self.what} cannot be started: {error}") from None
         finally:
             os.close(write)
             self._log = PipeLog(read)
@@ -92,16 +94,20 @@ class PrivateServer(Replica):
         pipe.flush()
 
     def _ended(self) -> str | None:
-        if self._process is None:
+        if (process := self._process) is None:
             return AT_REST
-        if self._process.poll() is None:
+        if process.poll() is None:
             return None
-        return with_code(self._process.returncode, self.logs())
+        _close_pipe(process)  # its processes that are left hold its log open
+        if self._log is not None:
+            self._log.wait(_FLUSH)
+        return with_code(process.returncode, self.logs())
 
     @property
     def pid(self) -> int | None:
         """The server's process, while it runs."""
-        return None if self._process is None or self._process.poll() is not None else self._process.pid
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
 
     def answers(self, timeout: float) -> bool:
         """Not where it has ended: its socket would let those wait who call."""
@@ -114,7 +120,7 @@ class PrivateServer(Replica):
     def _remove(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            _end(process)
+            _end_process(process)
             self._code = process.returncode
         if self._log is not None:
             self._log.wait(_FLUSH)
@@ -140,7 +146,7 @@ def _close_pipe(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     """End a server with all its processes; one that stands still does not hear that it should."""
     _close_pipe(process)
     try:

@@ -102,8 +102,8 @@ def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
             raise NotAvailable("this process is ending; nothing is started any more")
         else:
             _running.add(replica)
-            atexit.unregister(_stop_at_exit)  # before all that was imported for it ends
-            atexit.register(_stop_at_exit)
+            atexit.unregister(_stop_first)  # before all that was imported for it ends
+            atexit.register(_stop_first)
 
 
 def is_ending() -> bool:
@@ -111,11 +111,17 @@ def is_ending() -> bool:
     return _ending.is_set()
 
 
+@atexit.register
 def _stop_at_exit() -> None:
+    """Last of all too: what is registered while others are called at the end is called no more."""
     with _registering:
         _ending.set()
         replicas = list(_running)
     stop_all(replicas)
+
+
+def _stop_first() -> None:
+    _stop_at_exit()
 
 
 def _forget_all() -> None:

@@ -78,6 +78,7 @@ class Watch:
             if self._misses.get(url, 0) >= self._most:
                 _log.warning("%s has not answered %d times and is replaced", url, self._most)
                 self._misses[url] = 0
+                replica.upkeep.has_ended(f"it was replaced, as it had not answered {self._most} times")
                 replica.rest()
                 self._keep_up(replica)
             self.problems.pop(url, None)

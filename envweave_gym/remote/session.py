@@ -160,9 +160,12 @@ class RemoteSession:
             reply = self._reply(call, until)
         except (ConnectionError, TimeoutError):
             now = time.monotonic()
-            if now + call.pause > call.deadline or call.tried > call.hope or self._is_gone():
+            if now + call.pause > call.deadline or call.tried > call.hope:
                 self._hang_up()
                 raise
+            if self._is_gone():
+                stopped = "this process has stopped that server; make the environment on another"
+                raise ConnectionError(f"{self.address.url}: {stopped}") from None
             if self.is_sent:
                 call.hope += now - call.tried
                 self._hang_up()

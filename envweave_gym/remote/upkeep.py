@@ -69,8 +69,11 @@ def is_stopped(url: str) -> bool:
 
 def why_ended(url: str, since: float) -> str:
     """Why the server has ended since then, as far as this process knows."""
-    ended = getattr(_kept.get(url), "ended", None)
-    return ended[1] if ended is not None and ended[0] >= since else ""
+    upkeep = _kept.get(url)
+    if upkeep is None or upkeep.ended is None:
+        return ""
+    at, why = upkeep.ended
+    return why if at >= since else ""
 
 
 # Who uses them

@@ -10,10 +10,11 @@ class Clock:
 
     def __init__(self, seconds: float, wall: float) -> None:
         """``seconds`` of the program's own, and ``wall`` with all it waits for."""
-        self.started = self._since = time.monotonic()
+        self._started = self._since = time.monotonic()
         self._spent = 0.0
-        self._left, self._end = seconds, self.started + wall
+        self._seconds, self._end = seconds, self._started + wall
         self._is_paused = False
+        self._held: float | None = None
 
     def pause(self) -> None:
         """The program waits."""
@@ -26,12 +27,24 @@ class Clock:
         if self._is_paused:
             self._since, self._is_paused = time.monotonic(), False
 
+    def hold(self) -> None:
+        """It is frozen: neither its own time passes nor all time."""
+        self._held = time.monotonic()
+
+    def release(self) -> None:
+        """It is frozen no more."""
+        if self._held is not None:
+            passed, self._held = time.monotonic() - self._held, None
+            self._started += passed
+            self._since += passed
+            self._end += passed
+
     def left(self) -> float:
         """The seconds until its time is over."""
         now = time.monotonic()
         if self._is_paused:
             return self._end - now
-        return min(self._left - self._spent - (now - self._since), self._end - now)
+        return min(self._seconds - self._spent - (now - self._since), self._end - now)
 
     def spent(self) -> float:
         """The seconds of the program's own."""
@@ -39,4 +52,4 @@ class Clock:
 
     def wall(self) -> float:
         """All seconds."""
-        return time.monotonic() - self.started
+        return time.monotonic() - self._started

@@ -17,7 +17,18 @@ from typing import IO, Any, cast
 
 from envweave_gym.faults import NotAvailable
 from envweave_gym.sandbox.inside.kernel import ending
-from envweave_gym.sandbox.inside.zygote import END, FAILED, FORK, KILL, PACKET, READY, STRANGER
+from envweave_gym.sandbox.inside.zygote import (
+    ADOPT,
+    END,
+    EXPECT,
+    FAILED,
+    FORK,
+    GIVE_UP,
+    KILL,
+    PACKET,
+    PID,
+    READY,
+)
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Numeric libraries start as many threads as there are cores: not in every worker, and never in a zygote."""
@@ -44,8 +55,6 @@ class Program:
     """What is run; the number of a descriptor is added."""
     path: Sequence[str] | None = None
     """Where it imports from, where that is not its own affair."""
-    adopts: bool = False
-    """Whether its children may fork themselves, and leave behind what goes on."""
     folder: str | None = None
     """What it removes at its end."""
     is_direct: bool = True
@@ -68,19 +77,27 @@ class Fork:
 
     def kill(self) -> None:
         """Kill it."""
-        self._zygote.kill(self._key)
+        self._zygote.order(KILL, self._key)
 
     def wait(self, seconds: float) -> bool:
         """Wait for its end; whether it has ended."""
         return self._over.wait(seconds)
 
-    def another(self, connection: socket.socket) -> Fork:
-        """What this child forks itself, which is to be :meth:`known`."""
-        return Fork(0, connection, self._zygote)
+    def expect(self, connection: socket.socket) -> Fork:
+        """What this child is about to fork itself, to be adopted or given up."""
+        return self._zygote.expect(connection)
 
-    def known(self, pid: int) -> None:
-        """It is there; ``pid`` is the number that the zygote knows it by, which tells of its end."""
-        self._zygote.know(pid, self)
+    def adopt(self, pid: int) -> None:
+        """It is there; ``pid`` is the number that the zygote sees, which tells of its end from now on."""
+        self._zygote.order(ADOPT, self._key, PID.pack(pid))
+
+    def give_up(self) -> None:
+        """It will not be there."""
+        if self._over.is_set():
+            return
+        self._zygote.order(GIVE_UP, self._key)
+        self._zygote.forget(self._key)
+        self.end("was never there")
 
     def end(self, words: str) -> None:
         """Take down how it ended, and wake who waits for an answer.
@@ -152,7 +169,6 @@ class _Zygote:
         self._failure: OSError | None = None
         self._pid = os.getpid()
         self._forks: dict[int, Fork] = {}
-        self._strangers: dict[int, Fork] = {}
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -161,6 +177,18 @@ class _Zygote:
 
     def fork(self, ours: socket.socket, theirs: list[int]) -> Fork:
         """A new child, which gets the descriptors ``theirs``."""
+        key, fork = self._noted(ours)
+        with suppress(OSError):  # its end is told to all forks
+            socket.send_fds(self._control, [PACKET.pack(FORK, key)], theirs)
+        return fork
+
+    def expect(self, ours: socket.socket) -> Fork:
+        """A new child that another child forks."""
+        key, fork = self._noted(ours)
+        self.order(EXPECT, key)
+        return fork
+
+    def _noted(self, ours: socket.socket) -> tuple[int, Fork]:
         key = next(self._keys)
         fork = Fork(key, ours, self)
         with self._lock:
@@ -169,19 +197,17 @@ class _Zygote:
         if self.ended is not None:
             ours.close()
             raise self._failure or NotAvailable(f"no process can be forked: the zygote {self.ended}")
-        with suppress(OSError):  # its end is told to all forks
-            socket.send_fds(self._control, [PACKET.pack(FORK, key)], theirs)
-        return fork
+        return key, fork
 
-    def know(self, pid: int, fork: Fork) -> None:
-        """Tell a fork of a child of its end too."""
-        with self._lock:
-            self._strangers[pid] = fork
-
-    def kill(self, key: int) -> None:
-        """Kill a child, if it is there still."""
+    def order(self, what: bytes, key: int, more: bytes = b"") -> None:
+        """Tell the zygote something of a child; its end is told to all forks."""
         with suppress(OSError):
-            self._control.send(PACKET.pack(KILL, key))
+            self._control.send(PACKET.pack(what, key) + more)
+
+    def forget(self, key: int) -> None:
+        """There is no such child."""
+        with self._lock:
+            self._forks.pop(key, None)
 
     def stop(self) -> None:
         """Let it end; a process that was forked from the host has no say in this."""
@@ -222,8 +248,8 @@ class _Zygote:
             self.ready.set()
             return
         with self._lock:
-            fork = (self._strangers if what == STRANGER else self._forks).pop(key, None)
-        if fork is None:  # what a fork has left behind, and nobody has asked for
+            fork = self._forks.pop(key, None)
+        if fork is None:  # it was given up
             return
         if what == FAILED:
             fork.refused = True
@@ -235,8 +261,7 @@ class _Zygote:
     def _over(self, words: str) -> None:
         with self._lock:
             self.ended = words
-            forks = [*self._forks.values(), *self._strangers.values()]
-            self._forks, self._strangers = {}, {}
+            forks, self._forks = list(self._forks.values()), {}
         self._control.close()
         self.ready.set()
         for fork in forks:
@@ -265,7 +290,6 @@ def _tell(process: subprocess.Popen[bytes], program: Program) -> None:
         "path": program.path,
         "environ": program.environ,
         "prepare": program.prepare,
-        "adopts": program.adopts,
         "folder": program.folder,
     }
     with suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as source:

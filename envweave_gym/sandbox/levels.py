@@ -14,12 +14,14 @@ from pathlib import Path
 
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox.inside import landlock
+from envweave_gym.sandbox.inside.policy import BASE_USER
 from envweave_gym.sandbox.inside.syscalls import machine
 
 LEVELS = ("process", "landlock", "namespace", "container")
 """From the weakest to the strongest, each with those before it as far as the kernel has them."""
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")
 _TRY = 20.0
+_HERE = Path(__file__).parent
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl")
 _TREES = """
 import json, site, sys, sysconfig
@@ -54,8 +56,10 @@ def _missing(level: str) -> str:
 
 
 def inner(level: str) -> str:
-    """What a worker puts over itself at this level."""
-    return "process" if level == "process" or landlock.version() == 0 else "landlock"
+    """What a worker puts over itself at this level; a container, gVisor's say, may have no Landlock."""
+    if level == "process":
+        return "process"
+    return "seccomp" if landlock.version() == 0 else "landlock"
 
 
 def is_container() -> bool:
@@ -65,18 +69,23 @@ def is_container() -> bool:
 
 @cache
 def _no_bubblewrap() -> str:
-    program = shutil.which("bwrap")
-    if program is None:
+    if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (Debian: apt-get install bubblewrap)"
-    command = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    command = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
     tried = subprocess.run(command, capture_output=True, text=True, timeout=_TRY, check=False)
     return f"bubblewrap does not work here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
-def around(python: str, root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str]:
+def user_of_namespace(level: str, python: str) -> int:
+    """The user who a zygote in namespaces is where this process is root; 0 where it stays who this one is."""
+    readable = level == "namespace" and os.getuid() == 0 and is_for_all(python) and _is_open(_HERE)
+    return BASE_USER + os.getpid() if readable else 0
+
+
+def around(root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str]:
     """The command that gives a zygote namespaces of its own: it sees these trees, and no others."""
     command = ["bwrap", "--unshare-all", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"]
-    for tree in dict.fromkeys([*_SYSTEM, *trees_of(python), str(Path(__file__).parent), *trees]):
+    for tree in dict.fromkeys([*_SYSTEM, *trees]):
         command += ["--ro-bind-try", tree, tree]
     for tree in (root, *writable):
         command += ["--bind", tree, tree]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 
-_CHUNK = 1 << 18
+_CHUNK, _MOST_AT_ONCE = 1 << 18, 1 << 20
 
 
 class Output:
     """One stream of a worker, read from a pipe that does not block."""
 
-    def __init__(self, descriptor: int, most: int) -> None:
-        self.descriptor, self._most = descriptor, most
-        os.set_blocking(descriptor, False)
+    def __init__(self, most: int) -> None:
+        """Keep so many bytes at most."""
+        self.descriptor, self.theirs = os.pipe()
+        """Our end, and that of the worker."""
+        self._most = most
+        self.is_over = False
+        """Whether nobody has its other end any more."""
+        os.set_blocking(self.descriptor, False)
         self.begin()
 
     def begin(self) -> None:
@@ -27,20 +32,20 @@ class Output:
             data = os.read(self.descriptor, _CHUNK)
         except BlockingIOError:
             return 0
-        self.size += len(data)
+        count = len(data)
+        self.is_over = count == 0
+        self.size += count
         room = self._most - self._most // 2 - len(self._head)
         if room > 0:
             self._head += data[:room]
-            data_left = data[room:]
-        else:
-            data_left = data
-        self._tail += data_left
+            data = data[room:]
+        self._tail += data
         del self._tail[: -(self._most // 2) or None]
-        return len(data)
+        return count
 
     def drain(self) -> None:
-        """Take all that is there, but no more than has come meanwhile: who writes on does not hold it up."""
-        left = 1 << 20
+        """Take all that is there, but not for ever what is written meanwhile."""
+        left = _MOST_AT_ONCE
         while left > 0 and (count := self.read()):
             left -= count
 
@@ -50,6 +55,15 @@ class Output:
         mark = f"\n… {lost} bytes more …\n".encode() if lost else b""
         return (bytes(self._head) + mark + bytes(self._tail)).decode(errors="replace")
 
+    def give(self) -> None:
+        """The worker has its end now, and this process has it no more."""
+        if self.theirs >= 0:
+            os.close(self.theirs)
+            self.theirs = -1
+
     def close(self) -> None:
         """Close it."""
-        os.close(self.descriptor)
+        self.give()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

@@ -9,22 +9,28 @@ import select
 import signal
 import socket
 import struct
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
-from envweave_gym.faults import EnvweaveError
+from envweave_gym.faults import EnvweaveError, NotAvailable
 from envweave_gym.sandbox.forkserver import Fork
 from envweave_gym.sandbox.inside.channel import LENGTH, Message
 from envweave_gym.sandbox.notifications import Forks
 from envweave_gym.sandbox.output import Output
-from envweave_gym.sandbox.result import Limits
 
 _LARGEST = 8 << 20
-_STARTING = 20.0
-"""So many seconds a worker has to put its policy over itself."""
+_UNREAD = 1 << 20
+"""So many bytes a worker may leave unread until it is not listened to."""
+_STARTING, _ANSWERING = 20.0, 10.0
+"""So many seconds a worker has to put its policy over itself, and to answer an order that is no step."""
 _DYING = 5.0
+_LONGEST = 1000
 _CREDENTIALS = struct.Struct("iii")
+_READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT
 
 
 class WorkerDied(EnvweaveError):
@@ -34,72 +40,114 @@ class WorkerDied(EnvweaveError):
 class WorkerProcess:
     """One worker that is ready for orders."""
 
-    def __init__(
-        self, fork: Fork, out: int, err: int, folder: str, limits: Limits, forks: Forks | None = None
-    ) -> None:
-        self.folder = folder
-        self.out, self.err = Output(out, limits.output), Output(err, limits.output)
-        self.forks = forks
+    def __init__(self, fork: Fork, out: Output, err: Output, folder: str, forks: Forks | None = None) -> None:
+        """``forks`` are those of the process that this one is a copy of."""
+        self._is_let_go, self._owner = True, os.getpid()
+        self.folder, self.forks = folder, forks
+        self.out, self.err = out, err
         self.layers: list[str] = []
         self.fork, self._socket = fork, fork.connection
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._buffer = bytearray()
-        self._pidfd = -1
+        self._socket.setblocking(False)
+        self._received, self._unsent = bytearray(), bytearray()
+        self._pid, self._pidfd = 0, -1
         self._is_frozen = False
+        self._wake, self._waking = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), threading.Lock()
+        self._poll, self._listens_for = select.poll(), _READ
+        for descriptor in (self._socket.fileno(), out.descriptor, err.descriptor, self._wake):
+            self._poll.register(descriptor, _READ)
+        if forks is not None:
+            self._poll.register(forks.descriptor, _READ)
+        self._is_let_go = False
 
-    def fileno(self) -> int:
-        """The channel."""
-        return self._socket.fileno()
+    def is_there(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+        return self.fork.ended is None
 
     # How it begins
 
-    def meet(self) -> int:
-        """Wait until it is ready; the number that it knows itself by."""
-        self._socket.settimeout(_STARTING)
+    def meet(self) -> None:
+        """Wait until it is ready, and see which process it is."""
         try:
-            hello, pid, descriptors = self._hello()
-            self._pidfd = os.pidfd_open(pid)
+            hello, self._pid, descriptors = self._hello()
+            self._pidfd = os.pidfd_open(self._pid)
             self.layers = [str(layer) for layer in hello["layers"]]
-            if descriptors:
-                self.forks = Forks(descriptors[0])
-        except (TimeoutError, KeyError, ValueError, OSError) as error:
-            self.kill()
+        except (KeyError, TypeError, ValueError, OSError) as error:
             raise WorkerDied(f"a worker did not start: {self._ended() or error}") from None
+        if descriptors:
+            self.forks = Forks(descriptors[0])
+            self._poll.register(descriptors[0], _READ)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        self._socket.setblocking(False)
-        return int(hello["pid"])
 
     def _hello(self) -> tuple[Message, int, list[int]]:
         """The first frame, with the process that has sent it, as the kernel says, and its descriptors."""
+        sender, until = 0, time.monotonic() + _STARTING
+        given: list[int] = []
+        try:
+            while True:
+                data, sender, more = self._greeting(until)
+                given += more
+                self._received += data
+                for message in self._frames():
+                    if message["ev"] == "failed":
+                        raise OSError(message["why"])
+                    wanted = 1 if self.forks is None else 0
+                    kept, given = given[:wanted], given[wanted:]
+                    return message, sender, kept
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+
+    def _greeting(self, until: float) -> tuple[bytes, int, list[int]]:
+        """A piece of the first frame."""
         sender, descriptors = 0, array.array("i")
         room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(descriptors.itemsize)
         while True:
-            data, ancillary, _, _ = self._socket.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
-            if not data:
-                raise OSError("it has ended")
-            for level, kind, content in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-                    sender = _CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0]
-                elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    descriptors.frombytes(content[: descriptors.itemsize])
-            self._buffer += data
-            for message in self._frames():
-                if message["ev"] == "failed":
-                    raise OSError(message["why"])
-                return message, sender, list(descriptors)
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
+                break
+            except BlockingIOError:
+                self._turn(until - time.monotonic())
+                if time.monotonic() > until:
+                    raise OSError(f"it has said nothing within {_STARTING:g} s") from None
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                sender = _CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0]
+            elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+        if not data:
+            raise OSError("it has ended")
+        return data, sender, list(descriptors)
+
+    def inner_pid(self) -> int:
+        """The number of the process in the innermost of its namespaces, which is that of the zygote."""
+        with open(f"/proc/{self._pid}/status") as lines:
+            return next(int(line.split()[-1]) for line in lines if line.startswith("NSpid:"))
 
     # What is said
 
     def send(self, message: Message) -> None:
-        """Send an order or a reply; :class:`WorkerDied` where it does not take it."""
-        data = json.dumps(message).encode()
-        self._socket.settimeout(_STARTING)
+        """Send an order, as far as it is taken now; the rest goes out while something is awaited."""
+        self.send_text(json.dumps(message))
+
+    def send_text(self, text: str) -> None:
+        """Send what is JSON already."""
+        data = text.encode()
+        self._unsent += LENGTH.pack(len(data)) + data
+        self._flush()
+
+    def _flush(self) -> None:
         try:
-            self._socket.sendall(LENGTH.pack(len(data)) + data)
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
         except OSError as error:
             raise self._lost(str(error)) from None
-        finally:
-            self._socket.setblocking(False)
+        wanted = _READ if not self._unsent else _BOTH if len(self._unsent) < _UNREAD else _WRITE
+        if wanted != self._listens_for:
+            self._listens_for = wanted
+            self._poll.modify(self._socket.fileno(), wanted)
 
     def send_descriptors(self, descriptors: list[int]) -> None:
         """Send descriptors that an order has announced."""
@@ -108,8 +156,47 @@ class WorkerProcess:
         except OSError as error:
             raise self._lost(str(error)) from None
 
-    def receive(self) -> list[Message]:
-        """The frames that have come; :class:`WorkerDied` where no more will."""
+    def wake(self) -> None:
+        """From another thread: let :meth:`turn` come back."""
+        with self._waking:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def turn(self, seconds: float) -> list[Message]:
+        """Wait so long for something to happen, see to it, and give the frames that have come.
+
+        :class:`WorkerDied` where no more will.
+        """
+        return self._receive() if self._turn(seconds) else []
+
+    def _turn(self, seconds: float) -> bool:
+        """Wait so long, and see to all but what has come on the channel; whether something has."""
+        is_heard, channel = False, self._socket.fileno()
+        for descriptor, event in self._poll.poll(max(seconds, 0.0) * 1000):
+            if descriptor == channel:
+                if event & _WRITE:
+                    self._flush()
+                is_heard = bool(event & ~_WRITE)
+            elif descriptor == self._wake:
+                os.eventfd_read(self._wake)
+            elif self.forks is not None and descriptor == self.forks.descriptor:
+                self._answer_forks(event)
+            else:
+                self._read(self.out if descriptor == self.out.descriptor else self.err)
+        return is_heard
+
+    def _read(self, stream: Output) -> None:
+        stream.read()
+        if stream.is_over:  # what is always ready would keep this from ever waiting
+            self._poll.unregister(stream.descriptor)
+
+    def _answer_forks(self, event: int) -> None:
+        if self.forks is not None and event & _READ:
+            self.forks.answer()
+        elif self.forks is not None:
+            self._poll.unregister(self.forks.descriptor)
+
+    def _receive(self) -> list[Message]:
         try:
             data = self._socket.recv(1 << 18)
         except BlockingIOError:
@@ -118,37 +205,35 @@ class WorkerProcess:
             raise self._lost(str(error)) from None
         if not data:
             raise self._lost("it has closed its channel")
-        self._buffer += data
+        self._received += data
         try:
             return list(self._frames())
         except (ValueError, RecursionError) as error:
             raise self._lost(f"what it sent is no frame: {error}") from None
 
     def _frames(self) -> Iterator[Message]:
-        while len(self._buffer) >= LENGTH.size:
-            length = LENGTH.unpack_from(self._buffer)[0]
+        while len(self._received) >= LENGTH.size:
+            length = LENGTH.unpack_from(self._received)[0]
             if length > _LARGEST:
                 raise ValueError(f"{length} bytes, and a frame has at most {_LARGEST}")
-            if len(self._buffer) < LENGTH.size + length:
+            if len(self._received) < LENGTH.size + length:
                 return
-            frame = json.loads(self._buffer[LENGTH.size : LENGTH.size + length])
-            del self._buffer[: LENGTH.size + length]
+            frame = json.loads(self._received[LENGTH.size : LENGTH.size + length], parse_constant=_no_json)
+            del self._received[: LENGTH.size + length]
             if not isinstance(frame, dict):
                 raise ValueError("it is no object")
             yield frame
 
     def await_(self, event: str) -> Message:
-        """Wait for what comes of an order that is no step; forks that it takes are answered meanwhile."""
-        until = time.monotonic() + _STARTING
-        polled = [self.fileno(), *([self.forks.descriptor] if self.forks is not None else ())]
+        """Wait for what comes of an order that is no step; ``NotAvailable`` where it cannot be done."""
+        until = time.monotonic() + _ANSWERING
         while (left := until - time.monotonic()) > 0:
-            ready = select.select(polled, [], [], left)[0]
-            if self.forks is not None and self.forks.descriptor in ready:
-                self.forks.answer()
-            for message in self.receive() if self.fileno() in ready else ():
+            for message in self.turn(left):
                 if message.get("ev") == event:
                     return message
-        raise self._lost(f"it has not {event} within {_STARTING:g} s")
+                if message.get("ev") == "failed":
+                    raise NotAvailable(str(message.get("why"))[:_LONGEST])
+        raise self._lost(f"it has not {event} within {_ANSWERING:g} s")
 
     # How it is stopped
 
@@ -192,25 +277,51 @@ class WorkerProcess:
         """Wait until one that was killed has ended."""
         self._ended(_DYING)
 
+    def allow_a_copy(self) -> None:
+        """Let it fork, once."""
+        if self.forks is not None:
+            self.forks.allow_a_copy(self._pid)
+
+    def allow_none(self) -> None:
+        """Do not let it fork."""
+        if self.forks is not None:
+            self.forks.allow_none(self._pid)
+
     def threads(self) -> int:
         """How many threads it has, as the kernel says."""
-        return len(os.listdir(f"/proc/{_pid_of(self._pidfd)}/task"))
+        with suppress(OSError):
+            return len(os.listdir(f"/proc/{self._pid}/task"))
+        return 0
 
     def close(self) -> None:
-        """Kill it, and let go of all it had but its folder."""
+        """Kill it, and let go of all it had but its folder; when this returns it has ended."""
         self.kill()
+        self.gone()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close what this process has of it."""
+        self._is_let_go = True
         self._socket.close()
         self.out.close()
         self.err.close()
         if self.forks is not None:
             self.forks.close()
+            self.forks = None
+        with self._waking:
+            os.close(self._wake)
+            self._wake = -1
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
 
+    def __del__(self) -> None:
+        if self._is_let_go or sys.is_finalizing():
+            return
+        if os.getpid() == self._owner:  # it is forgotten; a forked process only lets go of it
+            self.kill()
+        self.let_go()
 
-def _pid_of(pidfd: int) -> int:
-    """The number of a process, as this one sees it."""
-    with open(f"/proc/self/fdinfo/{pidfd}") as lines:
-        found = dict(line.split(":", 1) for line in lines)
-    return int(found["Pid"])
+
+def _no_json(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")

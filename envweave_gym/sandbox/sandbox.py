@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import socket
 import sys
 import threading
 import weakref
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,18 @@ import msgspec
 
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox import levels
-from envweave_gym.sandbox.folders import copied, episode_folder, root_folder
+from envweave_gym.sandbox.folders import copied, episode_folder, remove, root_folder
 from envweave_gym.sandbox.forkserver import ONE_THREAD, ForkServer, Program
+from envweave_gym.sandbox.inside.trees import remove_tree
+from envweave_gym.sandbox.output import Output
 from envweave_gym.sandbox.process import WorkerDied, WorkerProcess
 from envweave_gym.sandbox.result import Limits
 from envweave_gym.sandbox.session import Session
+from envweave_gym.sandbox.threads import Threads
 
 PROFILES = ("code", "shell")
 """``code`` starts no process; ``shell`` may, for tests and for git."""
-_START = (
-    "import sys; sys.path[:0] = [sys.argv.pop(1)]; from inside.zygote import main; sys.path.pop(0); main()"
-)
+_START = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from inside.{} import main; sys.path.pop(0); main()"
 _SYSTEM = (
     "/lib",
     "/lib64",
@@ -42,8 +42,13 @@ _SYSTEM = (
     "/usr/share/ca-certificates",
 )
 _PROGRAMS = ("/bin", "/usr", "/etc")
-_TOOLS_AT_ONCE = 32
-_ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", **ONE_THREAD}
+_ENVIRON = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    "MALLOC_ARENA_MAX": "2",  # of the addresses there are, each arena takes a lot
+    **ONE_THREAD,
+}
 """Nothing of this process's own, which may have secrets there."""
 _log = logging.getLogger(__name__)
 
@@ -83,12 +88,13 @@ class Sandbox:
         """``ready`` workers wait for the next episodes."""
         self.setup = setup or Setup()
         levels.require(self.setup.isolation)
+        self._policy = _policy(self.setup)
+        self._user = levels.user_of_namespace(self.setup.isolation, self.setup.python)
         self._ready, self._most = deque[WorkerProcess](), ready
         self._root = root_folder()
         self._forks = ForkServer(self._program())
-        self._threads = ThreadPoolExecutor(_TOOLS_AT_ONCE, "tool")
+        self._threads = Threads()
         self._filling, self._is_closed, self._owner = threading.Lock(), False, os.getpid()
-        self._policy = _policy(self.setup)
         self._end = weakref.finalize(self, _end, self._forks, self._root, self._owner)
 
     @property
@@ -100,19 +106,23 @@ class Sandbox:
         """A new episode; the next worker is made ready meanwhile."""
         if os.getpid() != self._owner:
             raise NotAvailable("a sandbox belongs to the process that made it; make another here")
-        try:
-            process = self._ready.popleft()
-        except IndexError:
-            process = self._started()
+        process = self._waiting() or self._started()
         if self._most:
-            threading.Thread(target=self._fill, name="sandbox", daemon=True).start()
-        return self._session(process)
+            threading.Thread(target=self.fill, name="sandbox", daemon=True).start()
+        return Session(process, self.setup.limits, self._threads, self._copied)
+
+    def _waiting(self) -> WorkerProcess | None:
+        """One that is ready and has not died of that."""
+        while self._ready:
+            with suppress(IndexError):  # somebody else was faster
+                process = self._ready.popleft()
+                if process.is_there():
+                    return process
+                _dropped(process)
+        return None
 
     def fill(self) -> None:
         """Have as many workers ready as there are to be."""
-        self._fill()
-
-    def _fill(self) -> None:
         with self._filling:
             while len(self._ready) < self._most and not self._is_closed:
                 try:
@@ -121,67 +131,94 @@ class Sandbox:
                     _log.info("no worker is made ready, which who opens the next episode is told: %s", error)
                     return
 
-    def _session(self, process: WorkerProcess) -> Session:
-        return Session(process, self.setup.limits, self._threads, self._copied)
-
     def _started(self) -> WorkerProcess:
         folder = episode_folder(self._root)
-        (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe()
-        try:
-            fork = self._forks.fork(theirs_out, theirs_err)
-        finally:
-            os.close(theirs_out)
-            os.close(theirs_err)
-        process = WorkerProcess(fork, out, err, folder, self.setup.limits)
-        process.send({"op": "begin", "folder": folder, "policy": self._policy})
-        process.meet()
+        with ExitStack() as undo:
+            undo.callback(remove, folder)
+            if self._user:
+                os.chown(folder, self._user, self._user)
+            out, err = self._outputs(undo)
+            fork = self._forks.fork(out.theirs, err.theirs)
+            undo.callback(fork.connection.close)
+            process = WorkerProcess(fork, out, err, folder)
+            undo.callback(process.close)
+            out.give()
+            err.give()
+            process.send({"op": "begin", "folder": folder, "policy": self._policy})
+            process.meet()
+            undo.pop_all()
         return process
+
+    def _outputs(self, undo: ExitStack) -> tuple[Output, Output]:
+        most = self.setup.limits.output
+        return undo.enter_context(closing(Output(most))), undo.enter_context(closing(Output(most)))
 
     def _copied(self, session: Session) -> Session:
         """A session that goes on from where another is, in a process and a folder of its own."""
         process = session.process
         process.thaw()
-        if process.threads() > 1:
-            raise NotAvailable("a thread of the program goes on, so it cannot be forked; let it end first")
-        folder = copied(process.folder)
-        ours, theirs = socket.socketpair()
-        (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe()
-        asks = process.forks and process.forks.copy()
-        copy = WorkerProcess(process.fork.another(ours), out, err, folder, self.setup.limits, asks)
         try:
-            process.send({"op": "fork", "folder": folder, "seed": int.from_bytes(os.urandom(4))})
-            process.await_("ready")
-            if process.forks is not None:
-                process.forks.allow_a_copy()
-            process.send_descriptors([theirs.fileno(), theirs_out, theirs_err])
+            if process.threads() > 1:
+                raise NotAvailable("a thread of the program goes on, so it cannot be forked; let it end")
+            copy = self._copy(process)
+        finally:
+            process.freeze()
+        copy.layers = process.layers
+        return session.like(copy)
+
+    def _copy(self, process: WorkerProcess) -> WorkerProcess:
+        folder = copied(process.folder)
+        with ExitStack() as undo:
+            undo.callback(remove, folder)
+            out, err = self._outputs(undo)
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            with theirs:
+                fork = process.fork.expect(ours)
+                undo.callback(fork.give_up)
+                copy = WorkerProcess(fork, out, err, folder, process.forks and process.forks.shared())
+                undo.callback(copy.close)
+                undo.callback(fork.give_up)  # first, so that its end is not waited for
+                self._order_a_copy(process, [theirs.fileno(), out.theirs, err.theirs])
+            out.give()
+            err.give()
+            self._begin_copy(copy)
+            undo.pop_all()
+        return copy
+
+    def _begin_copy(self, copy: WorkerProcess) -> None:
+        try:
+            copy.send({"op": "begin", "folder": copy.folder, "seed": int.from_bytes(os.urandom(4))})
+            copy.meet()
+            copy.fork.adopt(copy.inner_pid())
+        except (WorkerDied, OSError) as error:
+            raise NotAvailable(f"the episode cannot be forked: {error}") from None
+
+    def _order_a_copy(self, process: WorkerProcess, descriptors: list[int]) -> None:
+        process.send({"op": "fork"})
+        process.await_("ready")
+        process.allow_a_copy()
+        try:
+            process.send_descriptors(descriptors)
             process.await_("forked")
         finally:
-            if process.forks is not None:
-                process.forks.allow_none()
-            theirs.close()
-            os.close(theirs_out)
-            os.close(theirs_err)
-        copy.fork.known(copy.meet())
-        copy.layers = process.layers
-        process.freeze()
-        return session.like(copy)
+            process.allow_none()
 
     def _program(self) -> Program:
         setup, here = self.setup, str(Path(__file__).parent)
-        command = [setup.python, "-I", "-u", "-B", "-c", _START, here]
+        python = [setup.python, "-I", "-u", "-B", "-c"]
+        command = [*python, _START.format("zygote"), here]
         is_around = setup.isolation == "namespace"
         if is_around:
-            command = [
-                *levels.around(setup.python, self._root, setup.readable, setup.writable),
-                *command,
-            ]
+            trees = [*levels.trees_of(setup.python), here, *setup.readable]
+            keeper = [*python, _START.format("keeper"), here, str(os.getpid()), str(self._user), self._root]
+            command = [*keeper, *levels.around(self._root, trees, setup.writable), *command]
         return Program(
             "inside.worker:prepare",
             list(setup.warm),
             _ENVIRON,
             command=command,
-            adopts=True,
-            folder=self._root,
+            folder=None if is_around else self._root,
             is_direct=not is_around,
         )
 
@@ -189,21 +226,33 @@ class Sandbox:
         """End all episodes, and leave nothing behind."""
         self._is_closed = True
         if os.getpid() == self._owner:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._forks.close()  # what is about to start does not any more
+            self._threads.close()
             with self._filling:
                 while self._ready:
-                    self._ready.pop().close()
+                    _dropped(self._ready.pop())
         self._end()
+
+
+def _dropped(process: WorkerProcess) -> None:
+    process.close()
+    remove(process.folder)
 
 
 def _policy(setup: Setup) -> dict[str, Any]:
     """What every worker puts over itself."""
+    drops_user = os.getuid() == 0 and levels.is_for_all(setup.python)
+    if setup.profile == "shell" and os.getuid() == 0 and not drops_user:
+        raise NotAvailable(
+            f"profile='shell' needs an interpreter that others than root can read, as {setup.python} is not: "
+            "give python='/usr/bin/python3', say, or do not run as root"
+        )
     system = _SYSTEM if setup.profile == "code" else (*_SYSTEM, *_PROGRAMS)
     limits = {name: getattr(setup.limits, name) for name in ("memory", "file_size", "files", "processes")}
     return {
         "level": levels.inner(setup.isolation),
         "profile": setup.profile,
-        "drops_user": os.getuid() == 0 and levels.is_for_all(setup.python),
+        "drops_user": drops_user,
         "readable": [*system, *levels.trees_of(setup.python), *setup.readable],
         "writable": list(setup.writable),
         **limits,
@@ -214,4 +263,4 @@ def _end(forks: ForkServer, root: str, owner: int) -> None:
     """End the zygote, with all that it has forked; who was forked from the owner has no say in this."""
     if os.getpid() == owner:
         forks.close()
-        shutil.rmtree(root, ignore_errors=True)
+        remove_tree(root)

@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import os
-import secrets
-import select
 import signal
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import InvalidArgument, NotAvailable
-from envweave_gym.sandbox.clock import Clock
+from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox.folders import remove
 from envweave_gym.sandbox.inside.channel import Message
 from envweave_gym.sandbox.process import WorkerDied, WorkerProcess
-from envweave_gym.sandbox.result import Execution, Limits, Usage
-from envweave_gym.sandbox.telling import execution_of, number_of, text_of
+from envweave_gym.sandbox.result import Execution, Limits, Usage, Variable
+from envweave_gym.sandbox.step import AT_ONCE, MOST_CALLS, Call, Step, explained, reply
+from envweave_gym.sandbox.telling import execution_of, json_of, number_of, text_of
+from envweave_gym.sandbox.threads import Threads
 from envweave_gym.tools import ToolError, ToolRegistry
 
 MOST_SOURCE = 4 << 20
 _GRACE = 0.5
 """So many seconds a step that was interrupted has to end, before its process is killed."""
-_CALLS, _AT_ONCE = 10_000, 256
-"""So many calls a step may make, and so many of them at once."""
-_WALL = 20.0
-"""So many times as long as a step itself may take, all it waits for may."""
-
-
-class Call(msgspec.Struct, frozen=True):
-    """A call of the host that a program waits for."""
-
-    number: int
-    name: str
-    arguments: dict[str, Any]
+_LONGEST = 3600.0 * 24
+_NOBODY = "a tool call is answered by whoever began the step, and nobody did"
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +34,11 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     """Names for JSON values."""
     imports: tuple[str, ...] = ("math",)
     ends: dict[str, str] = {}
-    """Names for what ends an episode, ``final`` of a value or ``final_var`` of a name; ``show`` lists them."""
+    """Names for what ends an episode, ``final`` of a value or ``final_var`` of a name; ``show`` shows all."""
     kept: tuple[str, ...] = ()
     """Those of ``values`` that mean the same before every step, as all other names of the host do."""
     source: str = ""
-    """A program that is run before the first step, as if it were the host's."""
+    """A program of the host; what it defines programs find."""
     seed: int = 0
     """Of the module ``random``."""
 
@@ -61,17 +47,14 @@ class Session:
     """One episode. Not for several threads at a time; a forked process has none."""
 
     def __init__(
-        self, process: WorkerProcess, limits: Limits, threads: Executor, copy: Callable[[Session], Session]
+        self, process: WorkerProcess, limits: Limits, threads: Threads, copy: Callable[[Session], Session]
     ) -> None:
         """``threads`` run the tools, and ``copy`` makes another session that goes on from here."""
         self.process, self.limits = process, limits
-        self._threads, self._copy = threads, copy
+        self._threads, self._copy, self._owner = threads, copy, os.getpid()
         self._tools, self._asked = ToolRegistry(), frozenset[str]()
-        self._answers: deque[Answer] = deque()
-        self._sleeper, self._wake = os.pipe()
-        os.set_blocking(self._sleeper, False)
-        self._waking = threading.Lock()
-        self._step: _Step | None = None
+        self._step: Step | None = None
+        self._variables: dict[str, Variable] = {}
         self._is_closed = False
         self.why_lost = ""
         """What its process ended of, where it has."""
@@ -87,20 +70,15 @@ class Session:
 
     def name(self, names: Names, tools: ToolRegistry | None = None, asked: Collection[str] = ()) -> None:
         """Say what programs find; calls of the tools in ``asked`` are answered by :meth:`answer`."""
-        self._tools, self._asked = tools or ToolRegistry(), frozenset(asked)
-        told = msgspec.to_builtins(names)
-        self._order({"op": "names", **told, "tools": self._tools.specs()}, "named")
-        if names.source:
-            done = self.run(names.source)
-            if not done.success:
-                raise InvalidArgument(f"the program that every episode begins with fails: {done.error}")
-
-    def _order(self, message: Message, answer: str) -> Message:
-        """Give an order that is no step, and wait for what comes of it."""
         process = self._there()
+        self._tools, self._asked = tools or ToolRegistry(), frozenset(asked)
         process.thaw()
-        process.send(message)
-        return process.await_(answer)
+        try:
+            process.send({"op": "names", **msgspec.to_builtins(names), "tools": self._tools.specs()})
+            process.await_("named")
+        except WorkerDied as error:
+            self.why_lost = str(error)
+            raise
 
     # Steps
 
@@ -119,160 +97,176 @@ class Session:
         heed that is killed. With ``checkpoint`` all is then as before. ``snapshot`` is how many characters of
         each variable are told, and ``watch`` names some whose values are.
         """
-        before = self._copy(self) if checkpoint else None
-        try:
-            self.begin(code, timeout=timeout, snapshot=snapshot, watch=watch)
-            while not isinstance(done := self.wait(), Execution):
-                for call in done:
-                    self.answer(call, error=f"there is nobody to answer {call.name}")
-            if before is not None and done.state_lost:
-                self._become(before)
-                done = msgspec.structs.replace(done, state_lost=False, restored=True)
-        finally:
-            if before is not None:
-                before.close()
+        self.begin(code, timeout=timeout, checkpoint=checkpoint, snapshot=snapshot, watch=watch)
+        return self._ran()
+
+    def shell(
+        self, command: str | Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None
+    ) -> Execution:
+        """Run a command, or a line of the shell, where the profile lets programs start others.
+
+        ``value`` is its exit code, or minus the signal that ended it, and ``success`` whether that is 0.
+        After ``timeout`` seconds it is killed, with its process group.
+        """
+        line = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        if not line or not all(isinstance(word, str) and "\0" not in word for word in line):
+            raise InvalidArgument(f"{shown(command)} is no command; give a text, or a list of texts")
+        order = {"op": "exec", "command": line, "env": dict(env or {})}
+        self._begin(order, timeout=timeout, checkpoint=False, snapshot=0, watch=())
+        return self._ran()
+
+    def _ran(self) -> Execution:
+        while not isinstance(done := self.wait(), Execution):
+            for call in done:
+                self.answer(call, error=_NOBODY)
         return done
 
     def begin(
-        self, code: str, *, timeout: float = 10.0, snapshot: int = 0, watch: Sequence[str] = ()
+        self,
+        code: str,
+        *,
+        timeout: float = 10.0,
+        checkpoint: bool = False,
+        snapshot: int = 0,
+        watch: Sequence[str] = (),
     ) -> None:
-        """Let a program run; :meth:`wait` tells what comes of it."""
-        process = self._there()
+        """Let a program run, as :meth:`run` does; :meth:`wait` tells what comes of it."""
+        if not isinstance(code, str):
+            raise InvalidArgument(f"{shown(code)} is no program; give its text")
         if len(code) > MOST_SOURCE:
             raise InvalidArgument(f"{len(code)} characters are no program; give at most {MOST_SOURCE}")
-        self._step = step = _Step(timeout)
+        order = {"op": "exec", "code": code}
+        self._begin(order, timeout=timeout, checkpoint=checkpoint, snapshot=snapshot, watch=watch)
+
+    def _begin(
+        self, order: Message, *, timeout: float, checkpoint: bool, snapshot: int, watch: Sequence[str]
+    ) -> None:
+        process = self._there()
+        if not 0 < timeout <= _LONGEST:
+            raise InvalidArgument(f"timeout={shown(timeout)} is no number of seconds up to {_LONGEST:g}")
+        before, no_copy = self._kept() if checkpoint else (None, "")
+        self._step = step = Step(timeout, before, no_copy)
         for stream in (process.out, process.err):
             stream.drain()
             stream.begin()
-        self._answers.clear()
         process.thaw()
-        order = {"op": "exec", "code": code, "seq": step.seq, "longest": self.limits.text}
+        told = {"seq": step.seq, "longest": self.limits.text, "snapshot": snapshot, "watch": list(watch)}
         try:
-            process.send({**order, "snapshot": snapshot, "watch": list(watch)})
+            process.send({**order, **told})
         except WorkerDied as error:
             step.died = str(error)
 
+    def _kept(self) -> tuple[Session | None, str]:
+        """A copy for the case that the step kills the process; or why the step is run without."""
+        try:
+            return self._copy(self), ""
+        except (NotAvailable, WorkerDied) as error:
+            return None, f"it was not copied before: {error}"
+
     def wait(self) -> Execution | list[Call]:
-        """What came of the step; or the calls that wait for :meth:`answer`."""
+        """What came of the step; or the calls that wait for :meth:`answer`, and it is frozen meanwhile."""
         step = self._step
         if step is None:
             raise InvalidArgument("no program runs")
         try:
+            if step.is_held:
+                self.process.thaw()
+                step.release()
             while step.told is None and not step.died and not (step.calls and step.is_heard):
                 self._turn(step)
         except WorkerDied as error:
             step.died = step.died or str(error)
-        if step.told is None and not step.died:
-            calls, step.calls = step.calls, []
-            return calls
-        return self._end(step)
+        if step.told is not None or step.died:
+            return self._end(step)
+        calls, step.calls = step.calls, []
+        if len(calls) == len(step.waiting):
+            self.process.freeze()
+            step.hold()
+        return calls
 
     def answer(self, call: Call, value: Any = None, error: str | None = None) -> None:
         """Answer a call; with ``error`` it fails."""
-        self._answers.append((self._step, call.number, value, error))
+        if self._step is not None:
+            self._step.answers.append(reply(call, value, error))
 
-    def _turn(self, step: _Step) -> None:
+    def _turn(self, step: Step) -> None:
         """Wait for what happens next, and see to it."""
-        process = self.process
-        self._reply(step)
-        ready = step.poll(self._polled(), self._patience(step))
-        if process.out.descriptor in ready:
-            process.out.read()
-        if process.err.descriptor in ready:
-            process.err.read()
-        if self._sleeper in ready:
-            os.read(self._sleeper, 4096)
-        if process.forks is not None and process.forks.descriptor in ready:
-            process.forks.answer()
-        step.is_heard = process.fileno() not in ready
-        for message in process.receive() if not step.is_heard else ():
+        for text in step.answered():
+            self.process.send_text(text)
+        messages = self.process.turn(self._patience(step))
+        step.is_heard = not messages
+        for message in messages:
             self._hear(step, message)
         if step.told is None:
             self._watch(step)
 
-    def _polled(self) -> list[int]:
-        process = self.process
-        polled = [process.fileno(), process.out.descriptor, process.err.descriptor, self._sleeper]
-        return polled if process.forks is None else [*polled, process.forks.descriptor]
-
-    def _patience(self, step: _Step) -> float:
+    def _patience(self, step: Step) -> float:
         if step.calls:
             return 0.0
         return step.end_of_grace - time.monotonic() if step.why else step.clock.left()
 
-    def _hear(self, step: _Step, message: Message) -> None:
+    def _hear(self, step: Step, message: Message) -> None:
         event, number = message.get("ev"), message.get("id")
         if event == "result" and message.get("seq") == step.seq:
             step.told = message
-        elif event == "call" and type(number) is int and step.told is None:
+        elif event == "call" and type(number) is int and step.told is None and step.wait_for(number):
             self._call(step, number, message)
 
-    def _call(self, step: _Step, number: int, message: Message) -> None:
-        name, args, kwargs = text_of(message.get("name")), message.get("args"), message.get("kwargs")
-        call = Call(number, name, kwargs if isinstance(kwargs, dict) else {})
-        step.count += 1
-        if name not in self._tools:
-            self.answer(call, error=f"there is no tool {name!r}")
-        elif args or step.count > _CALLS or len(step.waiting) >= _AT_ONCE:
-            self.answer(
-                call,
-                error=f"{name}: arguments are named, and a step has at most {_CALLS} calls, "
-                f"{_AT_ONCE} of them at once",
-            )
-        elif name in self._asked:
+    def _call(self, step: Step, number: int, message: Message) -> None:
+        kwargs = json_of(message.get("kwargs"))
+        call = Call(number, text_of(message.get("name")), kwargs if isinstance(kwargs, dict) else {})
+        if step.why is not None:
+            self.answer(call, error="the step is over")
+        elif call.name not in self._tools:
+            self.answer(call, error=f"there is no tool {call.name!r}")
+        elif message.get("args") or step.count > MOST_CALLS or len(step.waiting) > AT_ONCE:
+            allowed = f"a step has at most {MOST_CALLS} calls, {AT_ONCE} of them at once"
+            self.answer(call, error=f"{call.name}: arguments are named, and {allowed}")
+        elif call.name in self._asked:
             step.calls.append(call)
         else:
             self._threads.submit(self._do, step, call)
-        step.waiting.add(number)
-        step.clock.pause()
 
-    def _do(self, step: _Step, call: Call) -> None:
+    def _do(self, step: Step, call: Call) -> None:
         """In a thread: call the tool."""
-        value: Any = None
-        problem: str | None = None
         try:
-            value = self._tools.call(call.name, call.arguments)
+            answer = reply(call, self._tools.call(call.name, call.arguments), None)
         except ToolError as error:
-            problem = str(error)
-        self._answers.append((step, call.number, value, problem))
-        with self._waking:
-            if self._step is step:
-                os.write(self._wake, b"w")
+            answer = reply(call, None, str(error))
+        except BaseException as error:  # noqa: BLE001 - a program waits for an answer, whatever happens
+            answer = reply(call, None, f"{call.name} failed: {type(error).__name__}")
+        step.answers.append(answer)
+        self.process.wake()
 
-    def _reply(self, step: _Step) -> None:
-        """Send the answers that are there; the time of the program goes on when it waits for none."""
-        while self._answers:
-            asker, number, value, error = self._answers.popleft()
-            if asker is step and number in step.waiting:
-                step.waiting.discard(number)
-                self.process.send({"id": number, "value": value, "error": error})
-        if not step.waiting:
-            step.clock.go_on()
-
-    def _watch(self, step: _Step) -> None:
+    def _watch(self, step: Step) -> None:
         """Interrupt a step that takes too long or prints too much, and kill one that does not heed that."""
-        written = self.process.out.size + self.process.err.size
+        process = self.process
         if not step.why:
             if step.clock.left() <= 0:
                 step.why = "StepTimeout", f"the step took longer than {step.timeout:g} s"
-            elif written > self.limits.most_output:
+            elif process.out.size + process.err.size > self.limits.most_output:
                 step.why = "OutputLimit", f"the step printed more than {self.limits.most_output} bytes"
             else:
                 return
             step.end_of_grace = time.monotonic() + _GRACE
-            self.process.signal(signal.SIGINT)
+            process.signal(signal.SIGINT)
+            step.calls.clear()
+            for number in list(step.waiting):
+                step.answers.append(reply(Call(number, "", {}), None, "the step is over"))
         elif time.monotonic() > step.end_of_grace:
-            self.process.kill()
-            self.process.gone()
+            process.kill()
+            process.gone()
             step.died = "it did not heed that it was interrupted and was killed"
 
-    def _end(self, step: _Step) -> Execution:
+    def _end(self, step: Step) -> Execution:
         """Put together what came of it."""
         process, self._step = self.process, None
         for stream in (process.out, process.err):
             stream.drain()
         told = step.told or {}
         done = execution_of(told, process.out.text(), process.err.text())
+        done = explained(done, step, self._variables)
+        self._variables = done.variables
         self.usage = Usage(
             seconds=step.clock.spent(),
             wall=step.clock.wall(),
@@ -281,98 +275,57 @@ class Session:
             written=process.out.size + process.err.size,
             threads=int(number_of(told.get("threads"))),
         )
-        if step.died:
-            self._lose(step.died)
+        self._settle(step)
+        return done
+
+    def _settle(self, step: Step) -> None:
+        """Have the process that the next step runs in: this one, its copy, or none."""
+        if not step.died:
+            self.process.freeze()
+        elif step.before is not None:
+            self.process, step.before.process = step.before.process, self.process
         else:
-            process.freeze()
-        return _explained(done, step)
+            self.why_lost = step.died
+            self.process.kill()
+        if step.before is not None:
+            step.before.close()
 
     # How it goes on elsewhere, and ends
 
     def fork(self) -> Session:
         """Another session that goes on from here: with the same variables, and a copy of the folder."""
-        return self._copy(self)
+        self._there()
+        try:
+            return self._copy(self)
+        except WorkerDied as error:
+            self.why_lost = str(error)
+            raise
 
     def like(self, process: WorkerProcess) -> Session:
         """A session of a copy of its process, with the same tools."""
         other = Session(process, self.limits, self._threads, self._copy)
-        other._tools, other._asked = self._tools, self._asked
+        other._tools, other._asked, other._variables = self._tools, self._asked, self._variables
         return other
 
-    def _become(self, other: Session) -> None:
-        """Go on as a copy, which has nothing any more."""
-        self.process, other.process = other.process, self.process
-        self.why_lost, other.why_lost = "", self.why_lost
-
     def _there(self) -> WorkerProcess:
+        if os.getpid() != self._owner:
+            raise NotAvailable("an episode belongs to the process that opened it; open another here")
         if self.why_lost:
             raise NotAvailable(f"the process of this episode is gone: {self.why_lost}; begin another")
         if self._step is not None:
             raise InvalidArgument("a program runs already; wait for its end")
         return self.process
 
-    def _lose(self, why: str) -> None:
-        self.why_lost = why
-        self.process.kill()
-
     def close(self) -> None:
-        """End it, and leave nothing behind."""
+        """End it, and leave nothing behind; a forked process only lets go of it."""
         if self._is_closed:
             return
         self._is_closed, self.why_lost = True, self.why_lost or "it is closed"
-        with self._waking:
-            self._step = None
+        step, self._step = self._step, None
+        if step is not None and step.before is not None:
+            step.before.close()
+        if os.getpid() != self._owner:
+            self.process.let_go()
+            return
         self.process.close()
         remove(self.process.folder)
-        for descriptor in (self._sleeper, self._wake):
-            os.close(descriptor)
-
-
-class _Step:
-    """A step under way."""
-
-    def __init__(self, timeout: float) -> None:
-        self.seq, self.timeout = secrets.randbits(48), timeout
-        self.clock = Clock(timeout, _WALL * timeout)
-        self.told: Message | None = None
-        self.died = ""
-        self.why: tuple[str, str] | None = None
-        """Why it was interrupted: what that is called, and a sentence."""
-        self.end_of_grace = 0.0
-        self.calls: list[Call] = []
-        """Those that wait for an answer, and have not been handed out."""
-        self.waiting: set[int] = set()
-        self.count = 0
-        self.is_heard = False
-        """Whether nothing more was said in the last turn."""
-
-    @staticmethod
-    def poll(descriptors: list[int], seconds: float) -> set[int]:
-        """Those that have something to read, within so many seconds."""
-        poll = select.poll()
-        for descriptor in descriptors:
-            poll.register(descriptor, select.POLLIN)
-        return {descriptor for descriptor, _ in poll.poll(max(seconds, 0.0) * 1000)}
-
-
-Answer = tuple[_Step | None, int, Any, str | None]
-
-
-def _explained(done: Execution, step: _Step) -> Execution:
-    """The step, with what has ended it from outside."""
-    if step.why is None and not step.died:
-        return done
-    kind, why = step.why or ("WorkerDied", "")
-    lost = f"; {step.died}, and all variables are gone" if step.died else "; its variables are kept"
-    said = f"{why}{lost}" if why else f"its process {step.died}, and all variables are gone"
-    if step.told is not None and step.told.get("success") is True and not step.died:
-        return msgspec.structs.replace(done, timed_out=kind == "StepTimeout")
-    trace = done.error.rpartition("\n")[0]
-    return msgspec.structs.replace(
-        done,
-        success=False,
-        error="\n".join(filter(None, (trace, f"{kind}: {said}"))),
-        error_type=kind,
-        timed_out=kind == "StepTimeout",
-        state_lost=bool(step.died),
-    )

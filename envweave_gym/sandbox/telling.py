@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from envweave_gym.sandbox.inside.channel import Message
 from envweave_gym.sandbox.result import Execution, Final, Variable
 
 _VARIABLES = 1000
+_DEEPEST = 100
+"""So many lists and objects may lie in each other: a worker sends fewer."""
 
 
 def execution_of(m: Message, stdout: str, stderr: str) -> Execution:
     """What came of a step, as its worker says."""
     error, shown = text_of(m.get("error")), text_of(m.get("shown"))
     value = _json_in(m.get("json"))
+    watched = json_of(m.get("watched"))
     return Execution(
         success=m.get("success") is True,
         value=value[0] if value else shown or None,
@@ -23,7 +27,7 @@ def execution_of(m: Message, stdout: str, stderr: str) -> Execution:
         error=error,
         error_type=text_of(m.get("error_type")),
         variables=_variables(m.get("variables")),
-        watched=_clean(m.get("watched")) if isinstance(m.get("watched"), dict) else {},
+        watched=watched if isinstance(watched, dict) else {},
         final=_final(m.get("final")),
     )
 
@@ -38,19 +42,19 @@ def number_of(value: Any) -> float:
     return value if isinstance(value, int | float) and 0 <= value < 1e18 else 0
 
 
-def _json_in(value: Any) -> list[Any]:
-    return [_clean(value[0])] if isinstance(value, list) and value else []
-
-
-def _clean(value: Any) -> Any:
-    """JSON whose texts UTF-8 can hold."""
+def json_of(value: Any, deepest: int = _DEEPEST) -> Any:
+    """JSON with finite numbers, texts that UTF-8 can hold, and an end; ``None`` in place of what is none."""
     if isinstance(value, str):
         return text_of(value)
     if isinstance(value, list):
-        return [_clean(item) for item in value]
+        return [json_of(item, deepest - 1) for item in value] if deepest else None
     if isinstance(value, dict):
-        return {text_of(key): _clean(item) for key, item in value.items()}
-    return value
+        return {text_of(key): json_of(item, deepest - 1) for key, item in value.items()} if deepest else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _json_in(value: Any) -> list[Any]:
+    return [json_of(value[0])] if isinstance(value, list) and value else []
 
 
 def _final(value: Any) -> Final | None:

@@ -17,6 +17,8 @@ Message = dict[str, Any]
 class ToolError(Exception):
     """A tool failed, or there is none of this name; the text says why."""
 
+    __module__ = "builtins"  # tracebacks name what is not with its module
+
 
 class Channel:
     """The worker's end.
@@ -32,6 +34,10 @@ class Channel:
         self._replies: dict[int, Message] = {}
         self._numbers = 0
         self._buffer = bytearray()
+
+    def leave(self) -> None:
+        """Forget the descriptor, which means something else from now on."""
+        self._socket.detach()
 
     def send(self, message: Message) -> None:
         """Send a frame."""

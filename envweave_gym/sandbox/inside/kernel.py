@@ -12,6 +12,8 @@ from pathlib import Path
 from .syscalls import number
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_SIGACTION, _FLAGS, _SA_NOCLDSTOP = 256, 136, 1
+"""More bytes than a ``struct sigaction`` of the C library has, and where in it its flags are."""
 _FIRST = b"1000"
 """The score of those that go first when memory runs out."""
 
@@ -23,9 +25,17 @@ def end_with_parent(how: signal.Signals, parent: int) -> None:
         os.kill(os.getpid(), how)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of what the children of this process leave behind."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+def adopt_orphans(wanted: bool = True) -> None:
+    """Become the parent of what the children of this process leave behind, or be it no more."""
+    prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
+
+
+def hear_of_ends_alone() -> None:
+    """Get SIGCHLD when a child has ended, and not whenever one is stopped or goes on."""
+    action = ctypes.create_string_buffer(_SIGACTION)
+    _libc().sigaction(int(signal.SIGCHLD), None, action)
+    ctypes.c_int.from_buffer(action, _FLAGS).value |= _SA_NOCLDSTOP
+    _libc().sigaction(int(signal.SIGCHLD), action, None)
 
 
 def prctl(option: int, value: int) -> None:
@@ -58,6 +68,15 @@ def children() -> list[int]:
         return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
     except FileNotFoundError:
         return []
+
+
+def is_child(pid: int) -> bool:
+    """Whether this is a child of this process, or what is left of one."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def threads() -> int:

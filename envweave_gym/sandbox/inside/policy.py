@@ -7,22 +7,25 @@ import os
 import resource
 import signal
 import struct
+from contextlib import suppress
 from typing import Any
 
 from . import landlock, seccomp
 from .kernel import end_with_parent, syscall
 
 Policy = dict[str, Any]
-"""``level``, ``profile``, ``drops_user``, ``readable`` and ``writable`` trees, and the limits ``memory``,
-``file_size``, ``files`` and ``processes``."""
+"""``level`` (``process``, ``seccomp`` or ``landlock``), ``profile``, ``drops_user``, ``readable`` and
+``writable`` trees, and the limits ``memory``, ``file_size``, ``files`` and ``processes``."""
 
 SLACK = 32 << 20
 """So much memory more the worker itself may take, to tell that there is none."""
 _MAPPED = 1 << 30
 """So many bytes of addresses more than of memory there may be: of files that are mapped, and of stacks."""
-_BASE_UID = 0x70000000
+BASE_USER = 0x70000000
 """Users from here on are nobody's: each process that was root is one of its own."""
 _NOBODY = 65534
+_ROOM = 512
+"""So many processes an ordinary user may start elsewhere until the episode can start none."""
 _CAPABILITIES = 0x20080522
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -35,23 +38,28 @@ def apply(policy: Policy, folder: str, parent: int) -> tuple[list[str], int | No
     _limit(policy)
     layers = ["process"]
     if os.getuid() == 0:
-        layers.append(_give_up_rights(policy))
+        layers.append(_give_up_rights(policy, folder))
+    else:
+        _set(resource.RLIMIT_NPROC, _processes_of(os.getuid()) + policy["processes"] + _ROOM)
     end_with_parent(signal.SIGKILL, parent)
     if policy["level"] == "process":
         return layers, None
-    spoken = landlock.confine(_rules(policy, os.path.dirname(folder)))
+    spoken = 0
+    if policy["level"] == "landlock":
+        spoken = landlock.confine(_rules(policy, os.path.dirname(folder)))
+        layers.append(f"landlock {spoken}")
     is_code = policy["profile"] == "code"
     signals_stay = spoken >= landlock.SIGNALS_STAY
     asked = seccomp.confine(programs=not is_code, signals=signals_stay, notify=is_code)
-    return [*layers, f"landlock {spoken}", "seccomp"], asked
+    return [*layers, "seccomp"], asked
 
 
 def narrow(policy: Policy, folder: str) -> None:
-    """Of the folders of all forks of an episode, leave this process its own."""
-    if policy["level"] == "process":
+    """Of the folders of all copies of an episode, leave this process its own, and those of its own copies."""
+    if policy["level"] != "landlock":
         return
     try:
-        landlock.confine(_rules(policy, folder))
+        landlock.confine(_rules(policy, os.path.dirname(folder)))
     except OSError as error:
         if error.errno == errno.E2BIG:
             raise OSError(error.errno, "a fork of a fork of so many forks cannot be forked again") from None
@@ -81,24 +89,35 @@ def _set(limit: int, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(limit, (min(soft, hard), hard))
 
 
-def _give_up_rights(policy: Policy) -> str:
-    """Be a user who owns nothing; or root without its rights, where the interpreter is root's alone."""
-    for uid in (_BASE_UID + os.getpid(), _NOBODY) if policy["drops_user"] else ():
+def _give_up_rights(policy: Policy, folder: str) -> str:
+    """Be a user who owns this folder alone; or root without its rights, where the interpreter is root's."""
+    for uid in (BASE_USER + os.getpid(), _NOBODY) if policy["drops_user"] else ():
         try:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
+            os.chown(folder, uid, uid)
             os.setresuid(uid, uid, uid)
         except OSError:  # in a namespace of few users another may do
             continue
-        _set(resource.RLIMIT_NPROC, policy["processes"])  # of others it would count all they have
+        _set(resource.RLIMIT_NPROC, policy["processes"])
         return "user"
     header, nothing = struct.pack("<Ii", _CAPABILITIES, 0), bytes(24)
     syscall("capset", header, nothing)
     return "no capabilities"
 
 
+def _processes_of(uid: int) -> int:
+    """How many processes and threads a user has, all of which the kernel counts."""
+    count = 0
+    for entry in os.scandir("/proc"):
+        with suppress(OSError):  # it has ended meanwhile
+            if entry.name.isdecimal() and entry.stat().st_uid == uid:
+                count += len(os.listdir(f"{entry.path}/task"))
+    return count
+
+
 def _rules(policy: Policy, folder: str) -> list[tuple[str, int]]:
-    """What may be done with which trees; ``folder`` is all that belongs to the episode."""
+    """What may be done with which trees; ``folder`` is that of the episode, and of copies of it."""
     may_run = landlock.EXECUTE if policy["profile"] == "shell" else 0
     return [
         *((path, landlock.READ | may_run) for path in policy["readable"]),

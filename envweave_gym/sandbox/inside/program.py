@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import os
+import signal
 import traceback
 import types
+from contextlib import suppress
 from typing import Any
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -29,7 +32,7 @@ def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
     :mod:`inspect`.
     """
     linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    tree = ast.parse(source, name)
+    tree: ast.Module = compile(source, name, "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
         _execute(compile(tree, name, "exec", _FLAGS, dont_inherit=True), namespace)
@@ -54,6 +57,21 @@ def _execute(code: types.CodeType, namespace: dict[str, Any]) -> Any:
 
 async def _awaited(function: Any) -> Any:
     return await function()
+
+
+def command(line: list[str], env: dict[str, str]) -> int:
+    """Run a command to its end; its exit code, or minus the signal that ended it."""
+    import subprocess
+
+    with subprocess.Popen(
+        line, stdin=subprocess.DEVNULL, env={**os.environ, **env}, start_new_session=True
+    ) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def trace_of(error: BaseException) -> str:

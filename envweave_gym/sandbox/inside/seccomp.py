@@ -51,6 +51,8 @@ _LD, _JEQ, _JSET, _JGE, _JGT, _RET = 0x20, 0x15, 0x45, 0x35, 0x25, 0x06
 _NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
 _ALLOW, _ERROR, _NOTIFY, _KILL = 0x7FFF0000, 0x00050000, 0x7FC00000, 0x80000000
 _X32 = 0x40000000
+_NAMESPACES = 0x7E020000
+"""All flags of ``clone`` for namespaces."""
 _CLONE_THREAD, _AF_UNIX, _SIGKILL = 0x00010000, 1, 9
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 
@@ -67,7 +69,12 @@ def confine(*, programs: bool, signals: bool, notify: bool) -> int | None:
     buffer = ctypes.create_string_buffer(packed, len(packed))
     program = struct.pack("<HxxxxxxQ", len(packed) // 8, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    found = syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER if notify else 0, program)
+    try:
+        found = syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER if notify else 0, program)
+    except OSError as error:
+        if notify and error.errno == errno.EINVAL:  # a kernel that cannot ask, like gVisor's
+            return confine(programs=programs, signals=signals, notify=False)
+        raise
     return found if notify else None
 
 
@@ -89,7 +96,7 @@ def _program(programs: bool, signals: bool, notify: bool) -> list[Instruction]:
         *_all(ATTRIBUTES, _denied(errno.ENOTSUP)),
         *_all(IN_VAIN, _denied(0)),
         *(() if programs else _all(FORKS, fork)),
-        *(() if programs else _clone(fork)),
+        *(_clone_within() if programs else _clone(fork)),
         *_only_if("socketpair", _ARG0, _AF_UNIX),
         *(one for name in ON_ONESELF for one in _only_if(name, _ARG0, 0)),
         *_death_signal(),
@@ -134,6 +141,15 @@ def _clone(fork: int) -> Iterator[Instruction]:
     yield (_JSET, 0, 1, _CLONE_THREAD)
     yield (_RET, 0, 0, _ALLOW)
     yield (_RET, 0, 0, fork)
+
+
+def _clone_within() -> Iterator[Instruction]:
+    """A process may be made, and no namespace for it."""
+    yield (_JEQ, 0, 4, number("clone"))
+    yield (_LD, 0, 0, _ARG0)
+    yield (_JSET, 0, 1, _NAMESPACES)
+    yield (_RET, 0, 0, _denied(errno.EPERM))
+    yield (_LD, 0, 0, _NR)
 
 
 def _death_signal() -> Iterator[Instruction]:

@@ -7,6 +7,7 @@ process; what can be forged so is what the program is told itself.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -21,17 +22,21 @@ from typing import Any, TextIO
 
 from . import policy
 from .channel import Channel, Message, ToolError
-from .kernel import end_with_parent
-from .program import FinalAnswer, Interrupted, run, trace_of
+from .kernel import adopt_orphans, end_with_parent
+from .program import FinalAnswer, Interrupted, command, run, trace_of
 from .tools import function_of
 from .values import as_json, cut, shown, type_name
 
 CONTROL = 3
 """The descriptor of the channel."""
+_STACK = 2 << 20
+"""The bytes of the stack of a thread, all of which count as memory."""
 _VARIABLES = 300
 """So many variables are told."""
 _TRACE = 20_000
 _LARGEST_JSON, _LARGEST_TEXT = 1 << 20, 4 << 20
+_GIVEN = 3
+"""So many descriptors a copy is given."""
 _ADOPTED = 5.0
 """So many seconds the zygote has to become the parent of a fork."""
 
@@ -41,6 +46,7 @@ def prepare(warm: list[str]) -> Callable[[list[int]], None]:
     for module in warm:
         __import__(module)
     sys.path.insert(0, "")  # what a program writes into its folder it can import
+    threading.stack_size(_STACK)
     parent = os.getpid()
     return lambda descriptors: _work(descriptors, parent)
 
@@ -53,7 +59,7 @@ def _work(descriptors: list[int], parent: int) -> None:
         move_to(begin["folder"])
         layers, asked = policy.apply(begin["policy"], begin["folder"], parent)
         worker = Worker(channel, begin, parent)
-        hello = {"ev": "hello", "pid": os.getpid(), "layers": layers}
+        hello = {"ev": "hello", "layers": layers}
         channel.greet(hello, [] if asked is None else [asked])
         worker.work()
 
@@ -91,7 +97,7 @@ class Worker:
         self._names = vars(main)
         self._kept: dict[str, Any] = {}
         """The names that are the host's, and what they mean before every step."""
-        self._step = 0
+        self._step, self._folder = 0, begin["folder"]
         self._final: Message | None = None
         self._is_running = self._is_interrupted = self._is_full = False
         self._orders: dict[str, Callable[[Message], None]] = {
@@ -113,6 +119,14 @@ class Worker:
 
     def name(self, m: Message) -> None:
         """Give names their meaning: values, modules, tools, and what ends an episode."""
+        try:
+            self._give(m)
+        except Exception as error:  # noqa: BLE001 - a module or the host's own program may raise anything
+            self.ch.send({"ev": "failed", "why": f"no episode can begin: {type(error).__name__}: {error}"})
+        else:
+            self.ch.send({"ev": "named"})
+
+    def _give(self, m: Message) -> None:
         random.seed(m["seed"])
         for module in m["imports"]:
             self._names[module] = __import__(module)
@@ -127,12 +141,19 @@ class Worker:
         if m["tools"]:
             given["ToolError"] = ToolError
         given |= {name: self._names[name] for name in m["kept"]}
+        given |= self._defined_by(m["source"])
         for name in self._kept.keys() - given.keys():
             self._names.pop(name, None)
         self._kept = given
         self._names.update(given)
         self._own |= {*given, *m["imports"], *m["values"]}
-        self.ch.send({"ev": "named"})
+
+    def _defined_by(self, source: str) -> dict[str, Any]:
+        """What a program of the host defines."""
+        names: dict[str, Any] = {"__name__": "__main__"}
+        if source:
+            run(source, "<given>", names)
+        return {name: value for name, value in names.items() if not name.startswith("_")}
 
     def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call a tool; an interruption of the main thread waits for its answer."""
@@ -175,12 +196,14 @@ class Worker:
     def step(self, m: Message) -> None:
         """Run a program, and tell what came of it."""
         self._step += 1
-        self._final, self._is_interrupted = None, False
+        self._final = None
+        sys.path_importer_cache.pop(self._folder, None)  # modules that the last step has written are found
         if self._is_full:
             self._limit_memory(self._policy["memory"])
         sys.stdout, sys.stderr = self._out, self._err
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        self._is_interrupted = False  # that of the last step may have come only now
         started = time.process_time()
         told = self._told(m)
         told["watched"] = self._watched(m["watch"])
@@ -213,12 +236,19 @@ class Worker:
 
     def _run(self, m: Message, told: Message) -> None:
         with suppress(FinalAnswer):
+            if "command" in m:
+                self._command(m, told)
+                return
             value = run(m["code"], f"<step {self._step}>", self._names)
             if value is not None:
                 told["shown"] = shown(value, m["longest"])
                 with suppress(ValueError):
                     told["json"] = [as_json(value, _LARGEST_JSON)]
         told["success"] = True
+
+    def _command(self, m: Message, told: Message) -> None:
+        code = command(m["command"], m["env"])
+        told.update(success=code == 0, shown=str(code), json=[code])
 
     def _interrupt(self, *_: Any) -> None:
         """SIGINT: end the program where it is, unless it waits for the host."""
@@ -256,22 +286,43 @@ class Worker:
 
     # Forks
 
-    def fork(self, m: Message) -> None:
+    def fork(self, _: Message) -> None:
         """Have a copy of this process go on elsewhere, as a child of the zygote too."""
         self.ch.send({"ev": "ready"})
-        descriptors = self.ch.descriptors(3)
-        between = os.fork()
-        if between == 0:
-            if os.fork() == 0:
-                self._be_another(m, descriptors)
-                return
-            os._exit(0)
-        os.waitpid(between, 0)
+        descriptors = self.ch.descriptors(_GIVEN)
+        told: Message = {"ev": "forked"}
+        is_copy = False
+        try:
+            is_copy = self._is_copy()
+        except OSError as error:
+            told = {"ev": "failed", "why": f"the process of the episode cannot be forked: {error.strerror}"}
+        if is_copy:
+            self._be_another(descriptors)
+            return
         for descriptor in descriptors:
             os.close(descriptor)
-        self.ch.send({"ev": "forked"})
+        self.ch.send(told)
 
-    def _be_another(self, m: Message, descriptors: list[int]) -> None:
+    def _is_copy(self) -> bool:
+        """Fork twice, so that the copy is no child of this process; whether this is the copy."""
+        adopt_orphans(False)
+        try:
+            between = os.fork()
+            if between == 0:
+                try:
+                    is_copy = os.fork() == 0
+                except OSError:
+                    os._exit(errno.EAGAIN)
+                if is_copy:
+                    return True
+                os._exit(0)
+            if code := os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]):
+                raise OSError(code, os.strerror(code))
+        finally:
+            adopt_orphans()
+        return False
+
+    def _be_another(self, descriptors: list[int]) -> None:
         until = time.monotonic() + _ADOPTED
         while os.getppid() != self._parent:
             if time.monotonic() > until:
@@ -279,12 +330,15 @@ class Worker:
             time.sleep(0.0002)
         os.setsid()
         end_with_parent(signal.SIGKILL, self._parent)
+        self.ch.leave()
         self.ch = take(descriptors)
-        move_to(m["folder"])
+        m = self.ch.order()
+        self._folder = m["folder"]
         try:
-            policy.narrow(self._policy, m["folder"])
+            move_to(self._folder)
+            policy.narrow(self._policy, self._folder)
         except OSError as error:
-            self.ch.send({"ev": "failed", "why": str(error)})
+            self.ch.send({"ev": "failed", "why": error.strerror})
             os._exit(1)
         random.seed(m["seed"])
-        self.ch.send({"ev": "hello", "pid": os.getpid(), "layers": []})
+        self.ch.send({"ev": "hello", "layers": []})

@@ -3,7 +3,8 @@
 Its host starts it with the number of a descriptor, see ``forkserver.py``. On its standard input it finds
 where to import from, a function ``prepare`` and its argument: that is called once, and gives what every child
 does with its descriptors. From then on the descriptor, a socket of packets, brings orders: fork (with the
-descriptors of the child) and kill. It takes notes back: ready, and how which child ended.
+descriptors of the child), kill, and take for a child what a child has forked. It takes notes back: ready, and
+how which child ended. What a child leaves behind is killed.
 
 It ends with its host, however that ends, and takes all children with it, and their children.
 """
@@ -16,7 +17,6 @@ import os
 import pickle
 import pkgutil
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -26,15 +26,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from .kernel import adopt_orphans, children, end_with_parent, threads
+from .kernel import adopt_orphans, children, end_with_parent, hear_of_ends_alone, is_child, threads
+from .trees import remove_tree
 
 PACKET = struct.Struct("<cQ")
 """An order or a note: what, and the number of the child; more may follow."""
 END = struct.Struct("<idQ")
 """How a child ended: the code, the seconds of processor time, and the most memory in kilobytes."""
 FORK, KILL = b"f", b"k"
-READY, ENDED, FAILED, STRANGER = b"r", b"e", b"x", b"s"
-"""A stranger is a child that no order has made: a fork of a fork; its number is its process."""
+EXPECT, ADOPT, GIVE_UP = b"w", b"a", b"g"
+"""A child forks itself: what it leaves behind is left alone, until it is adopted or given up."""
+PID = struct.Struct("<i")
+"""What follows :data:`ADOPT`: the number of the process, as the zygote sees it."""
+READY, ENDED, FAILED = b"r", b"e", b"x"
+_PACKET = PACKET.size + PID.size
 _MOST = 8
 """So many descriptors a child may be given."""
 
@@ -45,11 +50,12 @@ Run = Callable[[list[int]], None]
 class Zygote:
     """Forks, kills and reaps until the host has gone."""
 
-    def __init__(self, control: socket.socket, run: Run, adopts: bool) -> None:
-        """``adopts`` is whether it lets live what its children leave behind."""
-        self._control, self._run, self._adopts = control, run, adopts
+    def __init__(self, control: socket.socket, run: Run) -> None:
+        self._control, self._run = control, run
         self._pid = os.getpid()
         self._workers: dict[int, int] = {}
+        self._expected = 0
+        """So many children are to come that are not forked here."""
         self._signals, self._wake = socket.socketpair()
 
     def work(self) -> None:
@@ -58,6 +64,7 @@ class Zygote:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
+        hear_of_ends_alone()
         self._tell(READY, 0)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -77,18 +84,32 @@ class Zygote:
         """Do the next order; whether there was one."""
         size = socket.CMSG_LEN(_MOST * array.array("i", [0]).itemsize)
         try:
-            packet, ancillary, _, _ = self._control.recvmsg(PACKET.size, size, socket.MSG_CMSG_CLOEXEC)
+            packet, ancillary, _, _ = self._control.recvmsg(_PACKET, size, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:  # the host has not read all notes
             return False
         if not packet:
             return False
-        what, key = PACKET.unpack(packet)
+        what, key = PACKET.unpack_from(packet)
         if what == FORK:
-            self._fork(key, list(array.array("i", ancillary[0][2])))
-        else:
+            self._fork(key, [fd for _, _, data in ancillary for fd in array.array("i", data)])
+        elif what == KILL:
             for pid in [pid for pid, known in self._workers.items() if known == key]:
                 os.kill(pid, signal.SIGKILL)
+        elif what == EXPECT:
+            self._expected += 1
+        else:
+            self._expected -= 1
+            if what == ADOPT:
+                self._adopt(key, *PID.unpack_from(packet, PACKET.size))
+            self._reap()  # what has ended meanwhile
+            self._kill_strangers()
         return True
+
+    def _adopt(self, key: int, pid: int) -> None:
+        if pid not in self._workers and is_child(pid):
+            self._workers[pid] = key
+        else:
+            self._tell(FAILED, key, b"was no child of the zygote")
 
     def _fork(self, key: int, descriptors: list[int]) -> None:
         try:
@@ -112,8 +133,7 @@ class Zygote:
             for own in (self._control, self._signals, self._wake):
                 own.close()
             end_with_parent(signal.SIGKILL, self._pid)
-            if not self._adopts:
-                adopt_orphans()
+            adopt_orphans()
             gc.enable()
             self._run(descriptors)
             code = 0
@@ -123,19 +143,23 @@ class Zygote:
             os._exit(code)
 
     def _reap(self) -> None:
-        """Tell how children ended, once what they have left behind has ended too."""
+        """Tell how children ended, once what they have left behind is killed too."""
         ended: list[tuple[int, int, Any]] = []
         with suppress(ChildProcessError):
             while (found := os.wait4(-1, os.WNOHANG))[0]:
                 ended.append(found)
-        for pid in children() if ended and not self._adopts else ():
+        if ended:
+            self._kill_strangers()
+        for pid, status, usage in ended:
+            if (key := self._workers.pop(pid, None)) is not None:
+                code, seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+                self._tell(ENDED, key, END.pack(code, seconds, usage.ru_maxrss))
+
+    def _kill_strangers(self) -> None:
+        """Kill what children have left behind."""
+        for pid in () if self._expected else children():
             if pid not in self._workers:
                 os.kill(pid, signal.SIGKILL)
-        for pid, status, usage in ended:
-            key = self._workers.pop(pid, None)
-            what, number = (STRANGER, pid) if key is None else (ENDED, key)
-            code, seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-            self._tell(what, number, END.pack(code, seconds, usage.ru_maxrss))
 
     def _end(self) -> None:
         """Kill all children, and then those that have become children by that."""
@@ -174,9 +198,9 @@ def main() -> None:
         )
     gc.collect()
     gc.freeze()
-    Zygote(control, run, start["adopts"]).work()
+    Zygote(control, run).work()
     if start["folder"] is not None:
-        shutil.rmtree(start["folder"], ignore_errors=True)
+        remove_tree(start["folder"])
     os._exit(0)
 
 

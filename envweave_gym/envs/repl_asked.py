@@ -1,0 +1,166 @@
+"""A REPL whose sub-calls are answered by whoever steps it: its program waits meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+from envweave_gym import sandbox
+from envweave_gym.envs.offered_tools import Call
+from envweave_gym.envs.repl import REPLProgramEnv, Stepped
+from envweave_gym.envs.repl_observation import SNAPSHOT
+from envweave_gym.envs.subcalls import prompts_of, text_of
+from envweave_gym.sandbox import Execution, Session
+from envweave_gym.tools import ToolError
+
+MOST_PROMPT = 1 << 20
+"""So many characters a prompt has at most."""
+
+
+class AskedREPL(REPLProgramEnv):
+    """A step is begun, has its prompts answered, and comes to its end.
+
+    A copy that is made meanwhile plays its program again up to there.
+    """
+
+    name = "envweave/REPLTeam-v0"
+
+    _running: str | None = None
+    """The program that waits."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._open: list[sandbox.Call] = []
+        self._closed: list[Call] = []
+        """The calls of the program so far, with their answers."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin with an empty namespace."""
+        self._running, self._open, self._closed = None, [], []
+        return super().reset(seed=seed, options=options)
+
+    @property
+    def prompts(self) -> list[str]:
+        """What the program asks now."""
+        return [prompt for call in self._open for prompt in _prompts(call)]
+
+    def begin(self, code: str) -> Stepped | None:
+        """Run a program to its end, or until it asks: then there is no result yet."""
+        session = self._live()
+        self._running, self._open, self._closed = code, [], []
+        self._start(session, code)
+        return self._advance(session)
+
+    def answer(self, answers: Sequence[str]) -> Stepped | None:
+        """Answer the prompts, in their order, and go on."""
+        session, left = self._live(), list(answers)
+        for call in self._open:
+            count = len(_prompts(call))
+            given, left = left[:count], left[count:]
+            value = given if _is_batch(call) else given[0]
+            self._closed.append(Call(call.name, call.arguments, value))
+            session.answer(call, value)
+        self._open = []
+        return self._advance(session)
+
+    def step(self, action: str) -> Stepped:
+        """Run a program, whose sub-calls nobody answers."""
+        stepped = self.begin(action)
+        while stepped is None:
+            stepped = self.answer(["Error: nobody answers here"] * len(self.prompts))
+        return stepped
+
+    def _advance(self, session: Session) -> Stepped | None:
+        while not self._open:
+            told = session.wait()
+            if isinstance(told, Execution):
+                return self._end(told)
+            self._open = [call for call in told if not self._is_refused(session, call)]
+        return None
+
+    def _is_refused(self, session: Session, call: sandbox.Call) -> bool:
+        """Answer at once what asks nothing, or cannot be asked."""
+        try:
+            prompts = _prompts(call)
+        except ToolError as error:
+            self._closed.append(Call(call.name, call.arguments, error=str(error)))
+            session.answer(call, error=str(error))
+            return True
+        if not prompts:
+            self._closed.append(Call(call.name, call.arguments, []))
+            session.answer(call, [])
+        return not prompts
+
+    def _end(self, done: Execution) -> Stepped:
+        code, self._running = self._running or "", None
+        if done.state_lost:
+            self._end_session()
+            self._journal = []
+        else:
+            self._journal.append((code, self._closed))
+        self._variables = {name: one.kind for name, one in done.variables.items()}
+        return self._concluded(done, self._closed)
+
+    # The same again, elsewhere
+
+    def _live(self) -> Session:
+        session = self._session
+        is_lost = session is not None and session.why_lost and self._running is None
+        if session is None or self._owner != os.getpid() or is_lost:
+            self._end_session()
+            tools = self._offered.now()
+            session = self._own(self._lease.open())
+            session.name(self._names(), tools, [tool.name for tool in tools])
+            for code, calls in self._journal:
+                self._start(session, code)
+                self._replay(session, calls)
+            if self._running is not None:
+                self._start(session, self._running)
+                self._open = self._replay(session, self._closed)
+        return session
+
+    def _start(self, session: Session, code: str) -> None:
+        session.begin(code, timeout=self.options.step_timeout, snapshot=SNAPSHOT, watch=("answer",))
+
+    def _replay(self, session: Session, calls: Sequence[Call]) -> list[sandbox.Call]:
+        """Answer as before; the calls that were not answered yet."""
+        known, unknown = list(calls), list[sandbox.Call]()
+        while not unknown and not isinstance(told := session.wait(), Execution):
+            for call in told:
+                before = next((one for one in known if _is_same(one, call)), None)
+                if before is None:
+                    unknown.append(call)
+                else:
+                    known.remove(before)
+                    session.answer(call, before.value, before.error)
+        return unknown
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        session = self._session
+        if self._running is not None:
+            self._session = None
+        try:
+            return super().__deepcopy__(memo)
+        finally:
+            self._session = session
+
+
+def _is_same(before: Call, call: sandbox.Call) -> bool:
+    return (before.name, before.arguments) == (call.name, call.arguments)
+
+
+def _is_batch(call: sandbox.Call) -> bool:
+    return "prompts" in call.arguments
+
+
+def _prompts(call: sandbox.Call) -> list[str]:
+    """The prompts of a call; a program that has forged it may have given anything."""
+    given = call.arguments
+    prompts = prompts_of(given["prompts"]) if _is_batch(call) else [text_of(given.get("prompt"))]
+    longest = max(map(len, prompts), default=0)
+    if longest > MOST_PROMPT:
+        raise ToolError(f"a prompt of {longest} characters is too long; it may have {MOST_PROMPT}")
+    return prompts

@@ -1,0 +1,30 @@
+"""Stays outside of the namespaces that a zygote is in: ends them with its host, and cleans up after them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from .kernel import end_with_parent
+from .trees import remove_tree
+
+
+def main() -> None:
+    """Run a command, whose last word is a descriptor of this process; at its end remove the folder."""
+    host, user, folder, *command = sys.argv[1:]
+    control, wanted = int(command[-1]), int(user) or None
+    process = subprocess.Popen(
+        command,
+        pass_fds=[control],
+        user=wanted,
+        group=wanted,
+        extra_groups=None if wanted is None else [],
+    )
+    os.close(control)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    end_with_parent(signal.SIGTERM, int(host))
+    code = process.wait()
+    remove_tree(folder)
+    sys.exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,75 @@
+"""Removes folders that somebody has filled who may not want them to be removed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+
+_TRIES, _PAUSE = 50, 0.002
+"""So often it is begun anew, with so many seconds between: a process that is about to end may still write."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a folder with all that is in it, as far as that is allowed.
+
+    Folders in folders are moved up before they are looked into, so paths stay short and nothing recurses,
+    however deep they lie; those that may not be listed are opened up. Links are removed and never followed.
+    """
+    for _ in range(_TRIES):
+        try:
+            return _remove(folder)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            time.sleep(_PAUSE)
+    return None
+
+
+def _remove(folder: str) -> None:
+    top = _opened(folder, None)
+    try:
+        waiting = _emptied(top, top)
+        while waiting:
+            place = _opened(waiting[-1], top)
+            try:
+                waiting[-1:-1] = _emptied(place, top)
+            finally:
+                os.close(place)
+            os.rmdir(waiting.pop(), dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(folder)
+
+
+def _emptied(place: int, top: int) -> list[str]:
+    """Remove the files of a folder, and move its folders to the top; gives what they are called there."""
+    with os.scandir(place) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    moved: list[str] = []
+    for name, is_folder in found:
+        if not is_folder:
+            os.unlink(name, dir_fd=place)
+        elif place == top:
+            moved.append(name)
+        else:
+            moved.append(secrets.token_hex(8))
+            os.close(_opened(name, place))
+            os.rename(name, moved[-1], src_dir_fd=place, dst_dir_fd=top)
+    return moved
+
+
+def _opened(name: str, above: int | None) -> int:
+    """Open a folder, and open it up for its owner."""
+    try:
+        folder = os.open(name, _FOLDER, dir_fd=above)
+    except PermissionError:
+        found = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
+        try:
+            os.chmod(f"/proc/self/fd/{found}", 0o700)  # what was opened, whatever its name means by now
+        finally:
+            os.close(found)
+        folder = os.open(name, _FOLDER, dir_fd=above)
+    os.fchmod(folder, 0o700)
+    return folder
