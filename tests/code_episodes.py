@@ -46,8 +46,8 @@ def value(env: Any, code: str) -> Any:
 
 
 def left() -> tuple[int, int, int]:
-    """How many processes below this one, descriptors and scratch folders there are."""
-    folders = glob.glob(os.path.join(tempfile.gettempdir(), "envweave-sandbox-*", "*"))
+    """How many processes below this one, descriptors and scratch folders of it there are."""
+    folders = glob.glob(os.path.join(tempfile.gettempdir(), f"envweave-sandbox-{os.getpid()}-*", "*"))
     return (
         len(psutil.Process().children(recursive=True)),
         len(os.listdir("/proc/self/fd")),

@@ -171,14 +171,14 @@ def test_a_name_of_ours_means_the_same_in_the_next_step(code_act: Make) -> None:
 
 
 def test_a_step_that_takes_too_long_is_interrupted_and_keeps_its_variables(code_act: Make) -> None:
-    env = code_act(step_timeout=0.2)
+    env = code_act(step_timeout=0.5)
     done = ran(env, "x = 1\nwhile True: pass")
     assert (done.success, done.timed_out, done.state_lost) == (False, True, False)
     assert value(env, "x") == 1
 
 
 def test_a_step_that_is_killed_loses_its_variables_and_the_episode_goes_on(code_act: Make) -> None:
-    env = code_act(step_timeout=0.2)
+    env = code_act(step_timeout=0.5)
     env.step("x = 1")
     done = ran(env, "sum(range(10 ** 12))")
     assert (done.timed_out, done.state_lost, done.restored) == (True, True, False)

@@ -181,7 +181,7 @@ def test_nothing_is_left_of_an_environment_that_was_forgotten() -> None:
 def test_two_hundred_steps_of_which_some_are_hostile_leave_nothing() -> None:
     gc.collect()
     before, chance = left(), random.Random(0)
-    env = ew.make(CODE_ACT, step_timeout=0.2, max_steps=20, memory="128m")
+    env = ew.make(CODE_ACT, step_timeout=0.5, max_steps=20, memory="128m")
     env.reset(seed=0)
     hostile = iter(HOSTILE)
     for step in range(200):

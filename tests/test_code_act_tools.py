@@ -109,13 +109,14 @@ def test_calls_and_their_results_are_events(code_act: Make) -> None:
 
 
 def test_calls_run_side_by_side_and_the_clock_stops_meanwhile(code_act: Make) -> None:
-    barrier = threading.Barrier(4, timeout=5)
+    barrier = threading.Barrier(4, timeout=10)
 
     def meet(number: int) -> int:
-        time.sleep(0.1)
-        return barrier.wait() * 0 + number
+        barrier.wait()
+        time.sleep(1.1)
+        return number
 
-    env = code_act(tools=[meet], step_timeout=0.3)
+    env = code_act(tools=[meet], step_timeout=1.0)
     program = (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(4) as pool: met = list(pool.map(meet, range(4)))\n"

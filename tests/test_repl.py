@@ -223,6 +223,31 @@ def test_a_step_that_loses_all_begins_with_its_names_again():
         assert played.run("context, 'x' in globals()")["stdout"] == "('kept', False)\n"
 
 
+HOSTILE = """
+class Loud:
+    def __repr__(self):
+        return chr(1) * 10_000
+for i in range(400):
+    globals()[chr(2) * 100 + str(i)] = Loud()
+print(chr(0) * 100_000, chr(0xD800))
+"""
+
+
+def test_whatever_a_program_does_what_is_seen_is_in_the_space():
+    with episode(options={"context": "a\ud800b"}) as played:
+        for code in (
+            HOSTILE,
+            "context",
+            "print(context)",
+            "raise KeyError('x' * 1_000_000)",
+            "FINAL(context)",
+        ):
+            seen = played.run(code)
+            assert played.env.observation_space.contains(seen)
+        assert seen["context_preview"] == "a?b"
+        assert played.answer == "a?b"
+
+
 # What is told
 
 

@@ -14,6 +14,7 @@ _FINAL_VAR = re.compile(r"(?<![\w.])FINAL_VAR\(\s*(['\"]?)(\w+)\1\s*\)")
 _REST = re.compile(r"[ \t]*(?:\n|$)")
 _LAST = re.compile(r"\)[ \t]*(?:\n|$)")
 _MARK = re.compile(r"\\.|[()'\"]", re.DOTALL)
+_STRING = re.compile(r"""(['"])(?:\\.|(?!\1|\\)[^\n])*\1""", re.DOTALL)
 _QUOTES = "'\""
 _MOST = 50
 """So many ``FINAL(`` of an output are looked at."""
@@ -99,8 +100,10 @@ def _balanced(text: str, start: int, quotes: str) -> int | None:
 
 
 def _unquoted(text: str) -> str:
+    if not _STRING.fullmatch(text.strip()):
+        return text
     try:
-        value = ast.literal_eval(text.strip()) if text.strip()[:1] in ("'", '"') else text
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
         return text
     return value if isinstance(value, str) else text

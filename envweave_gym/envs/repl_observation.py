@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -63,9 +64,9 @@ def observation_of(
 
 def names_shown(names: Iterable[str]) -> list[str]:
     """The names of variables, as far as there is room for them."""
-    room, found = _NAMES // 2, list[str]()
+    room, found = _NAMES - 2, list[str]()
     for name in names:
-        room -= len(name) + 4
+        room -= _size(name)
         if room < 0:
             break
         found.append(name)
@@ -74,13 +75,19 @@ def names_shown(names: Iterable[str]) -> list[str]:
 
 def _snapshot(done: Execution) -> dict[str, str]:
     """The variables that are new or have changed, as far as there is room for them."""
-    found: dict[str, str] = {}
-    room = _SHOWN // 2
+    room, found = _SHOWN - 2, dict[str, str]()
     for name, one in done.variables.items():
-        room -= len(name) + 2 * len(one.shown) + 8
-        if one.shown and room >= 0:
+        if one.shown:
+            room -= _size(name) + _size(one.shown)
+            if room < 0:
+                break
             found[name] = one.shown
     return found
+
+
+def _size(text: str) -> int:
+    """The characters that a text takes as JSON, with what separates it from the next."""
+    return len(json.dumps(text, ensure_ascii=False)) + 1
 
 
 def _line(text: str) -> str:
