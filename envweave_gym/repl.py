@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from envweave_gym.clients import Action, Observation, State, StepResult, TypedClient
 from envweave_gym.faults import NotAvailable
-from envweave_gym.remote.env import RemoteEnv
 
 _DOCKER = "docker://"
 
@@ -205,15 +204,9 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
             max_iterations=max_iterations,
         )
         if hf_token:
-            self._entrust(hf_token)
-        return result
-
-    def _entrust(self, hf_token: str) -> None:
-        core: Any = self._env.unwrapped
-        if isinstance(core, RemoteEnv):
-            core._served.ask("entrust", {"hf_token": hf_token})
-        else:
+            core: Any = self._env.unwrapped
             core.entrust(hf_token=hf_token)
+        return result
 
     def step(self, action: REPLAction) -> StepResult[REPLObservation]:
         """Run a program, or give the last answer."""
