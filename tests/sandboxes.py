@@ -1,5 +1,7 @@
 """Hostile programs, and how they must end; as a program of its own, for other users and for containers."""
 
+# ruff: noqa: E501 - one program a line
+
 from __future__ import annotations
 
 import json
@@ -174,7 +176,7 @@ def problems(sandbox: Sandbox, snippet: Snippet) -> list[str]:
     try:
         session.name(Names(), ToolRegistry())
         began = time.monotonic()
-        done = session.run(code, timeout=0.4 if expect.get("timed_out") else 4.0)
+        done = session.run(code, timeout=0.25 if expect.get("timed_out") else 4.0)
         took = time.monotonic() - began
         wrong = dict(_differences(done, session, expect))
     finally:
@@ -226,7 +228,7 @@ def all_problems(level: str, snippets: list[Snippet], python: str = sys.executab
     os.environ["HF_TOKEN"] = "hf_canary"
     sandbox = Sandbox(Setup(isolation=level, python=python), ready=2)
     try:
-        with ThreadPoolExecutor(4) as threads:
+        with ThreadPoolExecutor(8) as threads:
             found = threads.map(lambda snippet: problems(sandbox, snippet), snippets)
             return [problem for each in found for problem in each]
     finally:

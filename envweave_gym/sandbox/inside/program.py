@@ -31,7 +31,8 @@ def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
     ``await`` may stand outside of functions. The source is remembered by its name for tracebacks and for
     :mod:`inspect`.
     """
-    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    lines = f"{source}\n".splitlines(keepends=True)
+    linecache.cache[name] = len(source), None, lines, name
     tree: ast.Module = compile(source, name, "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):

@@ -1,0 +1,230 @@
+"""Episodes that are forked: what branches share, which is nothing, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandboxes import WORKER, needs
+
+from envweave_gym.faults import NotAvailable
+from envweave_gym.sandbox import Names, Sandbox, Session, Setup, Variable, folders
+from envweave_gym.tools import ToolRegistry
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    needs("landlock")
+    made = Sandbox(Setup())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(sandbox: Sandbox) -> Iterator[Session]:
+    opened = sandbox.open()
+    opened.name(Names(), ToolRegistry({"twice": lambda x: 2 * x}))
+    opened.run("x = [1]\nopen('a', 'w').write('one')")
+    yield opened
+    opened.close()
+
+
+def test_branches_go_on_by_themselves(session: Session) -> None:
+    branches = [session.fork() for _ in range(3)]
+    for n, branch in enumerate(branches):
+        assert branch.run(f"x.append(twice({n}))\nx").value == [1, 2 * n]
+    assert session.run("x").value == [1]
+    for branch in branches:
+        branch.close()
+
+
+def test_branches_draw_differently(session: Session) -> None:
+    session.run("import random")
+    one, two = session.fork(), session.fork()
+    assert one.run("random.random()").value != two.run("random.random()").value
+    one.close()
+    two.close()
+
+
+def test_branches_have_files_of_their_own_and_see_no_others(session: Session) -> None:
+    session.run(
+        "import os; os.makedirs('d/e'); open('d/e/f', 'w').write('deep'); os.symlink('/etc/passwd', 'l')"
+    )
+    one, two = session.fork(), session.fork()
+    found = one.run("import os; open('d/e/f').read(), os.readlink('l'), sorted(os.listdir())").value
+    assert found == ["deep", "/etc/passwd", ["a", "d", "l"]]
+    one.run("open('a', 'w').write('changed'); open('new', 'w')")
+    for other in (session, two):
+        assert other.run("open('a').read(), sorted(os.listdir())").value == ["one", ["a", "d", "l"]]
+        assert one.run(f"open({other.folder + '/a'!r}).read()").error_type == "PermissionError"
+    for each in (session, one, two):
+        assert each.run("os.listdir('..')").error_type == "PermissionError"
+    one.close()
+    two.close()
+
+
+def test_a_branch_outlives_what_it_was_forked_from(sandbox: Sandbox) -> None:
+    session = sandbox.open()
+    session.name(Names())
+    session.run("x = 1; open('a', 'w').write('one')")
+    branch = session.fork()
+    session.close()
+    again = branch.fork()
+    branch.close()
+    assert again.run("x, open('a').read(), open('b', 'w').write('two')").value == [1, "one", 3]
+    again.close()
+    assert not Path(again.folder).exists()
+
+
+def test_branches_of_branches_work_to_a_depth_that_is_told(session: Session) -> None:
+    chain = [session]
+    try:
+        with pytest.raises(NotAvailable, match="a fork of a fork"):
+            while len(chain) < 40:
+                chain.append(chain[-1].fork())
+        assert len(chain) > 8
+        for n, each in enumerate(chain):
+            assert each.run(f"open('a', 'w').write('{n}'); open('a').read()").value == str(n)
+        assert chain[-1].run("x").value == [1]
+    finally:
+        for each in chain[1:]:
+            each.close()
+
+
+def test_sessions_of_one_family_may_be_forked_in_several_threads(session: Session) -> None:
+    branches = [session.fork() for _ in range(4)]
+    found: list[int] = []
+
+    def work(branch: Session) -> None:
+        for n in range(5):
+            again = branch.fork()
+            assert branch.run("import os; os.fork()").error_type == "PermissionError"
+            found.append(again.run(f"x.append({n})\nx[-1]").value)
+            again.close()
+
+    threads = [threading.Thread(target=work, args=(branch,)) for branch in branches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted([*range(5)] * 4)
+    for branch in branches:
+        branch.close()
+
+
+def test_while_a_thread_goes_on_a_fork_is_refused(session: Session) -> None:
+    session.run("import threading; e = threading.Event(); t = threading.Thread(target=e.wait); t.start()")
+    with pytest.raises(NotAvailable, match="a thread of the program goes on"):
+        session.fork()
+    session.run("e.set(); t.join()")
+    session.fork().close()
+
+
+def test_a_fork_of_its_own_is_refused_before_and_after(session: Session) -> None:
+    for _ in range(2):
+        assert session.run("import os; os.fork()").error_type == "PermissionError"
+        session.fork().close()
+
+
+def test_a_program_that_forks_more_than_it_should_gains_nothing(sandbox: Sandbox) -> None:
+    session = sandbox.open()
+    session.name(Names())
+    code = "import os, time\nfork = os.fork\ndef evil():\n    if fork() == 0:\n        fork(); fork()\n        time.sleep(60)\n    return 0\nos.fork = evil"
+    session.run(code)
+    processes = _threads_of(session)
+    with pytest.raises((NotAvailable, Exception)):
+        session.fork().run("1")
+    session.close()
+    until = time.monotonic() + 2
+    while processes() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not processes()
+
+
+def test_what_says_hello_may_not_be_the_process_that_is_forked(session: Session) -> None:
+    code = WORKER + (
+        "def fork(_):\n  worker.ch.send(dict(ev='ready'))\n  fds = worker.ch.descriptors(3)\n"
+        "  worker.ch.send(dict(ev='forked'))\n  import json, os, struct\n"
+        "  data = json.dumps(dict(ev='hello', layers=[])).encode()\n"
+        "  os.write(fds[0], struct.pack('!I', len(data)) + data)\nworker._orders['fork'] = fork"
+    )
+    session.run(code)
+    branch = session.fork()
+    assert branch.run("1").error_type == "WorkerDied"
+    branch.close()
+
+
+def _threads_of(session: Session) -> object:
+    """Gives the processes in the folder of a session."""
+
+    def found() -> list[str]:
+        there: list[str] = []
+        for entry in os.scandir("/proc"):
+            try:
+                if entry.name.isdecimal() and os.readlink(f"{entry.path}/cwd").startswith(session.folder):
+                    there.append(entry.name)
+            except OSError:
+                continue
+        return there
+
+    return found
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "for n in range(30): open(f'f{n}', 'wb').truncate(60 << 20)",
+        "for n in range(20100): open(f'f{n}', 'w').close()",
+        "import os\nfor n in range(200): os.mkdir('d'); os.chdir('d')",
+    ],
+)
+def test_a_folder_that_is_too_much_is_not_copied(session: Session, fill: str) -> None:
+    session.run(fill, timeout=20)
+    with pytest.raises(NotAvailable, match="cannot be copied"):
+        session.fork()
+    assert session.run("x").value == [1]
+
+
+def test_nothing_but_files_folders_and_links_is_copied(tmp_path: Path) -> None:
+    folder = Path(folders.episode_folder(str(tmp_path)))
+    (folder / "file").write_text("x")
+    (folder / "outside").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "pipe")
+    copy = Path(folders.copied(str(folder)))
+    assert sorted(one.name for one in copy.iterdir()) == ["file", "outside"]
+    assert (copy / "outside").is_symlink()
+    folders.remove(str(copy))
+    folders.remove(str(folder))
+
+
+def test_every_folder_can_be_removed(tmp_path: Path) -> None:
+    root, target = tmp_path / "envweave-sandbox-x", tmp_path / "target"
+    root.mkdir()
+    target.mkdir()
+    (target / "kept").write_text("x")
+    folder = Path(folders.episode_folder(str(root)))
+    (folder / "link").symlink_to(target)
+    (folder / "closed").mkdir(0o300)
+    (folder / "closed" / "file").write_text("x")
+    (folder / "none").mkdir(0)
+    here = os.getcwd()
+    os.chdir(folder)
+    for _ in range(1500):  # deeper than Python recurses and than a path may be long
+        os.mkdir("d" * 10)
+        os.chdir("d" * 10)
+    os.chdir(here)
+    folders.remove(str(folder))
+    assert list(root.iterdir()) == []
+    assert (target / "kept").read_text() == "x"
+
+
+def test_the_variables_of_a_branch_are_told_after_a_loss(session: Session) -> None:
+    session.run("y = 2")
+    branch = session.fork()
+    done = branch.run("import os; os._exit(1)", checkpoint=True)
+    assert done.variables == {"x": Variable("list"), "y": Variable("int")}
+    branch.close()
