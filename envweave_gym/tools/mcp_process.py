@@ -35,6 +35,7 @@ class KeptProcess:
         self.stdin, self.stdout = _open(self._process.stdin), _open(self._process.stdout)
         self._stderr = _open(self._process.stderr)
         self._mourning, self._epitaph = threading.Lock(), ""
+        self._letting_go = threading.RLock()
 
     @property
     def pid(self) -> int:
@@ -43,10 +44,11 @@ class KeptProcess:
 
     def let_go(self) -> int:
         """End the server, by its closed stdin, TERM or KILL; a keeper that stands still is killed with it."""
-        if not self._lifeline.closed:
-            with suppress(BrokenPipeError):
-                self._lifeline.write(b"!")  # heard where a forked process holds the pipe open as well
-            self._lifeline.close()
+        with self._letting_go:  # also the thread that reads lets go, where it hears the end first
+            if not self._lifeline.closed:
+                with suppress(BrokenPipeError):
+                    self._lifeline.write(b"!")  # heard where a forked process holds the pipe open as well
+                self._lifeline.close()
         try:
             return self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
