@@ -158,6 +158,33 @@ def test_an_answer_that_is_no_json_counts():
         assert played.answer == "{3}"
 
 
+@pytest.mark.parametrize("char", ["x", "é", "文", "𝄞", "\\n", "\\ud800"])
+def test_an_answer_may_have_a_megabyte_of_any_characters(char: str):
+    with episode() as played:
+        played.run(f"FINAL('{char}' * (1_000_000 // len('{char}'.encode(errors='surrogatepass'))))")
+        assert played.ended
+        assert len(str(played.answer)) >= 250_000
+
+
+@pytest.mark.parametrize(
+    "code", ["FINAL('文' * 4_000_000)", "answer.update(content='x' * 5_000_000, ready=True)"]
+)
+def test_an_answer_that_is_too_long_is_told_and_not_cut(code: str):
+    with episode() as played:
+        assert "000000 characters has more than the 4 MB" in played.run(code)["exception"]
+        assert (played.ended, played.reward, played.answer) == (False, -0.05, None)
+        played.run("FINAL('short')")
+        assert played.answer == "short"
+
+
+def test_prompts_may_be_long_in_any_script_and_are_refused_before_they_are_too_long():
+    with episode(llm_query_fn=lambda prompt: str(len(prompt))) as played:
+        assert played.run("llm_query('文' * 1_000_000)")["stdout"] == "'1000000'\n"
+        for code in ("llm_query('文' * 2_000_000)", "llm_query('x' * 3_000_000, model='y' * 3_000_000)"):
+            assert "the value is too large" in played.run(code)["exception"]
+        assert played.run("llm_query('it goes on')")["stdout"] == "'10'\n"
+
+
 def test_an_answer_that_is_not_ready_ends_nothing():
     with episode() as played:
         played.run("answer['content'] = 'draft'")

@@ -226,7 +226,7 @@ class REPLProgramEnv(ProgramEnv):
         """The step, and the answer that it gives."""
         final = done.final
         if final is None and not done.state_lost:
-            final = self._ready(done)
+            done, final = self._ready(done)
         if final is None:
             return done, self._printed(done) if self._options.compat == "stdout" else None
         if (final.value, final.text) == (None, "None"):
@@ -234,28 +234,33 @@ class REPLProgramEnv(ProgramEnv):
             return msgspec.structs.replace(done, final=None, **error), None
         return msgspec.structs.replace(done, final=final), final.text
 
-    def _ready(self, done: Execution) -> Final | None:
-        """The answer in ``answer``, if that is ready; one that is no JSON is asked for."""
+    def _ready(self, done: Execution) -> tuple[Execution, Final | None]:
+        """The step, and the answer in ``answer`` if that is ready; one that is no JSON is asked for."""
         if "answer" not in done.watched:
-            return self._asked_for(_READY)
+            asked = self._asked_for(_READY)
+            if not asked.success:  # such an answer cannot be given, and who gave it is told
+                done = msgspec.structs.replace(
+                    done, success=False, error=asked.error, error_type=asked.error_type
+                )
+            return done, asked.final
         answer = done.watched["answer"]
         if not isinstance(answer, dict) or not answer.get("ready"):
-            return None
+            return done, None
         content = answer.get("content")
-        return Final(str(content), content)
+        return done, Final(str(content), content)
 
     def _printed(self, done: Execution) -> str | None:
         value = done.value if isinstance(done.value, str) else ""
         text = f"{done.stdout}\n{value}"
         answer = printed_answer(text, self._data)
         if answer is None and (name := printed_name(text, self._data)) and not done.state_lost:
-            final = self._asked_for(f"FINAL_VAR({name!r})")
+            final = self._asked_for(f"FINAL_VAR({name!r})").final
             answer = final and final.text
         return answer
 
-    def _asked_for(self, code: str) -> Final | None:
-        """What a program of the environment gives as the last answer."""
-        return self._live().run(code, timeout=self.options.step_timeout).final
+    def _asked_for(self, code: str) -> Execution:
+        """What a program of the environment comes to."""
+        return self._live().run(code, timeout=self.options.step_timeout)
 
     # What is seen
 

@@ -14,6 +14,11 @@ LENGTH = struct.Struct("!I")
 Message = dict[str, Any]
 
 
+def encoded(value: Any) -> bytes:
+    """A value as the JSON of a frame; what is half a character stays one."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
+
+
 class ToolError(Exception):
     """A tool failed, or there is none of this name; the text says why."""
 
@@ -41,7 +46,7 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Send a frame."""
-        data = json.dumps(message).encode()
+        data = encoded(message)
         with self._sending:
             self._socket.sendall(LENGTH.pack(len(data)) + data)
 
@@ -62,7 +67,7 @@ class Channel:
 
     def greet(self, message: Message, descriptors: list[int]) -> None:
         """Send the first frame, which gives the host descriptors; this process has them no more."""
-        data = json.dumps(message).encode()
+        data = encoded(message)
         socket.send_fds(self._socket, [LENGTH.pack(len(data)) + data], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .values import as_json, type_name
+from .values import json_within, type_name
 
 _LARGEST, _MANY = 4 << 20, 200_000
-"""So many characters, and values, the arguments of a call may have."""
+"""So many bytes, and values, the arguments of a call may have."""
 _EMPTY = inspect.Parameter.empty
 Call = Callable[[str, list[Any], dict[str, Any]], Any]
 
@@ -33,7 +33,8 @@ def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{name}{signature}: {error}") from None
-        return call(name, [], {key: _argument(name, key, value) for key, value in given.items()})
+        budget = [_LARGEST, _MANY]
+        return call(name, [], {key: _argument(name, key, value, budget) for key, value in given.items()})
 
     tool.__name__ = tool.__qualname__ = name
     tool.__doc__ = spec["doc"]
@@ -42,8 +43,8 @@ def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
     return tool
 
 
-def _argument(name: str, key: str, value: Any) -> Any:
+def _argument(name: str, key: str, value: Any, budget: list[int]) -> Any:
     try:
-        return as_json(value, _LARGEST, _MANY)
+        return json_within(value, budget)
     except ValueError as error:
         raise TypeError(f"{name}: {key}={type_name(value)} cannot be sent to a tool: {error}") from None

@@ -6,6 +6,8 @@ import math
 import reprlib
 from typing import Any
 
+from .channel import encoded
+
 _NODES = 10_000
 _name_of = type.__dict__["__name__"].__get__
 """Reads the name of a class, though it may define one of its own."""
@@ -68,16 +70,26 @@ def _short(longest: int) -> reprlib.Repr:
 
 
 def as_json(value: Any, most: int, nodes: int = _NODES) -> Any:
-    """The same value if it is JSON, at most about so many characters and values of it; else ``ValueError``.
+    """The same value if it is JSON, at most about so many bytes and values of it; else ``ValueError``.
 
     Tuples are lists there, and numbers are finite.
     """
-    return _json(value, [most, nodes], 50)
+    return json_within(value, [most, nodes])
+
+
+def json_within(value: Any, budget: list[int]) -> Any:
+    """The same, which takes what it needs from a budget of bytes and of values."""
+    return _json(value, budget, 50)
+
+
+def weight(text: str) -> int:
+    """About so many bytes a text has as JSON."""
+    return len(text) if text.isascii() and text.isprintable() else len(encoded(text))
 
 
 def _json(value: Any, budget: list[int], depth: int) -> Any:
     kind = type(value)
-    budget[0] -= len(value) if kind is str else 1
+    budget[0] -= weight(value) if kind is str else 1
     budget[1] -= 1
     if min(budget) < 0 or depth == 0:
         raise ValueError("the value is too large")
@@ -90,6 +102,6 @@ def _json(value: Any, budget: list[int], depth: int) -> Any:
     if kind in (list, tuple):
         return [_json(item, budget, depth - 1) for item in value]
     if kind is dict and all(type(key) is str for key in value):
-        budget[0] -= sum(map(len, value))
+        budget[0] -= sum(map(weight, value))
         return {key: _json(item, budget, depth - 1) for key, item in value.items()}
     raise ValueError(f"{type_name(value)} is no JSON")

@@ -25,7 +25,7 @@ from .channel import Channel, Message, ToolError
 from .kernel import adopt_orphans, end_with_parent
 from .program import FinalAnswer, Interrupted, command, run, trace_of
 from .tools import function_of
-from .values import as_json, cut, shown, type_name
+from .values import as_json, cut, shown, type_name, weight
 
 CONTROL = 3
 """The descriptor of the channel."""
@@ -173,7 +173,11 @@ class Worker:
             as_is: Any = [as_json(value, _LARGEST_JSON)]
         except ValueError:
             as_is = None
-        self._final = {"text": str(value)[:_LARGEST_TEXT], "json": as_is}
+        text = str(value)
+        if weight(text) > _LARGEST_TEXT:
+            most = _LARGEST_TEXT >> 20
+            raise ValueError(f"an answer of {len(text)} characters has more than the {most} MB that it may have")
+        self._final = {"text": text, "json": as_is}
         raise FinalAnswer
 
     def _final_of_name(self, name: str) -> None:
@@ -206,7 +210,7 @@ class Worker:
         self._is_interrupted = False  # that of the last step may have come only now
         started = time.process_time()
         told = self._told(m)
-        told["watched"] = self._watched(m["watch"])
+        told["watched"] = self._watched(m["watch"]) if self._final is None else {}
         self._names.update(self._kept)
         told["threads"], told["cpu"] = threading.active_count() - 1, time.process_time() - started
         self.ch.send({"ev": "result", "seq": m["seq"], "final": self._final, **told})
