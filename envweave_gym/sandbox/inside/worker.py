@@ -175,8 +175,8 @@ class Worker:
             as_is = None
         text = str(value)
         if weight(text) > _LARGEST_TEXT:
-            most = _LARGEST_TEXT >> 20
-            raise ValueError(f"an answer of {len(text)} characters has more than the {most} MB that it may have")
+            most = f"the {_LARGEST_TEXT >> 20} MB that it may have"
+            raise ValueError(f"an answer of {len(text)} characters has more than {most}")
         self._final = {"text": text, "json": as_is}
         raise FinalAnswer
 
