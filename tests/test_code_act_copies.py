@@ -152,6 +152,8 @@ def test_it_may_be_closed_twice_and_reset_again(code_act: Make) -> None:
     env.step("x = 1")
     env.close()
     env.close()
+    with pytest.raises(ew.ResetNeeded, match=rf"{CODE_ACT}: step\(\) was called after close"):
+        env.step("x")
     env.reset(seed=1)
     assert ran(env, "x").error_type == "NameError"
 

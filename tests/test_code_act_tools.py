@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import sys
 import threading
 import time
@@ -149,8 +151,13 @@ def any_number(*numbers: int) -> None:
         ([5], "no function with a name"),
         ({"final_answer": add}, "programs have a function 'final_answer' already"),
         ([None], "no function with a name"),
+        ([{"command": 5}], "5 is no command"),
+        ([{"comand": "x"}], "there is no 'comand' .did you mean 'command'"),
+        ({"mcpServers": 5}, "is not like"),
+        ("http://", "is not a URL like"),
+        (["http://h/mcp", "x y"], "'x y' is not a URL like"),
     ],
-    ids=["lambda", "async", "varargs", "twice", "number", "taken", "None"],
+    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_what_is_no_tool_is_refused_when_the_environment_is_made(tools: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said) as refusal:
@@ -182,9 +189,10 @@ def test_files_of_an_episode_are_read_and_written_and_slash_tmp_is_its_folder(co
         server("well"),
         [server("well")],
         [[sys.executable, "-S", SERVER, "well"]],
+        [sys.executable, "-S", SERVER, "well"],
         {"mcpServers": {"adder": server("well")}},
     ],
-    ids=["dict", "list", "command", "mcp.json"],
+    ids=["dict", "list", "list of a command", "command", "mcp.json"],
 )
 def test_tools_of_servers_are_functions(code_act: Make, tools: Any) -> None:
     env = code_act(tools=tools)
@@ -204,6 +212,35 @@ def test_a_server_is_shared_by_episodes_and_ends_with_the_environment(code_act: 
     assert servers_below() == before != []
     env.close()
     assert gone(before)
+
+
+def test_environments_of_a_process_share_the_servers_that_they_describe_alike(code_act: Make) -> None:
+    rows = ew.make(CODE_ACT, num_envs=3, tools=[server("well")])
+    rows.reset(seed=0)
+    shared = servers_below()
+    other = code_act(tools={"mcpServers": {"mcp_misbehaving": server("well")}})
+    copied = copy.deepcopy(other)
+    different = code_act(tools=server("well", timeout=7.0))
+    own = set(servers_below()) - set(shared)
+    assert len(own) == len(shared)
+    different.close()
+    assert gone([*own])
+    rows.close()
+    assert value(other, "add(1)") == value(copied, "add(1)") == "2"
+    other.close()
+    assert set(servers_below()) == set(shared)
+    copied.close()
+    assert gone(shared)
+
+
+def test_a_shared_server_ends_with_the_last_that_was_forgotten() -> None:
+    env = ew.make(CODE_ACT, tools=[server("well")])
+    env.reset(seed=0)
+    started = servers_below()
+    del env
+    gc.collect()
+    assert started
+    assert gone(started, 5.0)
 
 
 def test_each_episode_has_a_server_of_its_own_where_that_is_wanted(code_act: Make) -> None:

@@ -169,6 +169,18 @@ def test_copies_and_pickles_go_on_in_the_middle_of_a_program(team: Team):
     assert team.infos["root"]["final_answer"] == "AkeptFIRSTBkeptFIRSTC"
 
 
+def test_a_program_that_asks_otherwise_when_it_is_played_again_is_told_so(team: Team):
+    team.root("import time\nx = 1\ny = llm_query(str(time.time_ns()))\nx = 2")
+    team.answer()
+    copied = pickle.loads(pickle.dumps(team.env))
+    seen, *_ = copied.step({"root": "x, 'y' in globals()"})
+    assert seen["root"]["stdout"] == "(1, False)\n"
+    copied.step({"root": "z = llm_query('it goes on')"})
+    seen, *_ = copied.step({"sub_0": "yes"})
+    assert seen["root"]["locals_snapshot"] == {"z": "'yes'"}
+    copied.close()
+
+
 @pytest.mark.parametrize("team", [{"step_timeout": 0.05}], indirect=True)
 def test_the_time_that_agents_take_is_not_the_programs(team: Team):
     team.root("x = llm_query('a')\nx")

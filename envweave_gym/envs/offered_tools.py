@@ -10,6 +10,12 @@ import msgspec
 
 from envweave_gym.faults import InvalidArgument
 from envweave_gym.tools import Tool, ToolError, ToolRegistry
+from envweave_gym.tools.mcp import McpServer
+from envweave_gym.tools.mcp_shared import Share
+from envweave_gym.tools.mcp_spec import ServerSpec, spec_of, written_in
+
+CALLED_OTHERWISE = "was called otherwise when this was played first"
+"""What a call is told that is played again and was not made before."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -51,7 +57,7 @@ class RecordedTools(ToolRegistry):
             known = self._known or []
             found = next((one for one in known if (one.name, one.arguments) == (name, arguments)), None)
             if found is None:
-                raise ToolError(f"{name} was called otherwise when this was played first")
+                raise ToolError(f"{name} {CALLED_OTHERWISE}")
             known.remove(found)
         if found.error is not None:
             raise ToolError(found.error)
@@ -62,19 +68,20 @@ class OfferedTools:
     """What an environment was told to offer: functions, registries, and servers as ``mcp.json`` has them."""
 
     def __init__(self, given: Any = (), *, per_episode: bool = False, taken: Sequence[str] = ()) -> None:
-        """With ``per_episode`` every episode has servers of its own; the names in ``taken`` no tool may have.
+        """The names in ``taken`` no tool may have.
 
-        What is wrong with functions is said here and now.
+        Environments of a process share the servers they describe alike; with ``per_episode`` every episode
+        has its own. What is wrong with functions and descriptions is said here and now.
         """
-        self.given = list(given) if isinstance(given, list | tuple) else [given]
-        self.per_episode, self.taken = per_episode, tuple(taken)
-        self._started: list[Any] = []
+        self._given = [each for one in _several(given) for each in _read(one)]
+        self._per_episode, self._taken = per_episode, tuple(taken)
+        self._started: list[McpServer | Share] = []
         self._tools: RecordedTools | None = None
-        self._check(ToolRegistry([one for one in self.given if not is_server(one)]))
+        self._check(ToolRegistry([one for one in self._given if not isinstance(one, McpServer | ServerSpec)]))
 
     def begin(self) -> RecordedTools:
         """The tools of a new episode."""
-        if self.per_episode:
+        if self._per_episode:
             self.close()
         return self.now()
 
@@ -83,8 +90,8 @@ class OfferedTools:
         if self._tools is None:
             tools = RecordedTools()
             try:
-                for one in self.given:
-                    tools.add(self._of_server(one) if is_server(one) else one)
+                for one in self._given:
+                    tools.add(self._started_of(one) if isinstance(one, McpServer | ServerSpec) else one)
                 self._check(tools)
             except BaseException:
                 self.close()  # of several servers some may have started
@@ -93,23 +100,27 @@ class OfferedTools:
         return self._tools
 
     def _check(self, tools: ToolRegistry) -> None:
-        for name in self.taken:
+        for name in self._taken:
             if name in tools:
                 raise InvalidArgument(
                     f"programs have a function {name!r} already; give the tool another name"
                 )
 
-    def _of_server(self, server: Any) -> ToolRegistry:
-        is_made = hasattr(server, "fresh")
-        if is_made and not self.per_episode:
-            return ToolRegistry([server])  # which its maker closes
-        several = [server.fresh()] if is_made else _servers_of(server)
-        self._started += several
-        return ToolRegistry(several)
+    def _started_of(self, server: McpServer | ServerSpec) -> McpServer:
+        """The server that is meant, which :meth:`close` ends unless somebody else has made it."""
+        if self._per_episode:
+            started = McpServer(server) if isinstance(server, ServerSpec) else server.fresh()
+            self._started.append(started)
+            return started
+        if isinstance(server, McpServer):
+            return server
+        share = Share(server)
+        self._started.append(share)
+        return share.server
 
     def again(self) -> OfferedTools:
         """The same for a copy of the environment."""
-        return OfferedTools(self.given, per_episode=self.per_episode, taken=self.taken)
+        return OfferedTools(self._given, per_episode=self._per_episode, taken=self._taken)
 
     def close(self) -> None:
         """End the servers that were started; they start again when they are needed."""
@@ -118,17 +129,24 @@ class OfferedTools:
             server.close()
 
 
-def is_server(tool: Any) -> bool:
-    """Whether this is a server: its URL, its command, an object as in ``mcp.json``, or one that is made."""
-    if isinstance(tool, dict):
-        return not all(callable(value) for value in tool.values())
-    return isinstance(tool, str | list) or hasattr(tool, "fresh")
+def _several(given: Any) -> list[Any]:
+    """What was given as one or as several; texts of which the first is no URL are the command of a server."""
+    if given is None:
+        return []
+    if not isinstance(given, list | tuple):
+        return [given]
+    texts = [one for one in given if isinstance(one, str)]
+    is_command = texts and len(texts) == len(given) and "://" not in texts[0]
+    return [list(given)] if is_command else list(given)
 
 
-def _servers_of(spec: Any) -> list[Any]:
-    from envweave_gym.tools.mcp import McpServer, servers_of
-
-    return [*servers_of(spec).values()] if "mcpServers" in spec else [McpServer.of(spec)]
+def _read(one: Any) -> list[Any]:
+    """What was given, with the descriptions of servers read and checked."""
+    is_description = isinstance(one, dict) and not all(callable(value) for value in one.values())
+    if not is_description and not isinstance(one, str | list | tuple):
+        return [one]
+    described = written_in(one).values() if isinstance(one, dict) and "mcpServers" in one else [one]
+    return [spec_of(each) for each in described]
 
 
 def described(tools: ToolRegistry, others: str = "") -> str:

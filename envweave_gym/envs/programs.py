@@ -15,7 +15,7 @@ from gymnasium.spaces import Dict, Discrete
 
 from envweave_gym.containers.box import memory_of
 from envweave_gym.envs.offered_tools import Call, OfferedTools
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.faults import InvalidArgument, NotAvailable, ResetNeeded, shown
 from envweave_gym.program_source import read_program
 from envweave_gym.rewards import RewardFunction, judged, require_function
 from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels
@@ -107,6 +107,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         """Ends the session with this environment, where that is forgotten."""
         self._owner = 0
         """The process that the session is of; one that was forked from it has none."""
+        self._is_closed = False
         self._seed = 0
         self._journal: list[tuple[str, list[Call]]] = []
         """The programs since the namespace was empty, with the calls that they made."""
@@ -131,6 +132,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin with an empty namespace."""
         self._seed = self.episode_key(seed) % (1 << 31)
+        self._is_closed = False
         self._end_session()
         self._journal, self._variables, self._shown = [], {}, ""
         self._offered.begin()
@@ -152,7 +154,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         observation = self._observed(done)
         info: dict[str, Any] = {"result": done, **self._remarks(action, done)}
         for call in calls:
-            self.tell(*_told(call))
+            self.tell(*events_of(call))
         self._shown = shown_text(done)
         self.tell(message("user", self._shown))
         ended = done.final is not None or (done.state_lost and self.options.on_lost == "end")
@@ -167,32 +169,46 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         session = self._live()
         tools = self._offered.now()
         tools.calls = calls = []
-        session._tools = tools  # a fork has those of the original
+        session.serve(tools)  # a fork has those of the original
         options = self.options
         done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
+        self._note(code, done, calls)
+        return done, calls
+
+    def _note(self, code: str, done: Execution, calls: list[Call]) -> None:
+        """Keep what is needed to do a step again."""
         if done.state_lost:
             self._end_session()
             self._journal = []
         elif not done.restored:
             self._journal.append((code, calls))
         self._variables = {name: one.kind for name, one in done.variables.items()}
-        return done, calls
 
     def _live(self) -> Session:
         """The session of the episode; where there is none, one that has done the same so far."""
+        if self._is_closed:
+            raise ResetNeeded(f"{self.name}: step() was called after close(); call reset()")
         session = self._session
-        if session is None or self._owner != os.getpid() or session.why_lost:
+        if session is None or self._owner != os.getpid() or self._is_over(session):
             self._end_session()
-            tools = self._offered.now()
             session = self._own(self._lease.open())
-            session.name(self._names(), tools)
-            try:
-                for code, calls in self._journal:
-                    tools.replay(calls)
-                    session.run(code, timeout=self.options.step_timeout)
-            finally:
-                tools.replay(None)
+            self._play_again(session)
         return session
+
+    def _is_over(self, session: Session) -> bool:
+        """Whether nothing more is to be had from a session."""
+        return bool(session.why_lost)
+
+    def _play_again(self, session: Session) -> None:
+        """Bring a new session to where the episode is."""
+        tools = self._offered.now()
+        session.name(self._names(), tools)
+        try:
+            for code, calls in self._journal:
+                tools.replay(calls)
+                session.run(code, timeout=self.options.step_timeout)
+        finally:
+            tools.replay(None)
 
     def _own(self, session: Session) -> Session:
         """Take a session for that of the episode."""
@@ -240,6 +256,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
     def close(self) -> None:
         """End the episode and its processes; a reset begins another."""
+        self._is_closed = True
         self._end_session()
         self._offered.close()
         self._lease.close()
@@ -292,7 +309,7 @@ def shown_text(done: Execution) -> str:
     return "\n".join(filter(None, parts)) or "(no output)"
 
 
-def _told(call: Call) -> tuple[Event, Event]:
+def events_of(call: Call) -> tuple[Event, Event]:
     """The events of a call."""
     result = {"result": call.value} if call.error is None else {"error": call.error}
     return (

@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from envweave_gym.envs.offered_tools import Call, OfferedTools
-from envweave_gym.envs.programs import ProgramEnv, _told, named, shown_text
+from envweave_gym.envs.programs import ProgramEnv, events_of, named, shown_text
 from envweave_gym.envs.repl_answers import printed_answer, printed_name, texts_in
 from envweave_gym.envs.repl_observation import SNAPSHOT, names_shown, observation_of, observation_space
 from envweave_gym.envs.repl_options import ReplOptions
@@ -203,7 +203,7 @@ class REPLProgramEnv(ProgramEnv):
         if answer is not None:
             self._answer = info["final_answer"] = answer
         for call in calls:
-            self.tell(*_told(call))
+            self.tell(*events_of(call))
         self._shown = cut(shown_text(result), _TOLD)
         self.tell(message("user", self._shown))
         if ended:

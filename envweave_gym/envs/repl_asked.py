@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Self
 
 from envweave_gym import sandbox
-from envweave_gym.envs.offered_tools import Call
+from envweave_gym.envs.offered_tools import CALLED_OTHERWISE, Call
 from envweave_gym.envs.repl import REPLProgramEnv, Stepped
 from envweave_gym.envs.repl_observation import SNAPSHOT
 from envweave_gym.envs.subcalls import prompts_of, text_of
@@ -96,38 +95,33 @@ class AskedREPL(REPLProgramEnv):
 
     def _end(self, done: Execution) -> Stepped:
         code, self._running = self._running or "", None
-        if done.state_lost:
-            self._end_session()
-            self._journal = []
-        else:
-            self._journal.append((code, self._closed))
-        self._variables = {name: one.kind for name, one in done.variables.items()}
+        self._note(code, done, self._closed)
         return self._concluded(done, self._closed)
 
     # The same again, elsewhere
 
-    def _live(self) -> Session:
-        session = self._session
-        is_lost = session is not None and session.why_lost and self._running is None
-        if session is None or self._owner != os.getpid() or is_lost:
-            self._end_session()
-            tools = self._offered.now()
-            session = self._own(self._lease.open())
-            session.name(self._names(), tools, [tool.name for tool in tools])
-            for code, calls in self._journal:
-                self._start(session, code)
-                self._replay(session, calls)
-            if self._running is not None:
-                self._start(session, self._running)
-                self._open = self._replay(session, self._closed)
-        return session
+    def _is_over(self, session: Session) -> bool:
+        return self._running is None and super()._is_over(session)
+
+    def _play_again(self, session: Session) -> None:
+        tools = self._offered.now()
+        session.name(self._names(), tools, [tool.name for tool in tools])
+        for code, calls in self._journal:
+            self._start(session, code)
+            known = list(calls)
+            while unknown := self._replay(session, known):
+                for call in unknown:
+                    session.answer(call, error=f"{call.name} {CALLED_OTHERWISE}")
+        if self._running is not None:
+            self._start(session, self._running)
+            self._open = self._replay(session, list(self._closed))
 
     def _start(self, session: Session, code: str) -> None:
         session.begin(code, timeout=self.options.step_timeout, snapshot=SNAPSHOT, watch=("answer",))
 
-    def _replay(self, session: Session, calls: Sequence[Call]) -> list[sandbox.Call]:
-        """Answer as before; the calls that were not answered yet."""
-        known, unknown = list(calls), list[sandbox.Call]()
+    def _replay(self, session: Session, known: list[Call]) -> list[sandbox.Call]:
+        """Answer as before; the calls that were not answered then."""
+        unknown = list[sandbox.Call]()
         while not unknown and not isinstance(told := session.wait(), Execution):
             for call in told:
                 before = next((one for one in known if _is_same(one, call)), None)

@@ -80,6 +80,10 @@ class Session:
             self.why_lost = str(error)
             raise
 
+    def serve(self, tools: ToolRegistry) -> None:
+        """Have calls answered by these tools, which programs know by what :meth:`name` has said."""
+        self._tools = tools
+
     # Steps
 
     def run(

@@ -54,6 +54,11 @@ class ServerSpec:
     def __str__(self) -> str:
         return f"MCP server {self.name!r}"
 
+    def key(self) -> tuple[object, ...]:
+        """What tells it from other servers, and can be looked up."""
+        rest = self.cwd, self.timeout, self.connect_timeout
+        return self.name, self.command, self.url, *map(_pairs, (self.env, self.headers)), *rest
+
     def environment(self) -> dict[str, str]:
         """All environment variables of the server's process."""
         inherited = {key: os.environ[key] for key in _INHERITED if key in os.environ}
@@ -84,6 +89,10 @@ class ServerSpec:
         except (KeyError, OSError, ValueError) as error:
             raise InvalidArgument(f"{self}: there is nothing in {value}: {type(error).__name__}") from None
         return reference["before"] + secret.strip()
+
+
+def _pairs(texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(texts.items()))
 
 
 def _is_resolvable(value: str) -> bool:
