@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, encode, pack
+from envweave_gym_server.door import Doorkeeper
 from envweave_gym_server.errors import BadRequest
 from envweave_gym_server.lines import Line, read_message
 from envweave_gym_server.offers import offers_of
@@ -39,6 +40,11 @@ class ActorServer:
         self._lines: dict[bytes, _ClientLine] = {}
         self._left: dict[bytes, None] = {}
         self._lock = threading.Lock()
+        self._door: Doorkeeper | None = None
+
+    def open_door(self, name: str) -> None:
+        """Let those in who are on the same machine."""
+        self._door = Doorkeeper(name, self.frames, self.leave)
 
     def frames(self, told: bytes) -> Any:
         """The reply to the next frame on a line, which :func:`envweave_gym.remote.actors.line_of` names."""
@@ -79,7 +85,9 @@ class ActorServer:
             return encode(self._state.refusal_of(error, NUMBERLESS))
 
     def stop(self) -> None:
-        """Close all environments."""
+        """Close the door, and all environments."""
+        if self._door is not None:
+            self._door.close()
         self._state.stop()
 
 

@@ -11,11 +11,21 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from envweave_gym.testing.traces import same
+
 NAP, DIE = 1, 2
 """The actions that take long, and that end the process."""
 LONG_NAP = 0.8
 LENGTH = 50
 """So many steps an episode has."""
+DEADLINES: dict[str, Any] = {"call_deadline": 20.0, "reset_deadline": 20.0}
+_RESULTS = ("observations", "rewards", "terminated", "truncated")
+
+
+def expect_same(here: Any, there: Any) -> None:
+    """The same results of a step, whose infos are another matter."""
+    for name, mine, theirs in zip(_RESULTS, here, there, strict=False):
+        assert same(mine, theirs), f"{name}: {mine!r} here, {theirs!r} there"
 
 
 class Napper(gym.Env[Any, Any]):

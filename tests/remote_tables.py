@@ -49,7 +49,9 @@ def _register() -> dict[str, str]:
 
 TOYS = _register()
 WHISPER, MOODY, AUCTION, RELAY = (TOYS[name] for name in ("Whisper", "Moody", "Auction", "Relay"))
-KUHN, REVIEW, RACE = OURS = [card.id for card in CARDS if card.is_game]
+KUHN, REVIEW, RACE = OURS = [
+    card.id for card in CARDS if card.is_game and not card.id.startswith("envweave/REPL")
+]
 PLAYABLE = [*OURS, WHISPER, AUCTION, RELAY, TOYS["Matching"]]
 REMOTE: dict[str, Any] = {"aec": RemoteAEC, "parallel": RemoteParallel}
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import requests
 
 TESTS = Path(__file__).parent
@@ -142,6 +143,11 @@ def until(what: Callable[[], Any], seconds: float = 10) -> None:
     while not what():
         assert time.monotonic() < end, "it did not come true in time"
         time.sleep(0.01)
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether a process is there, and not only its remains."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def is_there(url: str) -> bool:

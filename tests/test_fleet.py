@@ -20,12 +20,11 @@ import pettingzoo
 import psutil
 import pytest
 import requests
-from engines import CORE, client, ours
-from servers import until
+from engines import CORE, client
+from servers import runs, until
 
 import envweave_gym as ew
-from envweave_gym.containers.sweep import sweep
-from envweave_gym.providers import PROVIDERS, of_provider, replica, start_of, together, watch
+from envweave_gym.providers import PROVIDERS, of_provider, replica, start_of, watch
 from envweave_gym.providers.fleet import Fleet, KnownFleet, statuses
 from envweave_gym.providers.together import start_all
 from envweave_gym.remote.address import Address
@@ -50,10 +49,6 @@ def processes(fleet: Fleet) -> list[psutil.Process]:
     """All processes of the servers of a fleet."""
     parents = [psutil.Process(one.pid) for one in fleet._replicas]
     return [one for parent in parents for one in (parent, *parent.children(recursive=True))]
-
-
-def runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_all_of_its_replicas_serve_when_it_is_made(fleet: Fleet):
@@ -235,7 +230,7 @@ class Fake:
 
 def test_an_actor_that_does_not_answer_is_not_healthy(monkeypatch: pytest.MonkeyPatch):
     class Transport:
-        def __init__(self, address: Address) -> None:
+        def __init__(self, address: Address, line: bytes, deadline: float) -> None:
             self._url = address.url
 
         def send(self, frame: bytes, deadline: float) -> None:
@@ -346,69 +341,6 @@ def test_its_replicas_are_what_every_provider_gives(fleet: Fleet):
     assert all(isinstance(one, replica.Replica) for one in fleet._replicas)
 
 
-OWNER = """
-import sys, time
-from envweave_gym.providers.fleet import Fleet
-fleet = Fleet({backend!r}, replicas=2)
-print(*(getattr(one, "pid", 0) or one._container.name for one in fleet._replicas), flush=True)
-sys.stdin.readline()
-"""
-
-
-def owner(backend: str) -> tuple[subprocess.Popen[str], list[str]]:
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", OWNER.format(backend=backend)], **pipes)
-    assert process.stdout is not None
-    return process, process.stdout.readline().split()
-
-
-def end(process: subprocess.Popen[str], how: str) -> None:
-    if how == "is killed":
-        process.kill()
-    process.communicate("\n" if how == "returns" else None, timeout=30)
-
-
-@pytest.mark.parametrize("how", ["returns", "is killed"])
-def test_its_servers_end_when_its_owner(how: str):
-    process, pids = owner("subprocess")
-    servers = [psutil.Process(int(pid)) for pid in pids]
-    servers += [child for one in servers for child in one.children(recursive=True)]
-    end(process, how)
-    until(lambda: not any(map(runs, servers)), 30)
-
-
-@pytest.mark.parametrize("how", ["returns", "is killed"])
-def test_no_container_is_left_when_its_owner(how: str, client: Any):
-    process, names = owner("docker")
-    there = {one.name for one in client.containers.list(ignore_removed=True)}
-    end(process, how)
-    assert set(names) <= there
-    if how == "is killed":
-        sweep(client)
-    until(
-        lambda: not set(names) & {one.name for one in client.containers.list(all=True, ignore_removed=True)}
-    )
-
-
-def test_containers_that_die_are_replaced_and_all_are_removed(client: Any):
-    before = {one.name for one in ours(client)}
-    with ew.Fleet("docker", replicas=2, memory="512m", check_every=0.1) as fleet:
-        mine = [one for one in ours(client) if one.name not in before]
-        assert [one.attrs["HostConfig"]["Memory"] for one in mine] == [512 << 20] * 2
-        rows = gym.make_vec(LINE, num_envs=4, backend=fleet.urls, reset_deadline=20.0)
-        rows.reset(seed=1)
-        mine[0].kill()
-        until(lambda: sum(fleet.restarts) == 1, 30)
-        *_, truncated, infos = rows.step(np.ones(4, np.int64))
-        assert truncated.sum() == 2
-        assert [ew.trainable(infos)[row] for row in range(4)] == (~truncated).tolist()
-        rows.reset(seed=1)
-        assert not rows.step(np.ones(4, np.int64))[3].any()
-        assert all("envweave serves" in text for text in fleet.logs().values())
-        rows.close()
-    assert {one.name for one in ours(client)} == before
-
-
 def test_rows_are_spread_over_subprocesses_that_end_with_them():
     children = psutil.Process().children
     before = {one.pid for one in children(recursive=True)}
@@ -421,35 +353,3 @@ def test_rows_are_spread_over_subprocesses_that_end_with_them():
     rows.reset(seed=1)
     assert not rows.step(np.ones(4, np.int64))[3].any()
     rows.close()
-
-
-def test_nothing_is_started_while_the_process_ends(monkeypatch: pytest.MonkeyPatch):
-    together._ending.set()
-    try:
-        with pytest.raises(ew.NotAvailable, match="this process is ending; nothing is started any more"):
-            Fleet("subprocess")
-    finally:
-        together._ending.clear()
-
-
-ENDING = """
-import atexit
-from envweave_gym.providers.together import stop_at_exit
-
-class Fake:
-    def __init__(self, name):
-        self.name = name
-        stop_at_exit(self)
-
-    def stop(self):
-        print(self.name, "is stopped")
-
-Fake("the first")
-atexit.register(Fake, "the last")
-"""
-
-
-def test_what_is_started_while_other_things_end_is_stopped_all_the_same():
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.splitlines()) == ["the first is stopped", "the last is stopped"]
-    assert done.stderr == ""

@@ -199,7 +199,7 @@ def _status_of_actor(url: str) -> ReplicaStatus:
     """An actor that lives answers whatever it is asked."""
     deadline = time.monotonic() + _PATIENCE
     try:
-        transport = ActorTransport(Address(url))
+        transport = ActorTransport(Address(url), b"", deadline)
         transport.send(b"", deadline)
         transport.receive(deadline)
     except (ConnectionError, TimeoutError, NotAvailable) as error:

@@ -21,6 +21,7 @@ from envweave_gym.providers.placement import Placement, check_room, no_room
 from envweave_gym.providers.ray_actor import SERVER, Actor
 from envweave_gym.providers.replica import AT_REST, Replica
 from envweave_gym.providers.shared import shared_urls
+from envweave_gym.remote.actors import place_in
 from envweave_gym.remote.address import ACTOR
 from envweave_gym.remote.ray_cluster import address_of, cluster, one_line
 
@@ -87,7 +88,7 @@ class RayReplica(Replica):
         )
         while True:
             try:
-                return kind.remote(SERVER, self._ids, sys.path)
+                return kind.remote(SERVER, self._ids, sys.path, place_in(self.url))
             except ValueError as error:
                 if "already" not in str(error) or time.monotonic() > deadline:
                     raise NotAvailable(f"an actor of Ray cannot be made: {one_line(error)}") from error

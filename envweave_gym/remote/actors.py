@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import uuid
+import threading
 from collections import deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillLooking
 from typing import Any
 from urllib.parse import urlsplit
 
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.ray_cluster import cluster, one_line
-from envweave_gym.remote.transport import left, too_late
+from envweave_gym.remote.transport import left, lost, too_late
 
 _log = logging.getLogger(__name__)
 
@@ -20,12 +22,12 @@ _log = logging.getLogger(__name__)
 class ActorTransport:
     """Calls of an actor, each of which begins when the one before it is done."""
 
-    def __init__(self, address: Address, session_id: str | None = None) -> None:
-        """Of a session; or else for what describes environments."""
+    def __init__(self, address: Address, line: bytes, deadline: float) -> None:
+        """On a line of a session; without one for what describes environments."""
         self._url, self._pid = address.url, os.getpid()
         self._ray = cluster()
-        self._actor = actor_at(self._ray, address.url)
-        self._line = b"" if session_id is None else line_of(session_id, uuid.uuid4().hex)
+        self._actor = actor_at(self._ray, address.url, deadline)
+        self._line = line
         self._call = self._actor.frames if self._line else self._actor.describe
         self._replies: deque[Any] = deque()
 
@@ -35,14 +37,14 @@ class ActorTransport:
             self.send(before, deadline)
         left(deadline, self._url)
         if not self._ray.is_initialized():  # or Ray would start a cluster by itself
-            raise self._lost("this process has left the cluster")
+            raise lost(self._url, "this process has left the cluster")
         try:
             if self._replies:  # a result that a call takes is waited for, so that they keep their order
                 reply = self._call.remote(self._line + frame, self._replies[-1])
             else:
                 reply = self._call.remote(self._line + frame)
         except Exception as error:  # noqa: BLE001 - of an actor that is gone Ray tells by many, plain ones too
-            raise self._lost(one_line(error)) from None
+            raise lost(self._url, one_line(error)) from None
         self._replies.append(reply)
 
     def receive(self, deadline: float) -> bytes:
@@ -51,18 +53,15 @@ class ActorTransport:
         A large one is an array in memory that is shared with all processes of this machine.
         """
         if not self._ray.is_initialized():
-            raise self._lost("this process has left the cluster")
+            raise lost(self._url, "this process has left the cluster")
         try:
             reply = self._ray.get(self._replies[0], timeout=left(deadline, self._url))
         except TimeoutError:
             raise too_late(self._url) from None
         except Exception as error:  # noqa: BLE001 - the same
-            raise self._lost(one_line(error)) from None
+            raise lost(self._url, one_line(error)) from None
         self._replies.popleft()
         return reply
-
-    def _lost(self, why: str) -> ConnectionError:
-        return ConnectionError(f"{self._url}: {why}")
 
     @property
     def next_reply(self) -> Any:
@@ -87,14 +86,31 @@ def line_of(session_id: str, name: str) -> bytes:
     return bytes([len(line)]) + line
 
 
-def actor_at(ray: Any, url: str) -> Any:
-    """The actor with this URL, ``ray+actor://namespace/name``.
+def place_in(url: str) -> str:
+    """The namespace and the name of an actor, out of its URL, ``ray+actor://namespace/name``."""
+    parts = urlsplit(url)
+    return parts.netloc + parts.path
 
-    Ray takes no deadline here: where the head of the cluster is silent it gives up by itself, after
-    ``RAY_gcs_server_request_timeout_seconds``, a minute by default.
+
+def actor_at(ray: Any, url: str, deadline: float) -> Any:
+    """The actor with this URL.
+
+    Ray takes no deadline here, and tries for a minute where the head of the cluster is silent; so it is asked
+    in a thread, which may be left behind.
     """
-    place = urlsplit(url)
+    namespace, _, name = place_in(url).partition("/")
+    lookup = Future[Any]()
+
+    def look_up() -> None:
+        try:
+            lookup.set_result(ray.get_actor(name, namespace=namespace))
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            lookup.set_exception(error)
+
+    threading.Thread(target=look_up, name=f"lookup of {url}", daemon=True).start()
     try:
-        return ray.get_actor(place.path.removeprefix("/"), namespace=place.netloc)
-    except Exception as error:  # noqa: BLE001 - the same
+        return lookup.result(left(deadline, url))
+    except StillLooking:
+        raise too_late(url) from None
+    except Exception as error:  # noqa: BLE001 - of an actor that is gone Ray tells in many ways
         raise ConnectionError(f"{url} is no actor of the cluster: {one_line(error)}") from None

@@ -89,7 +89,9 @@ def _asked(address: Address, create: bytes, until: float) -> bytes:
 
 def _asked_once(address: Address, create: bytes, until: float) -> bytes:
     address.ensure()
-    transport = ActorTransport(address) if address.is_actor else HttpTransport(address, "/v1/describe")
+    transport = (
+        ActorTransport(address, b"", until) if address.is_actor else HttpTransport(address, "/v1/describe")
+    )
     try:
         transport.send(create, until)
         return transport.receive(until)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +13,18 @@ import numpy as np
 
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.actors import ActorTransport
+from envweave_gym.remote.doors import DoorTransport
 from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.session import Build, RemoteSession
+from envweave_gym.wire.doors import Door
 from envweave_gym.wire.messages import Reply
 from envweave_gym.wire.values import ARRAY, _read_header, unpack
 
 _LARGE = 1 << 16
 _LONGEST_WAIT = 1.0
 """After so many seconds without a reply it is seen whether one is overdue."""
+_TURN = 0.005
+"""So many seconds Ray is listened to where others may come in at a door meanwhile."""
 
 
 def _seen(code: int, data: memoryview) -> Any:
@@ -71,9 +76,9 @@ class EarlySession(RemoteSession):
 
     @property
     def coming(self) -> Any:
-        """What ``ray.wait`` takes to wait for the reply; ``None`` where that is of no use."""
+        """A door, or what ``ray.wait`` takes, to wait for the reply; ``None`` where that is of no use."""
         transport = self._transport
-        if isinstance(transport, ActorTransport) and time.monotonic() < self._call.until:
+        if isinstance(transport, ActorTransport | DoorTransport) and time.monotonic() < self._call.until:
             return transport.next_reply
         return None
 
@@ -128,10 +133,28 @@ def _come(sessions: Sequence[EarlySession], seconds: float) -> list[Any]:
     coming = {session.coming for session in sessions}
     if None in coming:  # somebody has to send it again
         seconds = 0.0
+    doors = [one for one in coming if isinstance(one, Door)]
+    calls = [one for one in coming - {None} if not isinstance(one, Door)]
+    until = time.monotonic() + seconds
+    while True:
+        come = _come_in(doors, 0.0 if calls else seconds) if doors else []
+        if calls:
+            come += _come_back(calls, 0.0 if come else min(seconds, _TURN) if doors else seconds)
+        if come or time.monotonic() >= until:
+            return [None, *come]
+
+
+def _come_in(doors: Sequence[Door], seconds: float) -> list[Any]:
+    """The doors at which something can be read."""
+    poll, known = select.poll(), {door.socket.fileno(): door for door in doors}
+    for descriptor in known:
+        poll.register(descriptor, select.POLLIN)
+    ahead = [door for door in doors if door.has_ahead]
+    return ahead + [known[one] for one, _ in poll.poll(0 if ahead else seconds * 1000)]
+
+
+def _come_back(calls: list[Any], seconds: float) -> list[Any]:
+    """The calls that are done."""
     import ray
 
-    refs = [one for one in coming if one is not None]
-    return [
-        None,
-        *(ray.wait(refs, num_returns=1 if seconds else len(refs), timeout=seconds)[0] if refs else ()),
-    ]
+    return ray.wait(calls, num_returns=1 if seconds else len(calls), timeout=seconds)[0]

@@ -14,8 +14,8 @@ import msgspec
 
 from envweave_gym.faults import AtCapacity, EnvweaveError, NotAvailable, SessionLost
 from envweave_gym.remote import upkeep
-from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address
+from envweave_gym.remote.doors import way_to
 from envweave_gym.remote.errors import raise_refused
 from envweave_gym.remote.farewell import say_farewell
 from envweave_gym.remote.http import HttpTransport
@@ -259,7 +259,7 @@ class RemoteSession:
 
     def _connected(self, deadline: float) -> Transport:
         if self.address.is_actor:
-            return ActorTransport(self.address, self.id)
+            return way_to(self.address, self.id, deadline)
         try:
             return WebSocketTransport(self.address, self.id, deadline)
         except WebSocketBlocked:

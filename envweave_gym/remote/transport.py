@@ -37,3 +37,8 @@ def left(deadline: float, url: str) -> float:
 def too_late(url: str) -> TimeoutError:
     """That the deadline is over."""
     return TimeoutError(f"{url} did not answer before the deadline")
+
+
+def lost(url: str, why: str) -> ConnectionError:
+    """That nothing more is heard of the server, and why."""
+    return ConnectionError(f"{url}: {why}")
