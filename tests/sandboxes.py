@@ -23,8 +23,8 @@ from envweave_gym.tools import ToolRegistry
 
 Snippet = dict[str, Any]
 SECRET = "CANARY-SECRET"
-LONGEST = 6.0
-"""So many seconds any of them may take, with its end."""
+LONGEST = 60.0
+"""So many seconds any of them may take, with its end, on a machine that has much else to do."""
 WORKER = (
     "import sys\nf = sys._getframe()\nwhile f is not None and 'm' not in f.f_locals: f = f.f_back\n"
     "worker, m = f.f_locals['self'], f.f_locals['m']\n"
@@ -176,7 +176,7 @@ def problems(sandbox: Sandbox, snippet: Snippet) -> list[str]:
     try:
         session.name(Names(), ToolRegistry())
         began = time.monotonic()
-        done = session.run(code, timeout=0.25 if expect.get("timed_out") else 4.0)
+        done = session.run(code, timeout=0.25 if expect.get("timed_out") else 30.0)
         took = time.monotonic() - began
         wrong = dict(_differences(done, session, expect))
     finally:
@@ -228,7 +228,7 @@ def all_problems(level: str, snippets: list[Snippet], python: str = sys.executab
     os.environ["HF_TOKEN"] = "hf_canary"
     sandbox = Sandbox(Setup(isolation=level, python=python), ready=2)
     try:
-        with ThreadPoolExecutor(8) as threads:
+        with ThreadPoolExecutor(4) as threads:
             found = threads.map(lambda snippet: problems(sandbox, snippet), snippets)
             return [problem for each in found for problem in each]
     finally:

@@ -1,5 +1,7 @@
 """Programs in a sandbox: what they may do, what is told of them, what lasts from step to step."""
 
+# ruff: noqa: E501 - one program a line
+
 from __future__ import annotations
 
 from collections.abc import Iterator

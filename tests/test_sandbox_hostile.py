@@ -70,7 +70,7 @@ def test_nothing_gets_out_where_the_host_is_an_ordinary_user(snippets: list[Snip
         user=NOBODY,
         group=NOBODY,
         extra_groups=[],
-        timeout=120,
+        timeout=220,
         check=False,
     )
     assert tried.returncode == 0, tried.stderr
@@ -98,7 +98,7 @@ def test_nothing_gets_out_in_a_container(client: Any, snippets: list[Snippet], u
         input=json.dumps(snippets),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=220,
         check=False,
     )
     assert tried.returncode == 0, tried.stderr

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 
 from envweave_gym.containers.folders import owned_folder, remove_left_behind
 from envweave_gym.faults import NotAvailable
@@ -20,6 +19,8 @@ _PREFIX = "envweave-sandbox-"
 MOST_COPIED, MOST_FILES, DEEPEST = 1 << 30, 20_000, 100
 """So many bytes, files and folders in folders are copied for a fork."""
 _UNLISTED = 0o311
+_roots: dict[str, str] = {}
+"""The folders of episodes that this process has made and not removed, each with that of all episodes."""
 _CHUNK = 1 << 20
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """How files of a program are opened: never through a link, and never waiting for who writes to a pipe."""
@@ -35,11 +36,16 @@ def root_folder() -> str:
 
 def episode_folder(root: str) -> str:
     """A folder for a new episode, in one that no program can list, where those of its copies will be too."""
-    above = os.path.join(root, secrets.token_hex(8))
+    return _made(root, root)
+
+
+def _made(place: str, root: str) -> str:
+    above = os.path.join(place, secrets.token_hex(8))
+    folder = os.path.join(above, secrets.token_hex(8))
     os.mkdir(above, 0o700)
     os.chmod(above, _UNLISTED)
-    folder = os.path.join(above, secrets.token_hex(8))
     os.mkdir(folder, 0o700)
+    _roots[folder] = root
     return folder
 
 
@@ -48,7 +54,7 @@ def copied(folder: str) -> str:
 
     It lies in the folder above, which the program may use but not list, so it does not know the way to it.
     """
-    copy = episode_folder(os.path.dirname(folder))
+    copy = _made(os.path.dirname(folder), _roots[folder])
     try:
         _Copy().copy(folder, copy)
     except BaseException as error:
@@ -149,10 +155,24 @@ def _give(name: str, source: int, target: int) -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove the folder of an episode, and those above it that have no more episodes in them."""
+    """Remove the folder of an episode, and those above it that have no more episodes in them.
+
+    Programs that are the same user as this process may have put something there.
+    """
+    root = _roots.pop(folder, None)
     remove_tree(folder)
     above = os.path.dirname(folder)
-    with suppress(OSError):  # a copy of the episode has its folder there
-        while not os.path.basename(above).startswith(_PREFIX):
-            os.rmdir(above)
-            above = os.path.dirname(above)
+    while root is not None and above != root and not any(map(_is_in(above), tuple(_roots))):
+        remove_tree(above)
+        above = os.path.dirname(above)
+
+
+def remove_all(root: str) -> None:
+    """Remove the folder of all episodes."""
+    remove_tree(root)
+    for folder in filter(_is_in(root), tuple(_roots)):
+        _roots.pop(folder, None)
+
+
+def _is_in(above: str) -> Callable[[str], bool]:
+    return lambda folder: folder.startswith(f"{above}/")

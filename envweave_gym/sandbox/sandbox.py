@@ -17,9 +17,8 @@ import msgspec
 
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox import levels
-from envweave_gym.sandbox.folders import copied, episode_folder, remove, root_folder
+from envweave_gym.sandbox.folders import copied, episode_folder, remove, remove_all, root_folder
 from envweave_gym.sandbox.forkserver import ONE_THREAD, ForkServer, Program
-from envweave_gym.sandbox.inside.trees import remove_tree
 from envweave_gym.sandbox.output import Output
 from envweave_gym.sandbox.process import WorkerDied, WorkerProcess
 from envweave_gym.sandbox.result import Limits
@@ -106,6 +105,8 @@ class Sandbox:
         """A new episode; the next worker is made ready meanwhile."""
         if os.getpid() != self._owner:
             raise NotAvailable("a sandbox belongs to the process that made it; make another here")
+        if self._is_closed:
+            raise NotAvailable("the sandbox is closed; make another")
         process = self._waiting() or self._started()
         if self._most:
             threading.Thread(target=self.fill, name="sandbox", daemon=True).start()
@@ -263,4 +264,4 @@ def _end(forks: ForkServer, root: str, owner: int) -> None:
     """End the zygote, with all that it has forked; who was forked from the owner has no say in this."""
     if os.getpid() == owner:
         forks.close()
-        remove_tree(root)
+        remove_all(root)

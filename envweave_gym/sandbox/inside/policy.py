@@ -21,9 +21,12 @@ SLACK = 32 << 20
 """So much memory more the worker itself may take, to tell that there is none."""
 _MAPPED = 1 << 30
 """So many bytes of addresses more than of memory there may be: of files that are mapped, and of stacks."""
-BASE_USER = 0x70000000
-"""Users from here on are nobody's: each process that was root is one of its own."""
+_FIRST_USER, _USERS = 0x70000000, 1 << 28
+"""Users from here on are nobody's, so many of them: each process that was root is one of its own. From 1 << 31
+on some programs, bubblewrap among them, take a number for one below zero."""
 _NOBODY = 65534
+OWN_USER = "user"
+"""The layer where a worker is a user whom nobody else is."""
 _ROOM = 512
 """So many processes an ordinary user may start elsewhere until the episode can start none."""
 _CAPABILITIES = 0x20080522
@@ -50,7 +53,9 @@ def apply(policy: Policy, folder: str, parent: int) -> tuple[list[str], int | No
         layers.append(f"landlock {spoken}")
     is_code = policy["profile"] == "code"
     signals_stay = spoken >= landlock.SIGNALS_STAY
-    asked = seccomp.confine(programs=not is_code, signals=signals_stay, notify=is_code)
+    asked = seccomp.confine(
+        programs=not is_code, signals=signals_stay, attributes=OWN_USER in layers, notify=is_code
+    )
     return [*layers, "seccomp"], asked
 
 
@@ -89,9 +94,14 @@ def _set(limit: int, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(limit, (min(soft, hard), hard))
 
 
+def new_user() -> int:
+    """A user whom nobody else is: by chance, as numbers of processes come again while copies go on."""
+    return _FIRST_USER + int.from_bytes(os.urandom(4)) % _USERS
+
+
 def _give_up_rights(policy: Policy, folder: str) -> str:
     """Be a user who owns this folder alone; or root without its rights, where the interpreter is root's."""
-    for uid in (BASE_USER + os.getpid(), _NOBODY) if policy["drops_user"] else ():
+    for uid in (new_user(), _NOBODY) if policy["drops_user"] else ():
         try:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
@@ -100,7 +110,7 @@ def _give_up_rights(policy: Policy, folder: str) -> str:
         except OSError:  # in a namespace of few users another may do
             continue
         _set(resource.RLIMIT_NPROC, policy["processes"])
-        return "user"
+        return OWN_USER if uid != _NOBODY else "nobody"
     header, nothing = struct.pack("<Ii", _CAPABILITIES, 0), bytes(24)
     syscall("capset", header, nothing)
     return "no capabilities"

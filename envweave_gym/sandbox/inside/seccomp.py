@@ -59,13 +59,14 @@ _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 Instruction = tuple[int, int, int, int]
 
 
-def confine(*, programs: bool, signals: bool, notify: bool) -> int | None:
+def confine(*, programs: bool, signals: bool, attributes: bool, notify: bool) -> int | None:
     """Put the filter over this process for good.
 
     ``programs`` is whether it may start others, ``signals`` whether it may send them, as Landlock keeps them
-    in. With ``notify`` every fork asks whoever holds the descriptor that is returned.
+    in, and ``attributes`` whether it may change those of files, as none are its user's but its own. With
+    ``notify`` every fork asks whoever holds the descriptor that is returned.
     """
-    packed = b"".join(struct.pack("<HBBI", *one) for one in _program(programs, signals, notify))
+    packed = b"".join(struct.pack("<HBBI", *one) for one in _program(programs, signals, attributes, notify))
     buffer = ctypes.create_string_buffer(packed, len(packed))
     program = struct.pack("<HxxxxxxQ", len(packed) // 8, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -73,12 +74,12 @@ def confine(*, programs: bool, signals: bool, notify: bool) -> int | None:
         found = syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER if notify else 0, program)
     except OSError as error:
         if notify and error.errno == errno.EINVAL:  # a kernel that cannot ask, like gVisor's
-            return confine(programs=programs, signals=signals, notify=False)
+            return confine(programs=programs, signals=signals, attributes=attributes, notify=False)
         raise
     return found if notify else None
 
 
-def _program(programs: bool, signals: bool, notify: bool) -> list[Instruction]:
+def _program(programs: bool, signals: bool, attributes: bool, notify: bool) -> list[Instruction]:
     column = machine()
     if column is None:
         raise OSError("the numbers of the system calls of this machine are not known")
@@ -94,7 +95,7 @@ def _program(programs: bool, signals: bool, notify: bool) -> list[Instruction]:
         *_all(_denied_names(programs, signals), _denied(errno.EPERM)),
         *_all(ABSENT, _denied(errno.ENOSYS)),
         *_all(ATTRIBUTES, _denied(errno.ENOTSUP)),
-        *_all(IN_VAIN, _denied(0)),
+        *(() if attributes else _all(IN_VAIN, _denied(0))),
         *(() if programs else _all(FORKS, fork)),
         *(_clone_within() if programs else _clone(fork)),
         *_only_if("socketpair", _ARG0, _AF_UNIX),

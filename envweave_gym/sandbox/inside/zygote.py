@@ -22,7 +22,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -56,6 +56,8 @@ class Zygote:
         self._workers: dict[int, int] = {}
         self._expected = 0
         """So many children are to come that are not forked here."""
+        self._is_untidy = False
+        """Whether a child has ended, or who was expected is."""
         self._signals, self._wake = socket.socketpair()
 
     def work(self) -> None:
@@ -71,12 +73,14 @@ class Zygote:
         poll.register(self._signals, select.POLLIN)
         going = True
         while going:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            ready = {descriptor for descriptor, _ in poll.poll(0 if self._is_untidy else None)}
             if self._signals.fileno() in ready:
                 going = signal.SIGTERM not in self._signals.recv(4096)
-                self._reap()
+                self._is_untidy = True
             if self._control.fileno() in ready:
                 going = self._obey() and going
+            if self._is_untidy:
+                going = self._tidy() and going
         signal.set_wakeup_fd(-1)
         self._end()
 
@@ -101,8 +105,7 @@ class Zygote:
             self._expected -= 1
             if what == ADOPT:
                 self._adopt(key, *PID.unpack_from(packet, PACKET.size))
-            self._reap()  # what has ended meanwhile
-            self._kill_strangers()
+            self._is_untidy = True
         return True
 
     def _adopt(self, key: int, pid: int) -> None:
@@ -142,24 +145,33 @@ class Zygote:
         finally:
             os._exit(code)
 
-    def _reap(self) -> None:
-        """Tell how children ended, once what they have left behind is killed too."""
-        ended: list[tuple[int, int, Any]] = []
-        with suppress(ChildProcessError):
-            while (found := os.wait4(-1, os.WNOHANG))[0]:
-                ended.append(found)
-        if ended:
-            self._kill_strangers()
-        for pid, status, usage in ended:
-            if (key := self._workers.pop(pid, None)) is not None:
-                code, seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-                self._tell(ENDED, key, END.pack(code, seconds, usage.ru_maxrss))
+    def _tidy(self) -> bool:
+        """Tell how children ended, once what they have left behind is killed too; whether the host is there.
 
-    def _kill_strangers(self) -> None:
-        """Kill what children have left behind."""
-        for pid in () if self._expected else children():
+        A child that another forks is announced before it is there. So first it is seen who is there, then
+        what is announced, and who of those is a stranger last.
+        """
+        self._is_untidy = False
+        ended = list(self._reaped())
+        there = children()
+        is_host_there = True
+        while is_host_there and select.select([self._control], [], [], 0)[0]:
+            is_host_there = self._obey()
+        for pid in () if self._expected else there:
             if pid not in self._workers:
                 os.kill(pid, signal.SIGKILL)
+        for key, end in ended:
+            self._tell(ENDED, key, end)
+        return is_host_there
+
+    def _reaped(self) -> Iterator[tuple[int, bytes]]:
+        """The children that have ended, and how."""
+        with suppress(ChildProcessError):
+            while (found := os.wait4(-1, os.WNOHANG))[0]:
+                pid, status, usage = found
+                if (key := self._workers.pop(pid, None)) is not None:
+                    code, seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+                    yield key, END.pack(code, seconds, usage.ru_maxrss)
 
     def _end(self) -> None:
         """Kill all children, and then those that have become children by that."""
