@@ -63,6 +63,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Constructor of the plain ``pettingzoo.AECEnv``; without one it is made from ``parallel``."""
     parallel: _Path | None = None
     """Constructor of the plain ``pettingzoo.ParallelEnv``; without one it is made from ``aec``."""
+    game: _Id | None = None
+    """Of a Gymnasium ID: the game that PettingZoo makes of it, where others play parts of it."""
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """After so many steps a Gymnasium episode is truncated, unless ``make`` says otherwise."""
     kwargs: dict[str, Any] = {}
@@ -85,8 +87,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if (self.gym is None) == (self.aec is None and self.parallel is None):
             raise InvalidArgument(f"{self.id}: a card has either gym=, or aec= or parallel= or both")
-        if self.gym is None and (self.vector is not None or self.max_steps is not None):
-            raise InvalidArgument(f"{self.id}: vector= and max_steps= go with gym=; a game has neither")
+        if self.gym is None and (self.vector or self.max_steps or self.game):
+            raise InvalidArgument(f"{self.id}: vector=, max_steps= and game= go with gym=; a game has none")
 
     @property
     def is_game(self) -> bool:
@@ -97,6 +99,12 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def kinds(self) -> tuple[Api, ...]:
         """The APIs it can be made with."""
         return ("aec", "parallel") if self.is_game else ("gym",)
+
+    @property
+    def leads_to(self) -> dict[Api, str]:
+        """The ID that each registry makes of it: itself, or its game."""
+        own = dict.fromkeys(self.kinds, self.id)
+        return own if self.game is None else {**own, "aec": self.game, "parallel": self.game}
 
 
 CARDS = [
@@ -152,6 +160,7 @@ CARDS = [
         id="envweave/REPL-v0",
         doc="Recursive language models: Python over a long context, sub-calls of models, FINAL(answer).",
         gym="envweave_gym.envs.repl:REPLProgramEnv",
+        game="envweave/REPLTeam-v0",
         wire_kwargs=(
             "context",
             "task_prompt",
@@ -300,7 +309,7 @@ def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -
     card = msgspec.convert(fields, EnvCard)
     if _cards.get(card.id, card) != card:
         raise InvalidArgument(f"{card.id} is declared by {package_of(card.id)} already; choose another")
-    missing = [kind for kind in card.kinds if _is_missing(kind, card.id)]
+    missing: list[Api] = [kind for kind in card.leads_to if _is_missing(kind, card)]
     _cards[card.id], _packages[card.id] = card, package
     for kind in missing:
         _register(kind, card)
@@ -311,15 +320,15 @@ def _entry_point(kind: str, env_id: str) -> str:
     return f"envweave_gym.launch:{kind}({env_id})"
 
 
-def _is_missing(kind: Api, env_id: str) -> bool:
-    known = REGISTRIES[kind].get(env_id)
-    if known is not None and known.entry_point != _entry_point(kind, env_id):
-        raise InvalidArgument(f"{env_id} is registered already, with entry point {shown(known.entry_point)}")
+def _is_missing(kind: Api, card: EnvCard) -> bool:
+    known = REGISTRIES[kind].get(card.id)
+    if known is not None and known.entry_point != _entry_point(kind, card.leads_to[kind]):
+        raise InvalidArgument(f"{card.id} is registered already, with entry point {shown(known.entry_point)}")
     return known is None
 
 
-def _register(kind: str, card: EnvCard) -> None:
-    entry_point, kwargs = _entry_point(kind, card.id), dict(card.kwargs)
+def _register(kind: Api, card: EnvCard) -> None:
+    entry_point, kwargs = _entry_point(kind, card.leads_to[kind]), dict(card.kwargs)
     if kind == "gym":
         gymnasium.register(
             id=card.id,

@@ -176,6 +176,8 @@ def _registered(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]
     env_id = _found(known_as)
     kinds = [kind for kind, registry in REGISTRIES.items() if env_id in registry]
     card = cards().get(env_id or "")
+    if card is not None and card.game is not None and api in ("aec", "parallel"):
+        return _registered(card.game, api, backend, kwargs)
     launched = card is not None and "gym" in kinds  # the launch of our IDs picks their servers itself
     if not launched and (
         urls := urls_of(name, backend, kwargs, card and card.image, card is not None and card.data)

@@ -247,7 +247,7 @@ def test_a_broken_plug_in_is_one_warning_and_breaks_nothing_else(mixed: Path):
     }
     reasons = dict(part.split(" is left out: ") for part in re.split(r"; (?=[^;]+ is left out: )", rows))
     kinds = "a card has either gym=, or aec= or parallel= or both"
-    steps = "vector= and max_steps= go with gym=; a game has neither"
+    steps = "vector=, max_steps= and game= go with gym=; a game has none"
     assert {row: reason for row, reason in reasons.items() if reason.startswith("ValidationError")} == {
         "rows/Unknown-v0": "ValidationError: Object contains unknown field `colour`",
         "rows/NoForm-v0": f"ValidationError: rows/NoForm-v0: {kinds}",

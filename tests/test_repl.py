@@ -315,7 +315,7 @@ def test_copies_and_pickles_go_on():
         ({"max_output_length": 5}, "max_output_length=5 is no number of characters from 100 to"),
         ({"context": object}, "context=<class 'object'> is neither a text nor other JSON"),
         ({"task_prompt": 3}, "task_prompt=3 is not a text"),
-        ({"subcalls": "agents"}, "agents answer sub-calls in envweave/REPLTeam-v0"),
+        ({"subcalls": "agents"}, "'agents' answer sub-calls in the game, pettingzoo.make"),
         ({"llm": {"base_url": "ftp://x"}}, "base_url= is to be a URL like"),
         ({"llm": {"base_url": "http://x", "attempts": 0}}, "attempts=0 a number from 1 to 100"),
         ({"llm": {"url": "x"}}, "llm= is no endpoint: .*`url`; it takes base_url, model, api_key"),

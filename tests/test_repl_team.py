@@ -7,8 +7,9 @@ import pickle
 import time
 from typing import Any
 
+import pettingzoo
 import pytest
-from repl_world import TEAM
+from repl_world import REPL, TEAM
 
 import envweave_gym as ew
 from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
@@ -106,6 +107,17 @@ def test_what_asks_nothing_waits_for_nobody(team: Team):
     assert "ToolError" in team.seen["root"]["exception"]
     team.root("llm_query('x' * ((1 << 20) + 1))")
     assert "is too long" in team.seen["root"]["exception"]
+
+
+@pytest.mark.parametrize("api", ["aec", "parallel"])
+@pytest.mark.parametrize(
+    "make", [pettingzoo.make, lambda api, name, **kwargs: ew.make(name, api=api, **kwargs)]
+)
+def test_the_id_of_the_repl_is_this_game_for_pettingzoo(make: Any, api: str):
+    env = make(api, REPL, subcalls="agents", subs=1)
+    env.reset(seed=0)
+    assert env.agents == ["root", "sub_0"]
+    env.close()
 
 
 def test_one_after_the_other_in_the_aec_form():

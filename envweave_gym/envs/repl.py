@@ -96,8 +96,8 @@ class REPLProgramEnv(ProgramEnv):
         with named(self.name):
             if subcalls != "models":
                 raise InvalidArgument(
-                    f"subcalls={shown(subcalls)}: there are 'models' here, and agents answer sub-calls in "
-                    "envweave/REPLTeam-v0"
+                    f"subcalls={shown(subcalls)}: there are 'models' here; 'agents' answer sub-calls in the "
+                    "game, pettingzoo.make('parallel', 'envweave/REPL-v0') or envweave/REPLTeam-v0"
                 )
             task = Task(task_prompt=task_prompt, max_iterations=max_iterations, llm_model=llm_model)
             self._given = self.task = task.changed({"context": context, "expected_answer": expected_answer})
