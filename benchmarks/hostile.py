@@ -14,8 +14,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +56,17 @@ FOES = (
 )
 
 
+_rows_seen: set[int] = set()
+
+
 def play(method: str, steps: int, seed: int = 0) -> dict[str, Any]:
     """Play, close, and count what is left."""
-    _made(method, 2).close()  # what a process opens once and for all is there before it is counted
+    _made(method, ROWS).close()  # what a process opens once and for all is there before it is counted
     gc.collect()
-    before = _left(os.getpid())
+    before = _left()
     env = _made(method, ROWS)
     env.reset(seed=seed)
+    _rows_seen.update(one.pid for one in psutil.Process().children())
     random, ends = np.random.default_rng(seed), Counter[str]()
     started, slowest, lately = time.perf_counter(), 0.0, 0
     for step in range(steps):
@@ -88,7 +94,7 @@ def play(method: str, steps: int, seed: int = 0) -> dict[str, Any]:
         "slowest step, s": round(slowest, 2),
         "memory grown since a tenth of it, MB": round(grown / 1e6, 1),
         **dict(sorted(ends.items())),
-        "left": _difference(before, _left(os.getpid())),
+        "left": _difference(before, _left()),
     }
 
 
@@ -104,7 +110,6 @@ def _made(method: str, rows: int) -> Any:
 
 def kill_one(method: str) -> dict[str, Any]:
     """Kill a process that plays, and count what is left two seconds later."""
-    before = _left(None)
     victim = [sys.executable, "-m", "benchmarks.hostile", "--victim", "--method", method]
     child = subprocess.Popen(victim, stderr=subprocess.DEVNULL)
     time.sleep(15)
@@ -117,19 +122,27 @@ def kill_one(method: str) -> dict[str, Any]:
         "start method": method,
         "processes when it was killed": len(family),
         "alive 2 s later": len(alive),
-        "folders": _left(None)["folders"] - before["folders"],
+        "folders": len(_folders([child.pid, *(one.pid for one in family)])),
     }
 
 
-def _left(pid: int | None) -> dict[str, int]:
-    folders = len(list(Path("/tmp").glob("envweave-sandbox-*")))
-    if pid is None:
-        return {"folders": folders}
-    process = psutil.Process(pid)
-    own = [
-        one for one in process.children(recursive=True) if "resource_tracker" not in " ".join(one.cmdline())
-    ]
-    return {"folders": folders, "processes": len(own), "files": process.num_fds()}
+def _left() -> dict[str, int]:
+    """What there is of this process, its rows being gone."""
+    process = psutil.Process()
+    own = [one for one in process.children(recursive=True) if "resource_tracker" not in _command(one)]
+    folders = _folders([process.pid, *_rows_seen])
+    return {"folders": len(folders), "processes": len(own), "files": process.num_fds()}
+
+
+def _folders(pids: list[int]) -> list[Path]:
+    """The scratch folders of these processes, whose names begin with theirs."""
+    return [path for pid in pids for path in Path(tempfile.gettempdir()).glob(f"envweave-sandbox-{pid}-*")]
+
+
+def _command(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def _difference(before: dict[str, int], after: dict[str, int]) -> str:
@@ -138,9 +151,11 @@ def _difference(before: dict[str, int], after: dict[str, int]) -> str:
 
 
 def _memory() -> int:
-    """Of this process and those that it has started for its rows, which they have for themselves."""
-    family = [psutil.Process(), *psutil.Process().children()]
-    return sum(one.memory_full_info().uss for one in family)
+    """Of this process, those that it has started for its rows, and their zygotes: what is theirs alone."""
+    own = psutil.Process()
+    rows = own.children()
+    zygotes = [zygote for row in rows for zygote in row.children()]
+    return sum(one.memory_full_info().uss for one in (own, *rows, *zygotes))
 
 
 def main() -> None:

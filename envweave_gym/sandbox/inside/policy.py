@@ -22,8 +22,8 @@ SLACK = 32 << 20
 _MAPPED = 1 << 30
 """So many bytes of addresses more than of memory there may be: of files that are mapped, and of stacks."""
 _FIRST_USER, _USERS = 0x70000000, 1 << 28
-"""Users from here on are nobody's, so many of them: each process that was root is one of its own. From 1 << 31
-on some programs, bubblewrap among them, take a number for one below zero."""
+"""Users from here on are nobody's, so many of them: each process that was root is one of its own. Those after
+them have numbers that some programs, as bubblewrap, take for ones below zero."""
 _NOBODY = 65534
 OWN_USER = "user"
 """The layer where a worker is a user whom nobody else is."""
