@@ -132,7 +132,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if options:
             start["options"] = jsonable(options)
         events = (Event(0, EventKind.EPISODE_START, None, None, start),)
-        events += number(taken(self._emitter), 1)
+        if told := taken(self._emitter):
+            events += number(told, 1)
         if self._broken is not None:
             events += number([fault_event(self._broken)], len(events))
         self._seq = seq = len(events) - 1
@@ -175,7 +176,6 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             info = info.copy()
             info["stream"] = stream = unbuilt(Stream)
             earned: Any = reward if type(reward) is float else float(reward)
-            over = terminated or truncated
         except REFUSALS:
             taken(self._emitter)  # what was told of it goes with the step that is not done
             raise
@@ -186,7 +186,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             return self._lose(self._faults.add(fault_of(error)), _ACT, admitted)
         if self._truncates:
             self._last = observation
-        before, seq, told = self._seq, self._seq + 1, self._emitter._told
+        before, told = self._seq, self._emitter._told
+        seq = before + 1
         if told:
             self._emitter._told = ()
             seq += len(told)
@@ -196,8 +197,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._turn = turn = self._turn + 1
         stream.step = before, admitted, told, earned, turn
         if turn >= self._limit:
-            over = truncated = True
-        if over:
+            truncated = True
+        if terminated or truncated:
             self._end(info, stream.events, terminated, truncated)
         return observation, reward, terminated, truncated, info
 
