@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -19,9 +20,10 @@ from flask import Flask
 from envweave_gym_server.serve import Server
 
 _SHORT = 5.0
-"""Who ends after fewer seconds may not have begun."""
-_PAUSE = 1.0
-"""So many seconds pass before one is started again that has ended after so short a time."""
+"""Who ends after fewer seconds is not started again at once."""
+_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+"""So many seconds pass before one is started again that has ended after so short a time, and twice as many
+each time that it does so again."""
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _log = logging.getLogger(__name__)
 
@@ -31,9 +33,9 @@ Announce = Callable[[], None]
 class Replicas:
     """Runs a Flask application once for each of several sockets, until SIGTERM.
 
-    SIGTERM goes on to all of them, and a second one too. One that ends without it is started again, unless it
-    never was up for long: then all end, as others in its place would fare no better. When the parent is
-    killed all of them end as if they were told.
+    SIGTERM goes on to all of them, and a second one too. One that ends without it is started again, the later
+    the more often it has ended soon; unless none in its place has ever come to answer clients: then all end,
+    as others would fare no better. When the parent is killed all of them end as if they were told.
     """
 
     def __init__(self, app: Flask, listeners: Sequence[socket.socket], announce: Sequence[Announce]) -> None:
@@ -41,8 +43,12 @@ class Replicas:
         self._app, self._listeners, self._announce = app, listeners, announce
         self._places: dict[int, int] = {}
         self._since: dict[int, float] = {}
-        self._proven: set[int] = set()
-        """The places of those that were up for long once."""
+        self._pauses: dict[int, float] = {}
+        """By place how long was waited before the last start there."""
+        self._begun: set[int] = set()
+        """The places of those that have come to answer clients."""
+        self._begins, self._says_so = os.pipe()
+        os.set_blocking(self._begins, False)
         self._is_ending = False
         self._code = 0
         self._life, self._held = os.pipe()
@@ -53,7 +59,7 @@ class Replicas:
             if signal.getsignal(number) != signal.SIG_IGN:  # as SIGHUP is under nohup
                 signal.signal(number, self._end)
         for place in range(len(self._listeners)):
-            self._start(place, self._announce[place])
+            self._start(place)
         while self._places:
             pid, status = os.wait()
             if (place := self._places.pop(pid, None)) is not None:
@@ -63,16 +69,19 @@ class Replicas:
     def _ended(self, pid: int, place: int, code: int) -> None:
         if self._is_ending:
             return
-        if was_short := time.monotonic() - self._since.pop(pid) < _SHORT:
-            if place not in self._proven:
-                self._code = code if code > 0 else 1
-                self._end()
-                return
-            time.sleep(_PAUSE)
-        self._proven.add(place)
-        why = f"its process had ended with {code}{' after a short time' if was_short else ''}"
+        with suppress(BlockingIOError):
+            self._begun.update(os.read(self._begins, 1 << 16))
+        if place not in self._begun:
+            _log.error("server never began", extra={"why": f"its process ended with {code}", "place": place})
+            self._code = code if code > 0 else 1
+            self._end()
+            return
+        why, pause = f"its process had ended with {code}", 0.0
+        if time.monotonic() - self._since.pop(pid) < _SHORT:
+            pause = min(2 * self._pauses.get(place, _PAUSE / 2), _LONGEST_PAUSE)
+            why += f" after a short time, so it is started in {pause:g} s"
         _log.warning("server restarted", extra={"why": why, "place": place})
-        self._start(place, None)
+        self._start(place, pause)
 
     def _end(self, *_: Any) -> None:
         """Tell all of them to end."""
@@ -81,20 +90,21 @@ class Replicas:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def _start(self, place: int, announce: Announce | None) -> None:
-        """Start one, which no signal may miss meanwhile."""
+    def _start(self, place: int, pause: float | None = None) -> None:
+        """Start one, after a pause where it is not the first; no signal may miss it meanwhile."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
         try:
             if self._is_ending:
                 return
             pid = os.fork()
             if pid == 0:
-                self._be(place, announce)
-            self._places[pid], self._since[pid] = place, time.monotonic()
+                self._be(place, pause)
+            self._places[pid], self._since[pid] = place, time.monotonic() + (pause or 0.0)
+            self._pauses[place] = pause or _PAUSE / 2
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
 
-    def _be(self, place: int, announce: Announce | None) -> None:
+    def _be(self, place: int, pause: float | None) -> None:
         """Be one of them, in the process that was forked for it, to its end."""
         code = 1
         try:
@@ -103,11 +113,14 @@ class Replicas:
                     signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
             os.close(self._held)
+            if pause and select.select([self._life], [], [], pause)[0]:
+                return  # the parent has ended meanwhile
             own = self._listeners[place]
             for other in self._listeners:
                 if other is not own:
                     other.close()
-            _OneOfMany(self._app, own, announce, self._life).run()
+            first = self._announce[place] if pause is None else None
+            _OneOfMany(self._app, own, lambda: self._begin(place, first), self._life).run()
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 0
         except BaseException:  # noqa: BLE001 - nothing may get past the end of this process
@@ -117,6 +130,12 @@ class Replicas:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
+
+    def _begin(self, place: int, announce: Announce | None) -> None:
+        """In the process that answers clients from now on: tell the parent, and perhaps the user."""
+        os.write(self._says_so, bytes([place]))
+        if announce is not None:
+            announce()
 
 
 class _OneOfMany(Server):

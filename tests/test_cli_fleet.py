@@ -15,9 +15,9 @@ import gymnasium as gym
 import psutil
 import pytest
 import requests
-from cli_program import PROGRAM, run
+from cli_program import run
 from engines import client
-from servers import until
+from servers import runs, until
 
 import envweave_gym as ew
 from envweave_gym.cli import _parser, main
@@ -53,11 +53,6 @@ def files(tmp_path: Path) -> list[str]:
 def keeper(tmp_path: Path, name: str = "default") -> psutil.Process:
     """The process that keeps a fleet up."""
     return psutil.Process(json.loads((tmp_path / f"envweave/fleets/{name}.json").read_text())["pid"])
-
-
-def runs(process: psutil.Process) -> bool:
-    """Whether it is there, and no mere zombie."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_fleet_in_the_background_is_up_when_the_command_returns(fleet: Envweave, tmp_path: Path):
@@ -132,39 +127,6 @@ def test_one_that_was_replaced_is_counted(fleet: Envweave, tmp_path: Path):
 
     until(lambda: restarts() == [0, 1], 30)
     until(lambda: fleet("status").returncode == 0, 30)
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_one_in_the_foreground_ends_cleanly_when_it_is_told(how: signal.Signals, tmp_path: Path):
-    command = [PROGRAM, "fleet", "up", "--backend=subprocess", "--replicas=2"]
-    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environ, text=True, **pipes) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(6)]
-        assert lines[-1] == "Ctrl-C or 'envweave fleet down --name default' ends it\n"
-        servers = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(how)
-        _, errors = process.communicate(timeout=20)
-    assert (process.returncode, errors) == (0, "")
-    assert files(tmp_path) == []
-    until(lambda: not any(map(runs, servers)), 30)
-
-
-@pytest.mark.parametrize("words", [[], ["--detach"]], ids=["foreground", "background"])
-def test_who_is_interrupted_while_it_starts_leaves_nothing(words: list[str], tmp_path: Path):
-    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    command = [PROGRAM, "fleet", "up", "--backend=subprocess", "--replicas=2", *words]
-    process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    state = tmp_path / "envweave" / "fleets" / "default.json"
-    until(state.exists, 30)
-    until(lambda: psutil.Process(process.pid).children(), 30)
-    servers = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20)[1] == b""
-    assert process.returncode == 130
-    assert files(tmp_path) == []
-    until(lambda: not any(map(runs, servers)), 30)
 
 
 def test_a_keeper_that_was_killed_is_said_and_forgotten(fleet: Envweave, tmp_path: Path):

@@ -18,7 +18,7 @@ import gymnasium as gym
 import psutil
 import pytest
 import requests
-from servers import PATIENCE, is_there, until
+from servers import PATIENCE, is_there, runs, until
 
 import envweave_gym as ew
 from envweave_gym_server import create_app, run_server
@@ -137,41 +137,92 @@ def test_one_whose_worker_dies_comes_back_at_its_port():
         assert process.poll() is None
 
 
-def test_where_one_ends_before_it_has_begun_all_do():
-    with started(2) as (process, _):
-        servers = family(process)
-        psutil.Process(process.pid).children()[0].kill()
-        assert process.wait(PATIENCE) == 1
-        until(lambda: not any(one.is_running() for one in servers), 30)
+PROGRAM = """
+import os, sys
+import envweave_gym_server.replicas as replicas
+{change}
+from envweave_gym_server.__main__ import main
+sys.exit(main())
+"""
 
 
-def test_one_that_was_up_for_long_is_started_again_however_often_it_ends():
-    program = (
-        "import sys, envweave_gym_server.replicas as replicas\nreplicas._SHORT = 1.0\n"
-        "from envweave_gym_server.__main__ import main\nsys.exit(main())"
-    )
-    command = [sys.executable, "-c", program, "--replicas=2", "--port=0", "--allow-anonymous", COUNTER]
+@contextlib.contextmanager
+def changed(change: str) -> Iterator[subprocess.Popen[str]]:
+    """Two servers of a program in which something is different; killed at the end, where they still run."""
+    command = [sys.executable, "-c", PROGRAM.format(change=change), "--replicas=2", "--port=0", COUNTER]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    with subprocess.Popen([*command, "--allow-anonymous"], text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def restarts_in(errors: str) -> list[str]:
+    return [json.loads(line)["why"] for line in errors.splitlines() if '"server restarted"' in line]
+
+
+def test_where_one_ends_before_it_has_begun_all_do():
+    with changed("replicas._OneOfMany.run = lambda self: os._exit(3)") as process:
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert "server never began" in errors
+    assert "its process ended with 3" in errors
+    assert restarts_in(errors) == []
+
+
+def next_in(process: subprocess.Popen[str], known: set[psutil.Process]) -> psutil.Process:
+    """A server that was started since, which is known then."""
+    until(lambda: set(psutil.Process(process.pid).children()) - known, 30)
+    (new,) = set(psutil.Process(process.pid).children()) - known
+    known.add(new)
+    return new
+
+
+def test_one_that_has_begun_is_started_again_later_each_time_that_it_ends_soon():
+    with changed("replicas._PAUSE = 0.1") as process:
         assert process.stdout is not None
         urls = urls_in([process.stdout.readline() for _ in range(2)])
         steady, mortal = psutil.Process(process.pid).children()
-        servers = {steady, mortal}
-        time.sleep(1.0)
-        for _ in range(2):
+        known = {steady, mortal}
+        for _ in range(3):
             mortal.kill()
-            until(lambda: set(psutil.Process(process.pid).children()) - servers, 30)
-            (mortal,) = set(psutil.Process(process.pid).children()) - servers
-            servers.add(mortal)
+            mortal = next_in(process, known)
         for url in urls:
             until(lambda url=url: is_there(f"{url}/health"), 30)
         assert steady.is_running()
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
-    told = [json.loads(line)["why"] for line in errors.splitlines() if '"server restarted"' in line]
-    ended = "its process had ended with -9"
-    assert told == [ended, f"{ended} after a short time"]
+    soon = "its process had ended with -9 after a short time, so it is started in"
+    assert restarts_in(errors) == [f"{soon} 0.1 s", f"{soon} 0.2 s", f"{soon} 0.4 s"]
+
+
+def test_one_that_was_up_for_long_is_started_again_at_once():
+    with changed("replicas._SHORT = 0.2") as process:
+        assert process.stdout is not None
+        assert len([process.stdout.readline() for _ in range(2)]) == 2
+        known = set(psutil.Process(process.pid).children())
+        time.sleep(0.2)
+        next(iter(known)).kill()
+        next_in(process, known)
+        process.terminate()
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert restarts_in(errors) == ["its process had ended with -9"]
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_one_that_waits_for_its_start_ends_with_the_others(signal_number: int):
+    with changed("replicas._PAUSE = 30.0") as process:
+        assert process.stdout is not None
+        assert len([process.stdout.readline() for _ in range(2)]) == 2
+        known = set(psutil.Process(process.pid).children())
+        next(iter(known)).kill()
+        waiting = next_in(process, known)
+        process.send_signal(signal_number)
+        process.wait(PATIENCE)
+        until(lambda: not runs(waiting), 10)
 
 
 def test_each_has_processes_of_its_own_for_its_sessions():

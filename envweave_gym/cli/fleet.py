@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ _PATIENCE = 90.0
 """So many seconds a fleet may take to end."""
 _EVERY = 0.5
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_IS_ENDING = (
+    b"envweave: the fleet is ending; once more ends this command at once, and leaves what is still there to "
+    b"'envweave doctor --sweep'\n"
+)
 _PLACE = ("context", "namespace")
 _WITH_IMAGES = ("docker", "kubernetes")
 _OTHERWISE = {
@@ -116,12 +120,20 @@ def _kept_up(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Generator[None]:
-    """Whoever tells this process to end interrupts it as Ctrl-C does; once, so that it ends in peace."""
+    """Whoever tells this process to end interrupts it as Ctrl-C does, but once, so that it ends in peace.
+
+    Who says so again hears that it does, and is obeyed at once the third time.
+    """
 
     def interrupt(*_: Any) -> None:
         for one in caught:
-            signal.signal(one, signal.SIG_DFL)
+            signal.signal(one, remind)
         raise KeyboardInterrupt
+
+    def remind(*_: Any) -> None:
+        for one in caught:
+            signal.signal(one, signal.SIG_DFL)
+        os.write(2, _IS_ENDING)  # print may be in the middle of a line
 
     caught = [one for one in _ENDS if signal.getsignal(one) != signal.SIG_IGN]
     before = {one: signal.signal(one, interrupt) for one in caught}
@@ -219,8 +231,11 @@ def _detached(args: argparse.Namespace) -> int:
             told = keeper.stdout.read().decode()
         except KeyboardInterrupt:
             keeper.terminate()
-            keeper.wait()
-            log.unlink(missing_ok=True)
+            try:
+                with suppress(subprocess.TimeoutExpired):
+                    keeper.wait(_PATIENCE)
+            finally:
+                log.unlink(missing_ok=True)
             raise
     if told:
         keeper.returncode = 0  # it goes on without this process
