@@ -127,6 +127,25 @@ def test_calls_run_side_by_side_and_the_clock_stops_meanwhile(code_act: Make) ->
     assert value(env, program) == [0, 1, 2, 3]
 
 
+def test_an_answer_that_comes_after_its_step_is_nobodys(code_act: Make) -> None:
+    may_end, ended = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        may_end.wait(10)
+        return "late"
+
+    def ends() -> str:
+        may_end.set()
+        ended.wait(0.3)
+        return "in time"
+
+    env = code_act(tools=[slow, ends], step_timeout=0.05)
+    assert ran(env, "x = slow()").timed_out
+    events = env.step("ends()")[4]["stream"].events
+    assert [one.data.get("result") for one in events if one.kind == EventKind.TOOL_RESULT] == ["in time"]
+    assert ran(env, "x").error_type == "NameError"
+
+
 def test_a_tool_is_what_it_was_in_the_next_step(code_act: Make) -> None:
     env = code_act(tools=[add])
     assert value(env, "add = None") is None

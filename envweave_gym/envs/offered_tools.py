@@ -44,12 +44,13 @@ class RecordedTools(ToolRegistry):
         """Call a tool, or give what it gave before."""
         if self._known is not None:
             return self._again(name, arguments)
+        calls = self.calls  # those of this step, though the answer may come in a later one
         try:
             value = super().call(name, arguments)
         except ToolError as error:
-            self.calls.append(Call(name, arguments, error=str(error)))
+            calls.append(Call(name, arguments, error=str(error)))
             raise
-        self.calls.append(Call(name, arguments, value))
+        calls.append(Call(name, arguments, value))
         return value
 
     def _again(self, name: str, arguments: dict[str, Any]) -> Any:

@@ -168,10 +168,11 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         """Run a program, and keep what is needed to do it again."""
         session = self._live()
         tools = self._offered.now()
-        tools.calls = calls = []
+        tools.calls = answered = []
         session.serve(tools)  # a fork has those of the original
         options = self.options
         done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
+        calls = list(answered)  # an answer that comes later is nobody's
         self._note(code, done, calls)
         return done, calls
 
