@@ -31,7 +31,7 @@ COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
 class Fake:
     """A replica of nothing, which knows whether it runs."""
 
-    numbers = itertools.count()
+    numbers, check_every = itertools.count(), 1.0
 
     def __init__(self) -> None:
         self.url = f"http://127.0.0.1:{os.getpid()}/pool/{next(self.numbers)}"

@@ -185,7 +185,7 @@ def test_other_servers_are_kept_ready_too():
 class Fake:
     """A replica of nothing, which knows how it is."""
 
-    numbers = itertools.count()
+    numbers, check_every = itertools.count(), 1.0
 
     def __init__(self, made: list[Fake] | None = None) -> None:
         if made is not None:

@@ -36,15 +36,25 @@ def labels_of_owner(lease: float = LEASE) -> dict[str, str]:
     }
 
 
-def is_left_behind(labels: Mapping[str, str]) -> bool:
-    """Whether the owner that the labels name is gone, or the time is over that it may be unseen."""
+def is_left_behind(labels: Mapping[str, str], until: float | None = None) -> bool:
+    """Whether the owner that the labels name is gone, or the time is over that it may be unseen.
+
+    That is ``until``, where it was put off since the labels were written.
+    """
     seen = labels.get(BOOT, "")
     if seen == processes_seen():
         return is_gone(labels.get(OWNER, ""))
     if labels.get(HOST) == machine() and seen.partition(".")[0] != boot_id():
         return True  # this machine has been started anew since
-    until = labels.get(UNTIL, "")
-    return until.isdecimal() and time.time() > int(until)
+    if until is None:
+        until = lease_in(labels)
+    return 0 < until < time.time()
+
+
+def lease_in(labels: Mapping[str, str]) -> float:
+    """The time in the labels; 0 where there is none."""
+    told = labels.get(UNTIL, "")
+    return float(told) if told.isdecimal() else 0.0
 
 
 def is_gone(owner: str) -> bool:

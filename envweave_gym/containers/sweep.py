@@ -7,6 +7,7 @@ from typing import Any
 
 from envweave_gym.containers.entrance import SOCKETS
 from envweave_gym.containers.folders import remove_left_behind
+from envweave_gym.containers.lease import lease_of
 from envweave_gym.containers.network import remove_unused
 from envweave_gym.containers.ownership import OWNER, is_left_behind
 
@@ -38,4 +39,4 @@ def _is_removed(container: Any) -> bool:
 def left_behind(client: Any) -> list[Any]:
     """The containers whose owners are gone."""
     ours = client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
-    return [container for container in ours if is_left_behind(container.labels)]
+    return [container for container in ours if is_left_behind(container.labels, lease_of(container))]

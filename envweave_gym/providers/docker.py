@@ -7,7 +7,6 @@ the next one that starts. One that dies is started again at the same port.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -18,6 +17,7 @@ from envweave_gym.containers.box import NO_NETWORK, Box
 from envweave_gym.containers.engine import engine, told
 from envweave_gym.containers.entrance import Entrance, LoopbackPort, SocketFolder
 from envweave_gym.containers.images import require_image
+from envweave_gym.containers.lease import keep_leased, new_name, renew
 from envweave_gym.containers.network import closed_network, remove_unused
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
@@ -63,7 +63,14 @@ class DockerReplica(Replica):
         self._is_alone = self._box.network == NO_NETWORK
         self._entrance: Entrance = SocketFolder() if self._is_alone else LoopbackPort()
         self.url = self._entrance.url
+        keep_leased(self)
         self._begin()
+
+    def renew(self) -> None:
+        """Put off when the container is taken for left behind by those who cannot see this process."""
+        with self._lock:
+            if self._container is not None:
+                renew(self._container)
 
     def place(self) -> tuple[str, int] | None:
         """Where the container itself is: the engine's proxy behind the port costs as much as a step."""
@@ -93,7 +100,7 @@ class DockerReplica(Replica):
                 self.image,
                 list(self._ids) or None,
                 labels=labels_of_owner(),
-                name=f"envweave-{secrets.token_hex(6)}",
+                name=new_name(),
                 log_config=_LOG,
                 **merged,
                 **entered,

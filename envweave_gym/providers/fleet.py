@@ -20,7 +20,7 @@ from envweave_gym.providers.health import is_healthy, sessions_of
 from envweave_gym.providers.options import check_number
 from envweave_gym.providers.shared import ReplicaUrl
 from envweave_gym.providers.together import at_once, start_all, stop_all
-from envweave_gym.providers.watch import EVERY, MISSES, Watch
+from envweave_gym.providers.watch import MISSES, Watch
 from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address, is_actor, remember_token
 
@@ -62,13 +62,14 @@ class Fleet:
         *,
         ids: Sequence[str] = (),
         token: str | None = None,
-        check_every: float = EVERY,
+        check_every: float | None = None,
         misses: int = MISSES,
         **options: Any,
     ) -> None:
         """``ids`` is what they serve (all they have), ``token`` what they ask for (one that is made up).
 
-        There is a check ``check_every`` so many seconds; who leaves ``misses`` unanswered is replaced.
+        There is a check ``check_every`` so many seconds, by default 1, and 10 of Pods; who leaves ``misses``
+        unanswered is replaced.
         ``options`` are those of the provider, like ``image="envweave-echo"`` and ``memory="512m"``.
         """
         self.name = f"Fleet({shown(backend)})"
@@ -77,7 +78,8 @@ class Fleet:
             raise InvalidArgument(f"{self.name}: there is no such provider; there are {', '.join(PROVIDERS)}")
         check_number(self.name, "replicas", replicas)
         _check_ids(self.name, ids)
-        check_deadline(self.name, "check_every", check_every)
+        if check_every is not None:
+            check_deadline(self.name, "check_every", check_every)
         if type(misses) is not int or misses < 1:
             raise InvalidArgument(f"{self.name}: misses={shown(misses)} is no number of checks from 1 on")
         if not isinstance(token, str | None):

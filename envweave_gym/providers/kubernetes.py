@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 class KubernetesReplica(Replica):
     """One Pod."""
 
+    check_every = 10.0  # each look is a connection through the API server, which has others to serve
+
     def __init__(
         self,
         image: str,

@@ -33,6 +33,8 @@ class Replica(ABC):
     It belongs to the process that has made it, and is left alone by those that were forked from that.
     """
 
+    check_every: float = 1.0
+    """So many seconds pass between two looks at how it is, where nobody says otherwise."""
     url: str
     upkeep: Upkeep
     """How those who use it keep it up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,10 +12,12 @@ from envweave_gym.providers.replica import Replica
 from envweave_gym.providers.together import is_ending
 
 EVERY = 1.0
-"""So many seconds pass between two rounds."""
+"""So many seconds pass between two rounds, in which those are looked at whose turn it is."""
 MISSES = 5
 """So many checks in a row without an answer are too many: who is busy misses one, who hangs all."""
 _PATIENCE, _YOUTH = 2.0, 60.0
+_NUMBER = re.compile(r"[0-9a-f]{8,}")
+"""What the name of a container or a Pod has, which is another at every attempt."""
 _log = logging.getLogger(__name__)
 
 
@@ -36,10 +39,13 @@ class Watch:
     ) -> None:
         """``replicas`` tells in each round which they are.
 
+        Each is looked at ``every`` so many seconds, or as often as is good for one of its kind.
         ``keep_up`` starts one unless it runs, and tells whether it is still one of them.
         """
         self._replicas, self._most, self._keep_up = replicas, misses, keep_up
-        self._every = EVERY if every is None else every
+        self._every = every
+        self._next: dict[str, float] = {}
+        """When each is looked at again."""
         self._misses: dict[str, int] = {}
         self._young: dict[str, tuple[int, float]] = {}
         """Until when a replica may be silent since it was started so many times."""
@@ -59,11 +65,13 @@ class Watch:
             self._thread.join(seconds)
 
     def _look(self) -> None:
-        while not self._is_over.wait(self._every):
+        while not self._is_over.wait(self._every or EVERY):
             for replica in self._replicas():
                 if self._is_over.is_set():
                     return
-                self._check(replica)
+                if self._every or time.monotonic() >= self._next.get(replica.url, 0.0):
+                    self._next[replica.url] = time.monotonic() + replica.check_every - EVERY / 2
+                    self._check(replica)
 
     def _check(self, replica: Replica) -> None:
         url = replica.url
@@ -83,9 +91,10 @@ class Watch:
                 self._keep_up(replica)
             self.problems.pop(url, None)
         except Exception as error:  # noqa: BLE001 - what provides it may be gone too, and come back
-            if not self._is_over.is_set() and not is_ending() and self.problems.get(url) != str(error):
+            before, self.problems[url] = self.problems.get(url, ""), str(error)
+            is_new = _NUMBER.sub("", before) != _NUMBER.sub("", str(error))
+            if is_new and not self._is_over.is_set() and not is_ending():
                 _log.warning("%s cannot be started again: %s", url, error)
-            self.problems[url] = str(error)
 
     def _is_young(self, replica: Replica) -> bool:
         """Whether it was started only just now, and has not answered yet."""

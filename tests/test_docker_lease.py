@@ -1,0 +1,79 @@
+"""The leases of containers: renewed while their owner lives, and heeded by those who cannot see the owner."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from engines import CORE, client
+from servers import until
+
+from envweave_gym.containers import lease, ownership
+from envweave_gym.containers.ownership import BOOT, HOST, LEASE, OWNER, UNTIL, labels_of_owner
+from envweave_gym.containers.sweep import left_behind, sweep
+from envweave_gym.providers.docker import DockerReplica
+
+__all__ = ["client"]
+COUNTER = "envweave/Counter-v0"
+
+
+class Container(SimpleNamespace):
+    """As the client library has one, as far as its lease is concerned."""
+
+    def rename(self, name: str) -> None:
+        self.new = name
+
+    def reload(self) -> None:
+        self.name = self.new
+
+
+def container(seconds: float, name: str = "envweave-0123456789ab") -> Container:
+    """A container whose lease ends in so many seconds."""
+    return Container(name=name, new=name, labels=labels_of_owner(seconds))
+
+
+def test_a_lease_is_renewed_once_half_of_it_is_over() -> None:
+    fresh, late = container(LEASE), container(LEASE / 2 - 1)
+    for one in (fresh, late):
+        lease.renew(one)
+    assert fresh.name == "envweave-0123456789ab"
+    assert late.name.startswith("envweave-0123456789ab-until-")
+    assert lease.lease_of(late) - time.time() == pytest.approx(LEASE, abs=5)
+    renewed = late.name
+    lease.renew(late)
+    assert late.name == renewed
+
+
+def test_a_container_that_was_renamed_by_others_keeps_its_name_and_its_lease() -> None:
+    mine = container(1, name="my-favourite")
+    lease.renew(mine)
+    assert mine.name == "my-favourite"
+    assert lease.lease_of(mine) == float(mine.labels[UNTIL])
+
+
+def test_the_owner_is_found_to_have_renewed_it_by_those_who_cannot_see_him() -> None:
+    elsewhere = {OWNER: "1-1", HOST: ownership.machine(), BOOT: f"{ownership.boot_id()}.4", UNTIL: "1"}
+    names = ["envweave-0123456789ab", f"envweave-0123456789ac-until-{int(time.time() + 60)}"]
+    there = [Container(name=name, labels=elsewhere) for name in names]
+    engine = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: there))
+    assert left_behind(engine) == there[:1]
+
+
+def test_a_container_that_runs_is_not_disturbed_when_its_lease_is_renewed(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "EVERY", 0.05)
+    monkeypatch.setattr(lease, "_thread", None)
+    replica = DockerReplica(CORE)
+    env = gym.make(COUNTER, backend=replica.url)
+    env.reset(seed=1)
+    monkeypatch.setattr(lease, "LEASE", 4 * LEASE)  # so half of it is over
+    until(lambda: "-until-" in replica._container.name, 30)
+    assert env.step({"delta": 1})[4].get("fault") is None
+    assert client.containers.get(replica._container.name).id == replica._container.id
+    assert replica._container.name not in sweep(client)
+    env.close()
+    replica.stop()
