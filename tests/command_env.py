@@ -1,11 +1,10 @@
-"""An environment that an author writes with dataclasses, and its client; servers import it from here."""
+"""An environment that an author writes with dataclasses, and its client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from envweave_gym.catalog import register_card
 from envweave_gym.clients import Action, Observation, State, StepResult, TypedClient
 from envweave_gym.typed import TypedEnv
 
@@ -83,12 +82,10 @@ class MyEnv(TypedClient[MyAction, MyObservation]):
         return MyState(**payload)
 
 
-register_card(
-    {
-        "id": MY,
-        "doc": "Say what you are told.",
-        "gym": "command_env:make_my_environment",
-        "max_steps": 3,
-    },
-    package="tests",
-)
+CARD = {
+    "id": MY,
+    "doc": "Say what you are told.",
+    "gym": "command_env:make_my_environment",
+    "max_steps": 3,
+}
+"""The row of its ID: in a server ``command_card`` registers it, and each test in its own process."""

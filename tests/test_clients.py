@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from command_env import MY, MyAction, MyEnv, MyObservation, MyState
+from command_env import CARD, MY, MyAction, MyEnv, MyObservation, MyState
 from engines import client, ours
 from remote_worlds import kill, mortal
 from servers import running_server
 
 import envweave_gym as ew
+from envweave_gym.catalog import register_card
 from envweave_gym.clients import (
     CodeAction,
     CodeObservation,
@@ -33,10 +34,16 @@ __all__ = ["client", "mortal"]
 ECHO = "envweave/Echo-v0"
 
 
+@pytest.fixture(autouse=True)
+def _registered(registries: None) -> None:
+    """The ID of a user's own is known here, too, for as long as a test runs."""
+    register_card(CARD, package="tests")
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """A server that lets everybody in and has several environments."""
-    with running_server(ECHO, "envweave/Coding-v0", f"command_env:{MY}", token=None) as running:
+    with running_server(ECHO, "envweave/Coding-v0", f"command_card:{MY}", token=None) as running:
         yield running.url
 
 
