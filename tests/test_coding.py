@@ -59,7 +59,9 @@ def test_an_error_is_in_stderr_and_what_was_printed_stays(env: Any) -> None:
     assert stderr.endswith("ZeroDivisionError: division by zero")
 
 
-@pytest.mark.parametrize("code", ["def f(:", "raise SystemExit(3)", "undefined", "import no_such_module"])
+@pytest.mark.parametrize(
+    "code", ["def f(:", "1\x00", "raise SystemExit(3)", "undefined", "import no_such_module"]
+)
 def test_what_fails_has_the_exit_code_one_and_ends_nothing(env: Any, code: str) -> None:
     observation, _, terminated, truncated, _ = env.step(code)
     assert (observation["exit_code"], terminated, truncated) == (1, False, False)
@@ -182,7 +184,11 @@ def test_a_vector_of_them_tells_of_each_row() -> None:
     envs.close()
 
 
-@pytest.mark.parametrize("action", [None, 1, "x" * 65_537, "\ud800"], ids=["None", "int", "long", "half"])
+@pytest.mark.parametrize(
+    "action",
+    [None, 1, "x" * 65_537, "x" * 50_000_000, "\ud800"],
+    ids=["None", "int", "long", "50 MB", "half a character"],
+)
 def test_what_is_no_program_is_refused(env: Any, action: Any) -> None:
     with pytest.raises(InvalidAction, match=CODING):
         env.step(action)

@@ -15,6 +15,8 @@ from mcp_servers import NODE, PYTHON, published
 
 from envweave_gym.tools import ToolError, ToolRegistry
 from envweave_gym.tools.mcp import McpServer, McpTimeout, servers_of, tools_of
+from envweave_gym.tools.mcp_errors import McpRefused
+from envweave_gym.tools.mcp_messages import Connection
 
 
 def test_the_server_of_time_answers_with_objects():
@@ -25,6 +27,19 @@ def test_the_server_of_time_answers_with_objects():
         assert "21:00" in tools.call("convert_time", arguments)["target"]["datetime"]
         with pytest.raises(ToolError, match="Invalid timezone"):
             tools.call("get_current_time", {"timezone": "Moon/Crater"})
+
+
+def test_the_server_of_time_answers_without_a_greeting_too(monkeypatch: pytest.MonkeyPatch):
+    """As of 2026-07-28: the Python SDK answers both, so the greeting is left out here."""
+    refusal = McpRefused.of("no greeting", -32601, None)
+    monkeypatch.setattr(Connection, "_greeted", lambda self, deadline: self._discovered(refusal, deadline))
+    with McpServer.of(published(PYTHON / "mcp-server-time"), timeout=30) as server:
+        tools = ToolRegistry([server])
+        assert server._connection is not None
+        assert server._connection.version == "2026-07-28"
+        assert tools.call("get_current_time", {"timezone": "UTC"})["timezone"] == "UTC"
+        with pytest.raises(ToolError, match="Nowhere"):
+            tools.call("get_current_time", {"timezone": "Nowhere/At_All"})
 
 
 def test_the_server_of_git_works_on_a_repository(tmp_path: Path):

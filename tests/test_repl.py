@@ -327,11 +327,15 @@ def test_wrong_arguments_are_refused_in_one_sentence(kwargs: dict[str, Any], sen
         gym.make(REPL, **kwargs)
 
 
-def test_wrong_options_leave_the_episode_as_it_is():
+def test_wrong_options_are_refused_and_the_next_reset_begins_an_episode():
     with episode() as played:
         played.run("x = 1")
         with pytest.raises(InvalidArgument, match=f"^{REPL}: max_iterations='5' is no number of steps"):
             played.env.reset(options={"max_iterations": "5"})
+        with pytest.raises(ResetNeeded):
+            played.run("x")
+        played.env.reset(options={"max_iterations": 5})
+        assert played.run("'x' in globals()")["stdout"] == "False\n"
 
 
 @pytest.mark.parametrize("action", [None, 3, b"1", "\ud800", "x" * ((4 << 20) + 1)])
@@ -339,4 +343,22 @@ def test_what_is_no_program_is_refused_and_the_episode_goes_on(action: Any):
     with episode() as played:
         with pytest.raises(InvalidAction, match=REPL):
             played.env.step(action)
-        assert played.run("1\x00" if action is None else "2")["iteration"].tolist() == [1]
+        assert played.run("2")["iteration"].tolist() == [1]
+
+
+def test_fifty_megabytes_are_refused_at_once():
+    with episode() as played:
+        with pytest.raises(InvalidAction, match=REPL) as refusal:
+            played.env.step("x" * 50_000_000)
+        assert len(str(refusal.value)) < 500
+        assert played.run("2")["iteration"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("1\x00", "null bytes"), ("def f(:", "SyntaxError"), ("(" * 10_000, "SyntaxError")]
+)
+def test_what_is_no_python_is_an_error_that_is_observed(code: str, said: str):
+    with episode() as played:
+        assert said in played.run(code)["exception"]
+        assert (played.ended, played.reward) == (False, -0.05)
+        assert played.run("2")["stdout"] == "2\n"

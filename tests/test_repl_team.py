@@ -223,8 +223,20 @@ def test_wrong_actions_change_nothing(team: Team):
         team.step({"sub_0": "x"})
     with pytest.raises(InvalidAction, match="action 3 of sub_1"):
         team.step({"sub_0": "x", "sub_1": 3, "sub_2": "x"})
+    with pytest.raises(InvalidAction, match=r"action .* of sub_1"):
+        team.step({"sub_0": "x", "sub_1": "\ud800", "sub_2": "x"})
     team.answer()
     assert team.infos["root"]["final_answer"] == "A|B|C"
+
+
+@pytest.mark.parametrize("program", [None, 5, "\ud800", "x" * 50_000_000], ids=["None", "5", "half", "50 MB"])
+def test_what_is_no_program_of_root_is_refused_and_the_game_goes_on(team: Team, program: Any):
+    with pytest.raises(InvalidAction, match="root"):
+        team.root(program)
+    team.root("1\x00")
+    assert "null bytes" in team.seen["root"]["exception"]
+    team.root("FINAL(1)")
+    assert team.infos["root"]["final_answer"] == "1"
 
 
 def test_replies_are_read_by_role(team: Team):
