@@ -207,7 +207,9 @@ def without_server(client: Any, tmp_path: Path) -> Iterator[str]:
 
 def test_an_image_without_a_server_says_its_last_words(client: Any, without_server: str) -> None:
     before = {container.name for container in ours(client)}
-    told = "^a container of envweave-test-none ended before its server answered: exit code 0, .* no server$"
+    told = (
+        "^a container of envweave-test-none ended before its server answered: exit code 0, .* no server; its "
+    )
     with pytest.raises(NotAvailable, match=told):
         DockerReplica(without_server)
     assert {container.name for container in ours(client)} <= before

@@ -41,11 +41,16 @@ def test_a_container_that_dies_is_a_fault_and_comes_back(client: Any) -> None:
 
 def test_what_takes_too_much_memory_is_said_so(client: Any, caplog: pytest.LogCaptureFixture) -> None:
     replica = DockerReplica(CORE, Box(memory="128m"))
+    env = gym.make(COUNTER, backend=replica.url)
+    env.reset(seed=1)
     bomb = ["python", "-c", "x = [bytearray(1 << 20) for _ in range(1000)]"]
     replica._container.exec_run(bomb, user="1000")
     replica._container.kill()
-    replica.ensure()
-    assert "is started again: it took more than its memory (128m); give it more with memory=" in caplog.text
+    lost = env.step({"delta": 1})[4]["fault"]
+    why = "it took more than its memory (128m); give it more with memory="
+    assert (lost.kind, f"has ended: {why}" in lost.message) == (ew.FaultKind.LOST, True)
+    assert f"is started again: {why}" in caplog.text
+    env.close()
     replica.stop()
 
 

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import pickle
 import re
-import shutil
 import signal
 import ssl
 import subprocess
@@ -23,6 +22,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from absent import needs_command
 from kubernetes_api import (
     CLUSTER_TOKEN,
     SERVER,
@@ -105,7 +105,7 @@ def test_the_token_is_in_a_secret_that_its_pod_owns(api: KubernetesApi, replica:
     pod, secret = api.object("pods", name), api.object("secrets", name)
     (owner,) = secret["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", name, pod["metadata"]["uid"])
-    assert replica._token not in json.dumps(pod)
+    assert replica.token not in json.dumps(pod)
     (container,) = pod["spec"]["containers"]
     assert container["resources"]["limits"] == {"cpu": "1500m", "memory": str(512 << 20)}
 
@@ -258,8 +258,7 @@ def test_environments_share_pods_until_all_are_closed(api: KubernetesApi) -> Non
 @pytest.fixture
 def safe(tmp_path: Path) -> Iterator[KubernetesApi]:
     """A cluster with TLS, and what a Pod finds of it, in a folder."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+    needs_command("openssl")
     key, certificate = tmp_path / "key", tmp_path / "ca.crt"
     command = (
         "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here -addext subjectAltName=IP:127.0.0.1"

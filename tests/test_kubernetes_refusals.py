@@ -59,7 +59,11 @@ class Quiet(WSGIRequestHandler):
     [
         (MISSING, {}, "ImagePullBackOff, its image cannot be pulled; push it to a registry .*no:1"),
         (LOOPING, {}, "CrashLoopBackOff, its server ends as soon as it starts; see what its log says"),
-        (CRASHING, {}, "ended before it served: exit code 3, and it last said: no server$"),
+        (
+            CRASHING,
+            {},
+            "ended before it served: exit code 3, and it last said: no server; its image has",
+        ),
         (HUNGRY, {"memory": "64m"}, r"it took more than its memory \(64m\); give it more with memory=$"),
         (
             SERVER,

@@ -22,6 +22,7 @@ def require_image(client: Any, image: str) -> None:
     """Say in one sentence how to come by an image that is not there."""
     from docker.errors import ImageNotFound
 
+    check_image(image)
     with told(f"the image {shown(image)} cannot be looked for"):
         try:
             client.images.get(image)

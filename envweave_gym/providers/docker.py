@@ -24,7 +24,7 @@ from envweave_gym.containers.sweep import sweep
 from envweave_gym.faults import NotAvailable
 from envweave_gym.providers.health import is_healthy
 from envweave_gym.providers.options import image_in, named, numbers_in, options_in
-from envweave_gym.providers.replica import AT_REST, Replica, with_code
+from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, with_code
 from envweave_gym.providers.shared import shared_urls
 
 OPTIONS = ("image", *(field.name for field in fields(Box)))
@@ -95,7 +95,7 @@ class DockerReplica(Replica):
             merged = {
                 name: boxed.pop(name, {}) | entered.pop(name, {}) for name in ("environment", "volumes")
             }
-            merged["environment"]["ENVWEAVE_TOKEN"] = self._token
+            merged["environment"]["ENVWEAVE_TOKEN"] = self.token
             return self._client.containers.create(
                 self.image,
                 list(self._ids) or None,
@@ -125,7 +125,7 @@ class DockerReplica(Replica):
             return None
         if state["OOMKilled"]:
             return f"it took more than its memory ({self._box.memory}); give it more with memory="
-        return with_code(state["ExitCode"], self.logs())
+        return with_code(state["ExitCode"], self.logs(), "" if self.starts else NO_SERVER)
 
     def logs(self) -> str:
         """The end of what the container has written."""

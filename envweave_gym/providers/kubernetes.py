@@ -23,7 +23,7 @@ from envweave_gym.providers.kubernetes_pods import is_ready, why_late, why_over
 from envweave_gym.providers.kubernetes_sweep import marks_of_owner, own_pod, sweep_now_and_then
 from envweave_gym.providers.manifests import PORT, PodTemplate, check_name
 from envweave_gym.providers.options import check_patience, image_in, named, numbers_in, options_in
-from envweave_gym.providers.replica import AT_REST, STOPPED, Replica
+from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
 from envweave_gym.providers.shared import shared_urls
 
 _PATIENCE = 120.0
@@ -105,14 +105,15 @@ class KubernetesReplica(Replica):
                 self._name = name  # no answer has come, or only that of a proxy: it may be there
             raise
         self._name, owner = name, manifests.owned_by("Pod", name, uid)
-        self._cluster.create_secret(manifests.secret(name, self._token, labels=marks, owners=[owner]))
+        self._cluster.create_secret(manifests.secret(name, self.token, labels=marks, owners=[owner]))
 
     def _ready(self, deadline: float) -> str:
         """Wait until the Pod is ready; its address."""
         name, pod = self._name or "", None
         while (left := deadline - time.monotonic()) > 0:
             for pod in self._cluster.watch(name, min(left, _LOOK)):
-                why = STOPPED if self._is_over else why_over(pod, self._template, self.logs)
+                advice = "" if self.starts else NO_SERVER
+                why = STOPPED if self._is_over else why_over(pod, self._template, self.logs, advice)
                 if why is not None:
                     raise NotAvailable(f"the Pod {name} of {self.image} ended before it served: {why}")
                 if is_ready(pod):

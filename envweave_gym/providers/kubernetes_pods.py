@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envweave_gym.providers.manifests import PodTemplate
-from envweave_gym.providers.replica import last_words
+from envweave_gym.providers.replica import with_code
 
 _IMAGE = "push it to a registry that the cluster reaches and name it with image=, or give pull_secret="
 _NEVER_STARTS = {
@@ -25,8 +25,11 @@ def is_ready(pod: Any) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or [])
 
 
-def why_over(pod: Any, template: PodTemplate, logs: Callable[[], str]) -> str | None:
-    """Why a Pod runs no more, or never will; ``None`` while it does or may."""
+def why_over(pod: Any, template: PodTemplate, logs: Callable[[], str], advice: str = "") -> str | None:
+    """Why a Pod runs no more, or never will; ``None`` while it does or may.
+
+    ``advice`` is what to do where its server has ended by itself.
+    """
     if pod is None:
         return "somebody has removed it"
     if pod.status.reason == "Evicted":
@@ -37,7 +40,7 @@ def why_over(pod: Any, template: PodTemplate, logs: Callable[[], str]) -> str | 
     if pod.status.reason == "DeadlineExceeded":
         return f"its lifetime of {template.lifetime:g} s is over; give it more with lifetime="
     for container in pod.status.container_statuses or []:
-        why = _why_container_over(container.state, template, logs)
+        why = _why_container_over(container.state, template, logs, advice)
         if why is not None:
             return why
     if pod.metadata.deletion_timestamp is not None:
@@ -47,14 +50,16 @@ def why_over(pod: Any, template: PodTemplate, logs: Callable[[], str]) -> str | 
     return None
 
 
-def _why_container_over(state: Any, template: PodTemplate, logs: Callable[[], str]) -> str | None:
+def _why_container_over(
+    state: Any, template: PodTemplate, logs: Callable[[], str], advice: str
+) -> str | None:
     if state is None:
         return None
     ended, waiting = state.terminated, state.waiting
     if ended is not None and ended.reason == "OOMKilled":
         return f"it took more than its memory ({template.memory}); give it more with memory="
     if ended is not None:
-        return f"exit code {ended.exit_code}, and it last said: {last_words(logs())}"
+        return with_code(ended.exit_code, logs(), advice)
     if waiting is None or waiting.reason not in _NEVER_STARTS:
         return None
     return f"{waiting.reason}, {_NEVER_STARTS[waiting.reason]} ({_sentence(waiting.message)})"

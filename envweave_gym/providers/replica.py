@@ -19,6 +19,8 @@ from envweave_gym.remote.upkeep import Upkeep, keep_up
 
 AT_REST: Final = "there is none"
 """Why one has ended that nobody has asked for since it was put to rest."""
+NO_SERVER: Final = "its image has to run 'envweave serve', as those of docs/containers.md do"
+"""What to see to where one ends that has never served."""
 STOPPED: Final = "it was stopped meanwhile"
 _PAUSE = 1.0
 """So many seconds pass between a start that failed and the next."""
@@ -36,6 +38,8 @@ class Replica(ABC):
     check_every: float = 1.0
     """So many seconds pass between two looks at how it is, where nobody says otherwise."""
     url: str
+    token: str
+    """What it asks for."""
     upkeep: Upkeep
     """How those who use it keep it up."""
     starts: int
@@ -43,7 +47,7 @@ class Replica(ABC):
 
     def __init__(self, what: str, token: str | None = None) -> None:
         """``what`` names it in errors, and ``token`` is what it asks for: by default one that is made up."""
-        self.what, self._token = what, token or secrets.token_urlsafe(32)
+        self.what, self.token = what, token or secrets.token_urlsafe(32)
         # the same thread may come again: collecting garbage closes environments, which may be the last ones
         self._owner, self._lock = os.getpid(), threading.RLock()
         self.starts, self._is_over = 0, False
@@ -95,7 +99,7 @@ class Replica(ABC):
         except BaseException:
             self.stop()
             raise
-        remember_token(self.url, self._token)
+        remember_token(self.url, self.token)
         keep_up(self.url, self.upkeep)
 
     def ensure(self) -> None:
@@ -184,6 +188,7 @@ def last_words(log: str) -> str:
     return " | ".join(line.strip() for line in log[-_LAST_WORDS:].splitlines() if line.strip()) or "(no log)"
 
 
-def with_code(code: int, log: str) -> str:
-    """How a process has ended, and what it has written last, if anything."""
-    return f"exit code {code}" + (f", and it last said: {last_words(log)}" if log.strip() else "")
+def with_code(code: int, log: str, advice: str = "") -> str:
+    """How a process has ended, what it has written last, if anything, and perhaps what to do."""
+    said = f", and it last said: {last_words(log)}" if log.strip() else ""
+    return f"exit code {code}{said}{advice and '; '}{advice}"

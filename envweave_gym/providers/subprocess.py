@@ -89,7 +89,7 @@ class PrivateServer(Replica):
         pipe = self._process.stdin
         if pipe is None:
             raise NotAvailable(f"{self.what} got no pipe: {command}")
-        told = {"token": self._token, "paths": sys.path, "ids": self._ids}
+        told = {"token": self.token, "paths": sys.path, "ids": self._ids}
         pipe.write(json.dumps(told).encode() + b"\n")
         pipe.flush()
 
