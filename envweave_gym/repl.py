@@ -53,7 +53,7 @@ class REPLObservation(Observation):
     done: bool = False
     reward: float | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    """``final_answer``, where the episode has ended with one."""
+    """``task_prompt``, ``final_answer`` (``None`` while there is none) and ``execution_time``."""
 
 
 @dataclass(kw_only=True)
@@ -196,7 +196,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         options |= {"context": context, "task_prompt": task_prompt, "max_iterations": max_iterations}
         if llm_model is not None:
             options["llm_model"] = llm_model
-        self._last = result = super().reset(seed=seed, **options)
+        result = super().reset(seed=seed, **options)
         self._known = REPLState(
             episode_id=episode_id or uuid.uuid4().hex,
             context=context,
@@ -206,16 +206,26 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         if hf_token:
             core: Any = self._env.unwrapped
             core.entrust(hf_token=hf_token)
-        return result
+        return self._noted(result, 0.0)
 
     def step(self, action: REPLAction) -> StepResult[REPLObservation]:
         """Run a program, or give the last answer."""
         started = time.monotonic()
-        self._last = result = super().step(action)
-        took, known = time.monotonic() - started, self._known
-        result.observation.result.execution_time = took
+        result = super().step(action)
+        self._known.step_count += 1
+        return self._noted(result, time.monotonic() - started)
+
+    def _noted(self, result: StepResult[REPLObservation], took: float) -> StepResult[REPLObservation]:
+        """The result, with what only this client knows, which remembers it."""
+        self._last, known, seen = result, self._known, result.observation
+        seen.result.execution_time = took
         known.total_execution_time += took
-        known.step_count += 1
+        known.final_answer = result.info.get("final_answer")
+        seen.metadata = {
+            "task_prompt": known.task_prompt,
+            "final_answer": known.final_answer,
+            "execution_time": took,
+        }
         return result
 
     def execute(self, code: str) -> StepResult[REPLObservation]:
@@ -237,10 +247,8 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
     def state(self) -> REPLState:
         """How the episode stands, as this client knows it: the context does not travel again."""
         if self._last is not None:
-            seen = self._last.observation
-            self._known.iteration = seen.iteration
+            self._known.iteration = self._last.observation.iteration
             self._known.namespace_keys = self.list_variables()
-            self._known.final_answer = seen.metadata.get("final_answer")
         return replace(self._known)
 
     # How types are JSON
@@ -250,13 +258,6 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
             return action.code
         answer = action.final_answer
         return f"FINAL({'' if answer is None else str(answer)!r})"
-
-    def _result(
-        self, observation: Any, reward: float | None, done: bool, info: dict[str, Any]
-    ) -> StepResult[REPLObservation]:
-        result = super()._result(observation, reward, done, info)
-        result.observation.metadata = {key: info[key] for key in ("final_answer",) if key in info}
-        return result
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[REPLObservation]:
         seen: dict[str, Any] = payload["observation"]

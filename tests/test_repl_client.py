@@ -52,6 +52,7 @@ def test_an_episode_from_reset_to_answer(client: REPLEnv):
     result = client.reset(context="Hello World", task_prompt="Count chars")
     assert (result.done, result.observation.iteration, result.observation.max_iterations) == (False, 0, 30)
     assert result.observation.context_preview == "Hello World"
+    assert result.observation.metadata["final_answer"] is None
     result = client.execute("count = len(context)\ncount")
     assert isinstance(result.observation, REPLObservation)
     ran = result.observation.result
@@ -61,7 +62,11 @@ def test_an_episode_from_reset_to_answer(client: REPLEnv):
     result = client.execute("print(f'FINAL({count})')")
     assert (result.done, result.reward) == (True, 1.0)
     assert (result.observation.done, result.observation.reward) == (True, 1.0)
-    assert result.observation.metadata == {"final_answer": "11"}
+    assert result.observation.metadata == {
+        "task_prompt": "Count chars",
+        "final_answer": "11",
+        "execution_time": result.observation.result.execution_time,
+    }
     with pytest.raises(ResetNeeded):
         client.execute("1")
 

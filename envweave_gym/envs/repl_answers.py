@@ -100,10 +100,11 @@ def _balanced(text: str, start: int, quotes: str) -> int | None:
 
 
 def _unquoted(text: str) -> str:
-    if not _STRING.fullmatch(text.strip()):
+    text = text.strip()
+    if not _STRING.fullmatch(text):
         return text
     try:
-        value = ast.literal_eval(text.strip())
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
     return value if isinstance(value, str) else text
