@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from absent import needs_module
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,15 +104,14 @@ assert dict(array_conversion.registry) == handlers
 
 
 def test_converters_hand_on_texts_streams_and_faults_once_adapted() -> None:
-    pytest.importorskip("array_api_compat")
-    pytest.importorskip("gymnasium.wrappers.array_conversion")
+    needs_module("array_api_compat")
     done = subprocess.run([sys.executable, "-c", CONVERTED], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("env_id", "action"), [("envweave/LineWorld-v0", 1), ("envweave/Echo-v0", "héllo")])
 def test_numpy_to_torch_goes_around_environments_made_by_id(env_id: str, action: Any) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs_module("torch", "train")
     plain, env = gym.make(env_id), gym.wrappers.NumpyToTorch(gym.make(env_id))
     for expected, result in (
         (plain.reset(seed=3), env.reset(seed=3)),

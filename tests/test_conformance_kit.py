@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import broken_games
 import gymnasium as gym
 import numpy as np
 import pytest
+from absent import needs_module
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import envweave_gym
@@ -360,8 +360,7 @@ def test_checks_leave_the_global_generators_alone() -> None:
 
 
 def test_global_generator_of_torch_is_watched() -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    needs_module("torch", "train")
     program = (
         "import torch, broken_envs, envweave_gym\n"
         "from envweave_gym.testing import ConformanceError, check_global_rngs_untouched, subject_of\n"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from absent import absent
 from engines import CORE, client, ours
 
 import envweave_gym as ew
@@ -113,9 +113,7 @@ def test_the_core_image_adds_at_most_120_megabytes_to_that_of_python(client: Any
     try:
         core, base = client.images.get(CORE), client.images.get("python:3.11-slim")
     except NotFound:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip("python:3.11-slim is not on this machine: docker pull python:3.11-slim")
+        absent("python:3.11-slim is not on this machine: docker pull python:3.11-slim")
     assert core.attrs["Size"] - base.attrs["Size"] <= 120e6
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from absent import needs_command
 from remote_peers import Talk, lets_through, peer, plays, plays_over_http, replies_slowly
 from remote_worlds import transport
 
@@ -30,8 +31,7 @@ CA_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
     """What a server on loopback shows, which clients are told to trust."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+    needs_command("openssl")
     files = [str(tmp_path / name) for name in ("certificate", "key")]
     words = (
         "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here -addext subjectAltName=IP:127.0.0.1"

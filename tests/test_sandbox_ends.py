@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from absent import absent
 from sandboxes import needs, readable_python
 
 from envweave_gym.faults import NotAvailable
@@ -121,9 +122,7 @@ def test_a_session_that_is_forgotten_ends(sandbox: Sandbox) -> None:
 )
 def test_of_a_host_that_is_killed_nothing_is_left(level: str, profile: str) -> None:
     needs(level)
-    python = readable_python()
-    if python is None:
-        pytest.skip("there is no interpreter that all users may run")
+    python = readable_python() or absent("there is no interpreter that all users may run")
     command = [sys.executable, "-c", HOST, level, profile, python]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None

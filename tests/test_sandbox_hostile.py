@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from absent import absent, needs_command
 from engines import CORE, client
 from sandboxes import SNIPPETS, Snippet, all_problems, given, needs, readable_python
 
@@ -32,10 +32,7 @@ def snippets(request: pytest.FixtureRequest) -> list[Snippet]:
 
 def a_readable_python() -> str:
     """An interpreter that all users may run."""
-    python = readable_python()
-    if python is None:
-        pytest.skip("there is no interpreter that all users may run")
-    return python
+    return readable_python() or absent("there is no interpreter that all users may run")
 
 
 def test_nothing_gets_out_at_landlock(snippets: list[Snippet]) -> None:
@@ -89,8 +86,7 @@ def _can_import(python: str) -> bool:
 
 @pytest.mark.parametrize("user", ["0:0", "1000:1000"])
 def test_nothing_gets_out_in_a_container(client: Any, snippets: list[Snippet], user: str) -> None:
-    if shutil.which("docker") is None:
-        pytest.skip("there is no command docker")
+    needs_command("docker")
     command = ["docker", "run", "--rm", "--interactive", "--network", "none", "--user", user]
     command += ["--volume", f"{ROOT}:/project:ro", "--env", "PYTHONPATH=/project", "--entrypoint", "python"]
     tried = subprocess.run(

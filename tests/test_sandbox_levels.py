@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from absent import absent
 from sandboxes import needs, readable_python
 
 from envweave_gym.faults import InvalidArgument, NotAvailable
@@ -22,9 +23,7 @@ SLEEPER = "61.125"
 def shell(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A sandbox whose programs may start others."""
     needs(request.param)
-    python = readable_python()
-    if python is None:
-        pytest.skip("there is no interpreter that all users may run")
+    python = readable_python() or absent("there is no interpreter that all users may run")
     made = Sandbox(Setup(isolation=request.param, profile="shell", python=python))
     yield made
     made.close()

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import stat
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
+from absent import needs_command
 from cli_program import PROGRAM
 from servers import TOKEN, first_line_of, is_there, running_server, until
 
@@ -200,8 +200,8 @@ def test_what_is_not_installed_is_one_line(module: str):
         assert len(done.stderr.splitlines()) == 1 or "create_app" in run
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_the_episode_of_the_documentation_is_played_by_curl(tmp_path: Path):
+    needs_command("curl")
     page = (Path(__file__).parent.parent / "docs" / "server.md").read_text()
     [script] = [block for block in re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S) if "ask()" in block]
     with running_server(COUNTER) as server:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -19,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import websocket
+from absent import needs_command
 from servers import TOKEN, first_line_of, until
 
 import envweave_gym as ew
@@ -127,8 +127,8 @@ def test_what_is_no_socket_is_one_sentence(url: str, error: str):
         gym.make(COUNTER, backend=url, call_deadline=2)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_the_line_of_the_documentation_asks_through_the_socket(tmp_path: Path):
+    needs_command("curl")
     path, page = tmp_path / "sock", (Path(__file__).parent.parent / "docs" / "server.md").read_text()
     [line] = [line for line in page.splitlines() if line.startswith("curl --unix-socket ")]
     with serving(path):

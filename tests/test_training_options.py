@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from absent import needs_module
 
 from envweave_gym.training import codefix, kuhn, lineworld
 from envweave_gym.training.options import CommonOptions, parse_options
@@ -50,7 +51,7 @@ def test_a_run_that_cannot_be_written_is_refused_before_training(
     demo: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     if demo is codefix:
-        pytest.importorskip("torch", reason="torch is not installed: pip install 'envweave-gym[train]'")
+        needs_module("torch", "train")
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "taken" / demo.Options.demo / "metrics.jsonl").mkdir(parents=True)
     for out, problem in (

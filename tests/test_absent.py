@@ -1,0 +1,35 @@
+"""What a machine lacks skips tests, each with one line; with CI set it fails them."""
+
+from __future__ import annotations
+
+import pytest
+from absent import absent, needs_command, needs_module
+
+
+def test_what_is_there_is_used() -> None:
+    needs_command("sh")
+    assert needs_module("json").loads("1") == 1
+
+
+@pytest.mark.parametrize(
+    ("lacking", "line"),
+    [
+        (lambda: absent("no engine\nanswers"), "no engine answers"),
+        (lambda: needs_command("no-such-command"), "there is no command no-such-command"),
+        (
+            lambda: needs_module("no_such_module", "train"),
+            "no_such_module is not installed: pip install 'envweave-gym[train]'",
+        ),
+    ],
+)
+def test_what_is_lacking_skips_with_one_line_and_fails_in_ci(
+    lacking: object, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(lacking)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        lacking()
+    assert skipped.value.msg == line
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="with CI set nothing is skipped"):
+        lacking()
