@@ -1,8 +1,8 @@
 """The short way to a server on the same machine that has no port: frames over a socket that has no file.
 
-The name of such a socket is seen in the network of this machine or container alone, and is gone with the process
-that listens, whichever way that ends. Anybody may connect to it, so each side asks the kernel who the other
-is, and talks with the same user only.
+The name of such a socket is seen in the network of this machine or container alone, and is gone with the
+process that listens, whichever way that ends. Anybody may connect to it, so each side asks the kernel who the
+other is, and talks with the same user only.
 """
 
 from __future__ import annotations
