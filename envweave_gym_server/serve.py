@@ -18,6 +18,7 @@ from gunicorn.glogging import Logger
 
 from envweave_gym_server.drain import Guard
 from envweave_gym_server.logs import JsonLines, named
+from envweave_gym_server.memory import killed_for_memory
 from envweave_gym_server.settings import Settings
 from envweave_gym_server.state import ServerState
 from envweave_gym_server.worker import Worker
@@ -26,6 +27,7 @@ _SPARE_THREADS = 64
 """So many threads answer what is no session: short requests, and clients that are turned away."""
 _GRACE = 5
 """So many seconds longer than the worker its parent waits before it kills what is left."""
+TOO_LARGE = "it took more memory than there is; give the server more, as with memory="
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +43,8 @@ class Server(BaseApplication):
     ) -> None:
         """``announce`` is called once clients are answered."""
         self._app, self._announce = app, announce
+        self._killed_before = self._killed = 0
+        """So many had been killed for want of memory when the last worker but one began, and the last."""
         self._descriptor = listener.detach()  # gunicorn closes it, after it has made a socket of its own
         super().__init__()
 
@@ -60,6 +64,7 @@ class Server(BaseApplication):
             "logger_class": _Logger,
             "loglevel": "warning",
             "control_socket_disable": True,
+            "pre_fork": self._count_killed,
             "post_worker_init": self._let_it_drain,
         }
         for name, value in options.items():
@@ -84,11 +89,18 @@ class Server(BaseApplication):
     def _state(self) -> ServerState:
         return self._app.extensions["envweave"]
 
+    def _count_killed(self, arbiter: Any, worker: Any) -> None:
+        """In the parent, before it makes a worker."""
+        self._killed_before, self._killed = self._killed, killed_for_memory()
+
     def _let_it_drain(self, worker: Any) -> None:
         """In the worker, before it accepts: see that it ends well, and say that it has begun."""
         Guard(self._state, stop=lambda: worker.handle_exit(signal.SIGTERM, None)).watch()
         if worker.age > 1:
-            _log.warning("server restarted", extra={"why": "its process had ended; all sessions are lost"})
+            why = TOO_LARGE if self._killed > self._killed_before else "nobody knows why"
+            self._state.sessions.others_ended(why)
+            told = f"its process had ended ({why}); all sessions are lost"
+            _log.warning("server restarted", extra={"why": told})
         elif self._announce is not None:
             self._announce()
 

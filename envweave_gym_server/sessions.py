@@ -47,9 +47,14 @@ class Sessions:
         self._made = threading.Condition(self._lock)
         self._reaper: threading.Thread | None = None
         self._stopped = threading.Event()
+        self._or = ""
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def others_ended(self, why: str) -> None:
+        """Another process had sessions here before this one, and has ended with them."""
+        self._or = f", or ended with the process of this server that had it: {why}"
 
     def get(self, session_id: str) -> Session:
         """The session of this id."""
@@ -57,9 +62,8 @@ class Sessions:
             raise AtCapacity(_STOPPING)
         session = self._sessions.get(session_id)
         if session is None:
-            raise NoSession(
-                f"there is no session {shown(session_id)}: it never was, was closed or was idle too long"
-            )
+            why = f"it never was, was closed or was idle too long{self._or}"
+            raise NoSession(f"there is no session {shown(session_id)}: {why}")
         return session
 
     def create(

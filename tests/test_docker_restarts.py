@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import gymnasium as gym
 import pytest
 import requests
 from engines import CORE, client, folders, ours
+from hungry_worlds import EAT, END, HUNGRY
 from servers import until
 
 import envweave_gym as ew
@@ -50,6 +52,24 @@ def test_what_takes_too_much_memory_is_said_so(client: Any, caplog: pytest.LogCa
     why = "it took more than its memory (128m); give it more with memory="
     assert (lost.kind, f"has ended: {why}" in lost.message) == (ew.FaultKind.LOST, True)
     assert f"is started again: {why}" in caplog.text
+    env.close()
+    replica.stop()
+
+
+def test_an_environment_that_takes_too_much_memory_is_said_so_and_one_that_ends_after_it_is_not(
+    client: Any, tmp_path: Path
+) -> None:
+    shutil.copy(Path(__file__).parent / "hungry_worlds.py", tmp_path)
+    box = Box(memory="200m", mounts={str(tmp_path): "/srv"})
+    tmp_path.chmod(0o755)
+    replica = DockerReplica(CORE, box, ids=[HUNGRY])
+    env = ew.make(HUNGRY, backend=replica.url, call_deadline=20.0, reset_deadline=20.0)
+    told: list[str] = []
+    for action in (EAT, END):
+        assert "fault" not in env.reset(seed=1)[1]
+        told.append(env.step(action)[4]["fault"].message)
+    assert "ended with the process of this server that had it: it took more memory than there is" in told[0]
+    assert "the server of this session has ended: exit code 3, and it last said" in told[1]
     env.close()
     replica.stop()
 

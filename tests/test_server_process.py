@@ -21,7 +21,7 @@ from cli_program import PROGRAM
 from servers import TOKEN, first_line_of, is_there, running_server, until
 
 from envweave_gym.faults import InvalidArgument
-from envweave_gym_server import create_app, run_server
+from envweave_gym_server import create_app, memory, run_server
 from envweave_gym_server.__main__ import main
 
 COUNTER = "envweave/Counter-v0"
@@ -49,6 +49,37 @@ def listed(url: str, token: str | None = None) -> int:
     address, _, query = url.partition("?")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return requests.get(f"{address}v1/envs?{query}", headers=headers, timeout=10).status_code
+
+
+def test_a_session_that_ended_with_its_process_is_not_said_to_have_been_closed():
+    with started(COUNTER, "--allow-anonymous") as (process, line):
+        (worker,) = psutil.Process(process.pid).children()
+        worker.kill()
+        until(lambda: set(psutil.Process(process.pid).children()) - {worker}, 30)
+        until(lambda: is_there(url_in(line) + "health"), 30)
+        answer = requests.get(url_in(line) + "v1/sessions/mine", timeout=10)
+    assert answer.status_code == 404
+    why = "or ended with the process of this server that had it: nobody knows why"
+    assert answer.json()["message"].endswith(f"it never was, was closed or was idle too long, {why}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "killed"),
+    [
+        ("memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n", 2),
+        ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
+        ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", 0),
+        ("nothing", "", 0),
+    ],
+)
+def test_who_was_killed_for_want_of_memory_is_counted_by_either_version_of_control_groups(
+    name: str, text: str, killed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    counts = [str(tmp_path / one) for one in ("memory.events", "memory/memory.oom_control")]
+    monkeypatch.setattr(memory, "_COUNTS", counts)
+    assert memory.killed_for_memory() == killed
 
 
 def test_the_first_line_is_a_link_with_a_token_that_was_made_up():

@@ -7,6 +7,7 @@ the next one that starts. One that dies is started again at the same port.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -35,6 +36,7 @@ _GRACE = 2
 _LOG = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
 _LINES = 1000
 """So many lines of its log are read."""
+_KILLED = 128 + signal.SIGKILL
 _log = logging.getLogger(__name__)
 
 
@@ -123,7 +125,7 @@ class DockerReplica(Replica):
         state = self._container.attrs["State"]
         if state["Running"]:
             return None
-        if state["OOMKilled"]:
+        if state["OOMKilled"] and state["ExitCode"] == _KILLED:  # not one of its processes, at another time
             return f"it took more than its memory ({self._box.memory}); give it more with memory="
         return with_code(state["ExitCode"], self.logs(), "" if self.starts else NO_SERVER)
 
