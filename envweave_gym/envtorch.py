@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from envweave_gym import clients
 from envweave_gym.clients import Action, Observation, State
 from envweave_gym.constructors import WithTransform, codeact_env, mcp_env
 from envweave_gym.faults import InvalidArgument, shown
@@ -57,11 +58,9 @@ CodeSafetyTransform, CodeQualityTransform = CodeSafety, CodeQuality
 MathProblemTransform, TaskCompletionTransform, CompositeTransform = MathAnswer, TaskCompletion, Composite
 
 
-@dataclass(kw_only=True)
-class CodeAction(Action):
-    """A program to run."""
-
-    code: str
+@dataclass
+class CodeAction(clients.CodeAction):
+    """A program to run, which is not empty."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.code, str) or not self.code.strip():
@@ -129,9 +128,9 @@ class CodeActEnvironment:
         _, info = self.env.reset(seed=seed)
         return CodeObservation(metadata=info)
 
-    def step(self, action: CodeAction) -> CodeObservation:
+    def step(self, action: clients.CodeAction) -> CodeObservation:
         """Run a program."""
-        if not isinstance(action, CodeAction):
+        if not isinstance(action, clients.CodeAction):
             raise InvalidArgument(f"{shown(action)} is no action; give CodeAction(code=…)")
         started = time.monotonic()
         _, reward, terminated, truncated, info = self.env.step(action.code)
