@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -170,6 +172,34 @@ def test_an_endpoint_that_does_not_answer_has_a_deadline():
             waiting.set()
     finally:
         waiting.set()
+
+
+@pytest.mark.parametrize(
+    ("begin", "drip"),
+    [(b"Content-Length: 100000\r\n\r\n", b" "), (b"", b"X-More: 1\r\n")],
+    ids=["body", "head"],
+)
+def test_an_endpoint_that_drips_has_the_same_deadline(begin: bytes, drip: bytes):
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer, suppress(OSError):
+            peer.recv(65_536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\n" + begin)
+            while not over.wait(0.05):
+                peer.sendall(drip)
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        started = time.monotonic()
+        try:
+            with pytest.raises(SubcallFailed, match="does not answer"):
+                asked(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", deadline=0.3)
+            assert time.monotonic() - started < 2
+        finally:
+            over.set()
+            thread.join(5)
 
 
 def test_a_key_goes_to_no_other_address():

@@ -90,6 +90,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _post(self, messages: Chat, model: str, key: Secret, until: float) -> str:
         import requests
+        import urllib3
+
+        from envweave_gym.tools.timed import deadline_of_call, timed_session
 
         body = {
             "model": model,
@@ -99,17 +102,18 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         }
         url = f"{self.base_url.rstrip('/')}/chat/completions"
         try:
-            with requests.post(
-                url,
-                json=body,
-                auth=_Bearer(key),
-                timeout=max(until - time.monotonic(), 0.001),
-                stream=True,
-                allow_redirects=False,  # the key is for this endpoint alone
-            ) as response:
-                text, status = _read(response, until), response.status_code
+            with deadline_of_call(until), timed_session(url) as session:
+                response = session.post(
+                    url,
+                    json=body,
+                    auth=_Bearer(key),
+                    timeout=max(until - time.monotonic(), 0.001),
+                    stream=True,
+                    allow_redirects=False,  # the key is for this endpoint alone
+                )
+                text, status = _read(response), response.status_code
                 wait = response.headers.get("Retry-After", "")
-        except requests.RequestException as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise _Busy(f"{self.base_url} does not answer: {type(error).__name__}") from None
         if status == 200:
             return _reply_in(text, self.base_url)
@@ -139,12 +143,12 @@ class _Bearer:
         return request
 
 
-def _read(response: Any, until: float) -> str:
+def _read(response: Any) -> str:
     body = bytearray()
     for piece in response.iter_content(_PIECE):
         body += piece
-        if len(body) > _LARGEST or time.monotonic() > until:
-            raise _Busy(f"{response.url} sent no whole reply of at most {_LARGEST} bytes in time")
+        if len(body) > _LARGEST:
+            raise SubcallFailed(f"{response.url} sent a reply of more than {_LARGEST >> 20} MB")
     return body.decode(errors="replace")
 
 

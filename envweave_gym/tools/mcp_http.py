@@ -27,7 +27,7 @@ from envweave_gym.tools.mcp_messages import (
     until,
 )
 from envweave_gym.tools.mcp_spec import ServerSpec
-from envweave_gym.tools.mcp_timed import deadline_of_call, timed_session
+from envweave_gym.tools.timed import deadline_of_call, timed_session
 from envweave_gym.tools.tool import ToolError
 
 _SESSION, _VERSION = "Mcp-Session-Id", "MCP-Protocol-Version"
