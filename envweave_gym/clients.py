@@ -16,7 +16,7 @@ import gymnasium as gym
 import msgspec
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 
-from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.ids import make
 from envweave_gym.protocols import name_of, read_action, state_of
 from envweave_gym.spaces import Json
@@ -78,6 +78,10 @@ class TypedClient(Generic[ActionType, ObservationType]):
         wanted = self.env_id if env_id is None else env_id
         if base_url is None and not wanted:
             raise InvalidArgument(f"{type(self).__name__} needs base_url= of a server, or env_id=")
+        if base_url is not None and not (isinstance(base_url, str) and "://" in base_url):
+            raise InvalidArgument(
+                f"{type(self).__name__}: base_url={shown(base_url)} is not a URL like 'http://host:port'"
+            )
         name = wanted if base_url is None else "#".join(filter(None, (base_url, wanted)))
         kwargs.setdefault("on_fault", "raise")
         self._env: gym.Env[Any, Any] = make(name, api="gym", **kwargs)

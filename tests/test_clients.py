@@ -184,6 +184,12 @@ def test_a_client_without_an_environment_is_refused() -> None:
         TypedClient[Any, Any]()
 
 
+@pytest.mark.parametrize("base_url", ["localhost:8000", "", 8000])
+def test_what_is_no_url_is_refused(base_url: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"EchoEnv: base_url={base_url!r} is not a URL like"):
+        EchoEnv(base_url)
+
+
 def test_a_server_that_is_not_there_is_said_so() -> None:
     with pytest.raises(ConnectionError, match=r"http://127\.0\.0\.1:9 does not answer"):
         EchoEnv(base_url="http://127.0.0.1:9", call_deadline=0.5)
