@@ -113,6 +113,30 @@ def test_processes_have_a_limit(shell: Sandbox) -> None:
     assert done.value is None or done.value < 1000, done
 
 
+def test_processes_that_go_on_to_fork_end_with_the_episode(shell: Sandbox) -> None:
+    """Each is in a session of its own, and what is killed of them they would replace at once."""
+    session = shell.open()
+    session.name(Names())
+    bomb = (
+        "import os, time\nend = time.monotonic() + 60\nwhile time.monotonic() < end:\n  try:\n"
+        "    if os.fork() == 0: os.setsid()\n  except OSError: pass"
+    )
+    session.run(f"open('bomb.py', 'w').write({bomb!r})")
+    assert session.shell("python3 bomb.py & sleep 0.2").value == 0
+    session.close()
+    until = time.monotonic() + 10
+    while (left := processes_below(session.folder)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert left == []
+    assert not Path(session.folder).parent.exists()
+
+
+def processes_below(folder: str) -> list[str]:
+    """The processes that work in a folder."""
+    found = subprocess.run(["readlink", *Path("/proc").glob("[0-9]*/cwd")], capture_output=True, text=True)
+    return [line for line in found.stdout.splitlines() if line.startswith(folder)]
+
+
 @pytest.mark.parametrize(
     "command",
     [

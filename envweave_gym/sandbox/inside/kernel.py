@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import signal
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -61,13 +62,33 @@ def _libc() -> ctypes.CDLL:
     return library
 
 
-def children() -> list[int]:
-    """The children of this process, which has one thread; none where the kernel does not list them."""
-    own = os.getpid()
-    try:
-        return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
+def children(pid: int) -> set[int]:
+    """The children of a process; none where it has gone, or the kernel does not list them."""
+    found: set[int] = set()
+    with suppress(FileNotFoundError, ProcessLookupError):  # a thread may end meanwhile
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+def kill_families(pids: set[int]) -> None:
+    """Kill children of this process, with all that they have started.
+
+    All are stopped first, one generation after another: whoever is killed makes room for the forks of others,
+    who could go on for ever. Those that are stopped reap nobody, so that numbers keep their meaning.
+    """
+    stopped: set[int] = set()
+    while pids:
+        _send(pids, signal.SIGSTOP)
+        stopped |= pids
+        pids = set().union(*map(children, stopped)) - stopped
+    _send(stopped, signal.SIGKILL)
+
+
+def _send(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def is_child(pid: int) -> bool:

@@ -27,8 +27,11 @@ them have numbers that some programs, as bubblewrap, take for ones below zero.""
 _NOBODY = 65534
 OWN_USER = "user"
 """The layer where a worker is a user whom nobody else is."""
-_ROOM = 512
-"""So many processes an ordinary user may start elsewhere until the episode can start none."""
+_SIGNALS = 1024
+"""So many signals and timers may wait."""
+_ROOM = {"code": 512, "shell": 128}
+"""So many processes an ordinary user may start elsewhere until the episode can start none; an episode that
+starts processes may take those of others."""
 _CAPABILITIES = 0x20080522
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -43,7 +46,8 @@ def apply(policy: Policy, folder: str, parent: int) -> tuple[list[str], int | No
     if os.getuid() == 0:
         layers.append(_give_up_rights(policy, folder))
     else:
-        _set(resource.RLIMIT_NPROC, _processes_of(os.getuid()) + policy["processes"] + _ROOM)
+        room = policy["processes"] + _ROOM[policy["profile"]]
+        _set(resource.RLIMIT_NPROC, _processes_of(os.getuid()) + room)
     end_with_parent(signal.SIGKILL, parent)
     if policy["level"] == "process":
         return layers, None
@@ -79,6 +83,7 @@ def _limit(policy: Policy) -> None:
     _set(resource.RLIMIT_NOFILE, policy["files"])
     for none in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK):
         _set(none, 0)
+    _set(resource.RLIMIT_SIGPENDING, _SIGNALS)
     descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     try:
         os.write(descriptor, b"1000")

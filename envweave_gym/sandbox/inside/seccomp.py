@@ -33,13 +33,16 @@ MACHINE = ("acct", "adjtimex", "bpf", "capset", "chroot", "clock_adjtime", "cloc
            "vhangup")
 MOUNTS = ("fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount",
           "name_to_handle_at", "open_by_handle_at", "open_tree", "pivot_root", "setns", "umount2", "unshare",
-          "mknod", "mknodat")
+          "listmount", "mknod", "mknodat", "statmount")
 PROGRAMS = ("execve", "execveat")
 FORKS = ("fork", "vfork")
-ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
+ABSENT = ("clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "io_setup", "io_uring_enter",
+          "io_uring_register", "io_uring_setup")
 """Are said not to be there; libraries have another way then."""
 ATTRIBUTES = ("fremovexattr", "fsetxattr", "lremovexattr", "lsetxattr", "removexattr", "setxattr")
 """Are said not to be supported, which copies of files take as an answer."""
+FOR_ALL = ("sync", "syncfs")
+"""Do nothing and say that they have: they write what all programs have not written yet."""
 IN_VAIN = ("chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "futimesat", "lchown",
            "utime", "utimensat", "utimes")
 """Do nothing and say that they have: Landlock does not see them, and archives cannot be unpacked without."""
@@ -47,13 +50,17 @@ ON_ONESELF = ("prlimit64", "sched_setaffinity")
 """Are allowed for the process that calls, which they know as 0."""
 # fmt: on
 
-_LD, _JEQ, _JSET, _JGE, _JGT, _RET = 0x20, 0x15, 0x45, 0x35, 0x25, 0x06
+_LD, _AND, _JEQ, _JSET, _JGE, _JGT, _RET = 0x20, 0x54, 0x15, 0x45, 0x35, 0x25, 0x06
 _NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
 _ALLOW, _ERROR, _NOTIFY, _KILL = 0x7FFF0000, 0x00050000, 0x7FC00000, 0x80000000
 _X32 = 0x40000000
 _NAMESPACES = 0x7E020000
 """All flags of ``clone`` for namespaces."""
 _CLONE_THREAD, _AF_UNIX, _SIGKILL = 0x00010000, 1, 9
+_KIND, _CONNECTED = 0xF, (1, 5)
+"""Which bits of the type of a socket are its kind, and which kinds are connected: streams, and of packets."""
+_SIGNAL_OTHERS, _OWNERS = (8, 10, 15), (0x8901, 0x8902, 0x5412)
+"""Commands of ``fcntl`` and ``ioctl`` that let the kernel signal other processes, or type for them."""
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 
 Instruction = tuple[int, int, int, int]
@@ -95,10 +102,13 @@ def _program(programs: bool, signals: bool, attributes: bool, notify: bool) -> l
         *_all(_denied_names(programs, signals), _denied(errno.EPERM)),
         *_all(ABSENT, _denied(errno.ENOSYS)),
         *_all(ATTRIBUTES, _denied(errno.ENOTSUP)),
+        *_all(FOR_ALL, _denied(0)),
         *(() if attributes else _all(IN_VAIN, _denied(0))),
         *(() if programs else _all(FORKS, fork)),
         *(_clone_within() if programs else _clone(fork)),
-        *_only_if("socketpair", _ARG0, _AF_UNIX),
+        *_pair(),
+        *_unless("fcntl", _ARG1, *_SIGNAL_OTHERS),
+        *_unless("ioctl", _ARG1, *_OWNERS),
         *(one for name in ON_ONESELF for one in _only_if(name, _ARG0, 0)),
         *_death_signal(),
         (_RET, 0, 0, _ALLOW),
@@ -126,39 +136,52 @@ def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
             yield (_RET, 0, 0, verdict)
 
 
-def _only_if(name: str, argument: int, value: int) -> Iterator[Instruction]:
-    """Allow a call with this argument alone."""
-    yield (_JEQ, 0, 4, number(name))
-    yield (_LD, 0, 0, argument)
-    yield (_JEQ, 0, 1, value)
-    yield (_RET, 0, 0, _ALLOW)
-    yield (_RET, 0, 0, _denied(errno.EPERM))
+def _where(name: str, judged: Sequence[Instruction]) -> Iterator[Instruction]:
+    """What is done with one call, and with no other."""
+    yield (_JEQ, 0, len(judged), number(name))
+    yield from judged
+
+
+def _only_if(name: str, argument: int, *values: int) -> Iterator[Instruction]:
+    """Allow a call with such an argument alone."""
+    allowed = _each(values, _ALLOW)
+    return _where(name, [(_LD, 0, 0, argument), *allowed, (_RET, 0, 0, _denied(errno.EPERM))])
+
+
+def _unless(name: str, argument: int, *values: int) -> Iterator[Instruction]:
+    """Allow a call, but with such an argument."""
+    refused = _each(values, _denied(errno.EPERM))
+    return _where(name, [(_LD, 0, 0, argument), *refused, (_RET, 0, 0, _ALLOW)])
+
+
+def _each(values: Iterable[int], verdict: int) -> Iterator[Instruction]:
+    for value in values:
+        yield (_JEQ, 0, 1, value)
+        yield (_RET, 0, 0, verdict)
+
+
+def _pair() -> Iterator[Instruction]:
+    """Both ends of a connection may be made; what takes datagrams could send them to sockets with names."""
+    refused = (_RET, 0, 0, _denied(errno.EPERM))
+    family = [(_LD, 0, 0, _ARG0), (_JEQ, 1, 0, _AF_UNIX), refused]
+    kind = [(_LD, 0, 0, _ARG1), (_AND, 0, 0, _KIND), *_each(_CONNECTED, _ALLOW), refused]
+    return _where("socketpair", [*family, *kind])
 
 
 def _clone(fork: int) -> Iterator[Instruction]:
     """A thread may be made; a process is a fork."""
-    yield (_JEQ, 0, 4, number("clone"))
-    yield (_LD, 0, 0, _ARG0)
-    yield (_JSET, 0, 1, _CLONE_THREAD)
-    yield (_RET, 0, 0, _ALLOW)
-    yield (_RET, 0, 0, fork)
+    thread = [(_JSET, 0, 1, _CLONE_THREAD), (_RET, 0, 0, _ALLOW)]
+    return _where("clone", [(_LD, 0, 0, _ARG0), *thread, (_RET, 0, 0, fork)])
 
 
 def _clone_within() -> Iterator[Instruction]:
     """A process may be made, and no namespace for it."""
-    yield (_JEQ, 0, 4, number("clone"))
-    yield (_LD, 0, 0, _ARG0)
-    yield (_JSET, 0, 1, _NAMESPACES)
-    yield (_RET, 0, 0, _denied(errno.EPERM))
-    yield (_LD, 0, 0, _NR)
+    namespace = [(_JSET, 0, 1, _NAMESPACES), (_RET, 0, 0, _denied(errno.EPERM))]
+    return _where("clone", [(_LD, 0, 0, _ARG0), *namespace, (_RET, 0, 0, _ALLOW)])
 
 
 def _death_signal() -> Iterator[Instruction]:
     """That it dies with its parent can be said, and not taken back."""
-    yield (_JEQ, 0, 6, number("prctl"))
-    yield (_LD, 0, 0, _ARG0)
-    yield (_JEQ, 0, 3, PR_SET_PDEATHSIG)
-    yield (_LD, 0, 0, _ARG1)
-    yield (_JEQ, 1, 0, _SIGKILL)
-    yield (_RET, 0, 0, _denied(errno.EPERM))
-    yield (_RET, 0, 0, _ALLOW)
+    signal = [(_LD, 0, 0, _ARG1), (_JEQ, 1, 0, _SIGKILL), (_RET, 0, 0, _denied(errno.EPERM))]
+    option = [(_LD, 0, 0, _ARG0), (_JEQ, 0, len(signal), PR_SET_PDEATHSIG), *signal]
+    return _where("prctl", [*option, (_RET, 0, 0, _ALLOW)])

@@ -234,6 +234,7 @@ class Worker:
             self._is_running = False
         except Interrupted as error:
             self._is_running = False
+            error.__context__ = None  # what was told when time was over may take for ever to tell
             told.update(success=False, error_type=type_name(error), error=cut(trace_of(error), _TRACE))
             told["variables"] = self._variables(0)
         return told

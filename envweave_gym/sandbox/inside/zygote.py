@@ -26,7 +26,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from .kernel import adopt_orphans, children, end_with_parent, hear_of_ends_alone, is_child, threads
+from .kernel import (
+    adopt_orphans,
+    children,
+    end_with_parent,
+    hear_of_ends_alone,
+    is_child,
+    kill_families,
+    threads,
+)
 from .trees import remove_tree
 
 PACKET = struct.Struct("<cQ")
@@ -153,13 +161,12 @@ class Zygote:
         """
         self._is_untidy = False
         ended = list(self._reaped())
-        there = children()
+        there = children(self._pid)
         is_host_there = True
         while is_host_there and select.select([self._control], [], [], 0)[0]:
             is_host_there = self._obey()
-        for pid in () if self._expected else there:
-            if pid not in self._workers:
-                os.kill(pid, signal.SIGKILL)
+        if not self._expected:
+            kill_families(there - self._workers.keys())
         for key, end in ended:
             self._tell(ENDED, key, end)
         return is_host_there
@@ -175,9 +182,8 @@ class Zygote:
 
     def _end(self) -> None:
         """Kill all children, and then those that have become children by that."""
-        while pids := children() or list(self._workers):
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+        while pids := children(self._pid) or set(self._workers):
+            kill_families(pids)
             for _ in pids:
                 self._workers.pop(os.waitpid(-1, 0)[0], None)
 
