@@ -111,12 +111,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 class Stream:
     """The requests now open and the events since the last answer. No length: NumPy must not unpack it.
 
-    Take it for frozen: others hold the same one. The stream of a step after which the episode goes on has
-    ``step`` instead (:data:`unbuilt`), and is built when somebody looks at it: a trainer looks at few, and
-    building one costs as much as the step of a small environment.
+    Take it for frozen: others hold the same one. Most have ``late`` instead at first (:data:`unbuilt`), and
+    are built when somebody looks at them: a trainer looks at few, and building one costs as much as the step
+    of a small environment.
     """
 
-    __slots__ = ("events", "requests", "step")
+    __slots__ = ("events", "late", "requests")
     requests: tuple[Request, ...]
     events: tuple[Event, ...]
 
@@ -144,25 +144,16 @@ class Stream:
     def __getattr__(self, name: str) -> Any:
         if name not in ("requests", "events"):
             raise AttributeError(f"a stream has no {name!r}; it has requests and events")
-        step: Any = self.step
-        if step:
-            self.requests, self.events = _built(*step)
-            self.step: Any = ()
+        late: Any = self.late
+        if late:
+            self.requests, self.events = late[0](*late[1:])
+            self.late: Any = ()
         return object.__getattribute__(self, name)
 
 
 unbuilt: Callable[[type[Stream]], Stream] = object.__new__
-"""``unbuilt(Stream)`` is a stream without fields, to be given the arguments of :func:`_built` as ``step``."""
-
-
-def _built(
-    before: int, action: Any, told: Sequence[Event] | None, reward: float, turn: int
-) -> tuple[tuple[Request, ...], tuple[Event, ...]]:
-    """The request and the events of a step after event number ``before``; ``action`` is JSON."""
-    events = [Event(UNNUMBERED, _ACT, AGENT, None, {"action": action}), *(told or ())]
-    if reward:
-        events.append(Event(UNNUMBERED, _REWARD, AGENT, None, {"reward": jsonable(reward)}))
-    return (Request(before + len(events), RequestKind.ACT, AGENT, turn),), number(events, before + 1)
+"""``unbuilt(Stream)`` is a stream without fields, to be given as ``late`` a function that builds them, and
+its arguments: see :mod:`envweave_gym.wrappers.late_streams`."""
 
 
 def message(
@@ -191,8 +182,8 @@ def reveal(to: tuple[str, ...], **data: Any) -> Event:
     return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
 
 
-# Looking up a member of an enum costs as much as making an event.
-_MESSAGE, _ACT, _REWARD = EventKind.MESSAGE, EventKind.ACT, EventKind.REWARD
+# looking up a member of an enum costs as much as making an event
+_MESSAGE = EventKind.MESSAGE
 
 
 class Emitter:

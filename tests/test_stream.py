@@ -16,6 +16,7 @@ from envweave_gym import Emitter, Event, EventKind, Request, RequestKind, Stream
 from envweave_gym.ledger import Ledger
 from envweave_gym.stream import AGENT, UNNUMBERED, number, taken, unbuilt
 from envweave_gym.wire.values import dumps, loads
+from envweave_gym.wrappers.late_streams import stepped
 
 EVENT = Event(3, EventKind.MESSAGE, "player_0", ("player_0",), {"role": "user", "content": "héllo"})
 STREAM = Stream((Request(3, RequestKind.ACT, AGENT, 2),), (EVENT, Event(4, EventKind.METRICS)))
@@ -42,7 +43,7 @@ def test_structs_are_frozen(struct: Any, field: str) -> None:
 
 def stream_of_a_step() -> Stream:
     stream = unbuilt(Stream)
-    stream.step = 3, {"delta": 2}, (message("user", "héllo"),), 0.5, 2
+    stream.late = stepped, 3, {"delta": 2}, (message("user", "héllo"),), 0.5, 2
     return stream
 
 
@@ -81,7 +82,7 @@ def test_the_stream_of_a_step_is_built_by_whoever_looks(look: Any) -> None:
 def test_a_stream_that_was_looked_at_keeps_nothing_twice() -> None:
     stream = stream_of_a_step()
     assert stream.events == BUILT.events
-    assert not stream.step
+    assert not stream.late
 
 
 def test_the_stream_of_a_step_has_no_other_fields() -> None:

@@ -23,23 +23,20 @@ from envweave_gym.faults import (
     fault_of,
     shown,
 )
-from envweave_gym.losses import FaultCount, end_event, fault_event, lost_info
+from envweave_gym.losses import FaultCount, fault_event, lost_info
 from envweave_gym.protocols import layers, own_state
 from envweave_gym.seeding import Seeds
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import (
-    AGENT,
     Emitter,
-    Event,
     EventKind,
-    Request,
     RequestKind,
     Stream,
     jsonable,
-    number,
     taken,
     unbuilt,
 )
+from envweave_gym.wrappers.late_streams import began, ended, stepped
 
 OnFault = Literal["raise", "truncate"]
 
@@ -128,17 +125,12 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             self._compile()  # each episode may have a space of its own
         self._live, self._last = self._broken is None, observation
         self._episode, self._turn = self._episode + 1, 0
-        start: dict[str, Any] = {"seed": chosen}
-        if options:
-            start["options"] = jsonable(options)
-        events = (Event(0, EventKind.EPISODE_START, None, None, start),)
-        if told := taken(self._emitter):
-            events += number(told, 1)
+        told = taken(self._emitter)
         if self._broken is not None:
-            events += number([fault_event(self._broken)], len(events))
-        self._seq = seq = len(events) - 1
-        info["stream"] = Stream((Request(seq, _ASK_ACT, AGENT, 0),), events)
-        info["seq"] = seq
+            told = [*told, fault_event(self._broken)]
+        info["stream"] = stream = unbuilt(Stream)
+        stream.late = began, chosen, options and jsonable(options), told
+        self._seq = info["seq"] = len(told)
         return observation, info
 
     def _reset_env(self, seed: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
@@ -176,6 +168,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             info = info.copy()
             info["stream"] = stream = unbuilt(Stream)
             earned: Any = reward if type(reward) is float else float(reward)
+            over = terminated or truncated
         except REFUSALS:
             taken(self._emitter)  # what was told of it goes with the step that is not done
             raise
@@ -195,24 +188,25 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             seq += 1
         self._seq = info["seq"] = seq
         self._turn = turn = self._turn + 1
-        stream.step = before, admitted, told, earned, turn
+        stream.late = stepped, before, admitted, told, earned, turn
         if turn >= self._limit:
-            truncated = True
-        if terminated or truncated:
-            self._end(info, stream.events, terminated, truncated)
+            over = truncated = True
+        if over:
+            self._end(info, stream, bool(terminated), bool(truncated))
         return observation, reward, terminated, truncated, info
 
-    def _end(self, info: dict[str, Any], events: tuple[Event, ...], terminated: Any, truncated: Any) -> None:
+    def _end(self, info: dict[str, Any], stream: Stream, terminated: bool, truncated: bool) -> None:
         """Write down the end of an episode: a good one unless the environment itself calls it lost."""
         self._live = False
-        fault, last = info.get("fault"), [end_event(terminated, truncated)]
+        fault = info.get("fault")
         if isinstance(fault, Fault):
-            last.insert(0, fault_event(self._faults.add(fault)))
+            self._faults.add(fault)
+            self._seq += 1
         else:
             self._faults.clear()
-        self._seq = info["seq"] = self._seq + len(last)
-        events += number(last, events[-1].seq + 1)
-        info["stream"] = Stream((Request(self._seq, _ASK_RESET, None, self._turn),), events)
+            fault = None
+        self._seq = info["seq"] = self._seq + 1
+        stream.late = ended, *stream.late[1:], terminated, truncated, fault
 
     def _step_nowhere(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """A step without an episode: the one after a lost reset truncates, any other is refused."""
