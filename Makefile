@@ -48,12 +48,12 @@ trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 images:
 	for name in $(IMAGES); do $(BUILD) --file docker/Dockerfile --target $$name --tag envweave-$$name . || exit 1; done
 
-# What the remote benchmark is measured against.
+# What the benchmarks remote and sandbox are measured against.
 peer: .venv-peer/.ready
 
-.venv-peer/.ready: | $(VENV)/.base
-	$(PYTHON) -m venv .venv-peer
-	$(BIN)/uv pip install --quiet --python .venv-peer/bin/python openenv==0.10.0
+.venv-peer/.ready: Makefile | $(VENV)/.base
+	$(PYTHON) -m venv --clear .venv-peer
+	$(BIN)/uv pip install --quiet --python .venv-peer/bin/python openenv==0.10.0 smolagents==1.26.0 ipykernel==7.4.0
 	touch $@
 
 # The lowest Gymnasium that pyproject.toml allows.
