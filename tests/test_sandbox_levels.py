@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,6 +205,13 @@ def test_what_is_unknown_is_refused() -> None:
         Setup(readable=("here",))
     with pytest.raises(InvalidArgument, match="memory=0"):
         Limits(memory=0)
+
+
+def test_without_linux_all_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for level in levels.LEVELS:
+        with pytest.raises(NotAvailable, match="backend='docker'"):
+            levels.require(level)
 
 
 def test_without_landlock_its_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,15 +35,13 @@ def require(level: str) -> None:
         raise InvalidArgument(
             f"isolation={shown(level)} is unknown; there are {', '.join(map(repr, LEVELS))}"
         )
-    if sys.platform != "linux":
-        why = "" if level == "process" else "this machine runs no Linux; ask for isolation='process'"
-    else:
-        why = _missing(level)
-    if why:
+    if why := _missing(level):
         raise NotAvailable(f"isolation={level!r} is not there: {why}")
 
 
 def _missing(level: str) -> str:
+    if sys.platform != "linux":
+        return "processes are kept in by Linux alone; make the environment with backend='docker'"
     if level in ("landlock", "namespace") and landlock.version() == 0:
         return "the kernel has no Landlock (it is there from Linux 5.13 on); ask for isolation='process'"
     if level != "process" and machine() is None:
