@@ -85,6 +85,8 @@ def play(method: str, steps: int, seed: int = 0, told: bool = False) -> dict[str
             ends[f"{'hostile' if foe else 'benign'} {'ok' if success else 'failed'}"] += 1
         if step == steps // 10:
             lately = _memory()
+        if step % 500 == 499:
+            print(f"{method}: {step + 1} steps", file=sys.stderr, flush=True)
     took, grown = time.perf_counter() - started, _memory() - lately
     env.close()
     del env
