@@ -147,6 +147,8 @@ SNIPPETS = [
     lost("NaN", FRAME + "send('{{\"x\": NaN}}'); import time; time.sleep(9)"),
     lost("a list", FRAME + "send('[]'); import time; time.sleep(9)"),
     lost("no JSON", FRAME + "send('x'); import time; time.sleep(9)"),
+    lost("more values than there is memory for", FRAME + "send('{{\"x\": [' + '[],' * 10 ** 6 + '0]}}'); import time; time.sleep(9)"),
+    kept("a long text", FRAME + "send('{{\"x\": \"' + '[],{{' * 10 ** 6 + '\"}}'); 1", value="1"),
     lost("a frame that never ends", "import os, struct; os.write(3, struct.pack('!I', 1 << 31)); import time; time.sleep(9)"),
     {"id": "a forged value", "code": WORKER + "worker.ch.send(dict(ev='result', seq=m['seq'], success=True, json=[[1e999, {{'\\ud800': [[]] * 9}}]], variables=7, final=3, error=[], cpu='x', threads=-1, watched=[1]))", "expect": {"lost": None}},
     {"id": "a deep forged value", "code": WORKER + FRAME + "send('{{\"ev\": \"result\", \"seq\": %d, \"json\": %s}}' % (m['seq'], '[' * 800 + ']' * 800))", "expect": {"lost": None}},

@@ -93,6 +93,7 @@ def test_what_commands_leave_behind_is_gone_with_the_episode(session: Session) -
     session.shell(
         f"setsid sleep {SLEEPER} & nohup sleep {SLEEPER} > /dev/null 2>&1 & (setsid setsid sleep {SLEEPER} &)"
     )
+    assert settles(3)
     branch = session.fork()
     branch.shell(f"setsid sleep {SLEEPER} &")
     assert settles(4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -22,7 +23,11 @@ from envweave_gym.sandbox.inside.channel import LENGTH, Message
 from envweave_gym.sandbox.notifications import Forks
 from envweave_gym.sandbox.output import Output
 
-_LARGEST = 8 << 20
+_LARGEST, _VALUES = 24 << 20, 500_000
+"""So many bytes a frame may have, and so many values: a list of lists takes thirty times its bytes."""
+_LOOKED_AT = 1 << 16
+"""Frames of fewer bytes have not so many values that they need be counted."""
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _UNREAD = 1 << 20
 """So many bytes a worker may leave unread until it is not listened to."""
 _STARTING, _ANSWERING = 20.0, 10.0
@@ -72,7 +77,7 @@ class WorkerProcess:
             hello, self._pid, descriptors = self._hello()
             self._pidfd = os.pidfd_open(self._pid)
             self.layers = [str(layer) for layer in hello["layers"]]
-        except (KeyError, TypeError, ValueError, OSError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError, OSError) as error:
             raise WorkerDied(f"a worker did not start: {self._ended() or error}") from None
         if descriptors:
             self.forks = Forks(descriptors[0])
@@ -218,11 +223,9 @@ class WorkerProcess:
                 raise ValueError(f"{length} bytes, and a frame has at most {_LARGEST}")
             if len(self._received) < LENGTH.size + length:
                 return
-            frame = json.loads(self._received[LENGTH.size : LENGTH.size + length], parse_constant=_no_json)
+            data = self._received[LENGTH.size : LENGTH.size + length]
             del self._received[: LENGTH.size + length]
-            if not isinstance(frame, dict):
-                raise ValueError("it is no object")
-            yield frame
+            yield _frame(data)
 
     def await_(self, event: str) -> Message:
         """Wait for what comes of an order that is no step; ``NotAvailable`` where it cannot be done."""
@@ -321,6 +324,18 @@ class WorkerProcess:
         if os.getpid() == self._owner:  # it is forgotten; a forked process only lets go of it
             self.kill()
         self.let_go()
+
+
+def _frame(data: bytearray) -> Message:
+    """What a frame says; ``ValueError`` where it says nothing, or too much."""
+    if len(data) > _LOOKED_AT:
+        bare = _TEXT.sub(b"", data)
+        if sum(map(bare.count, (b",", b"[", b"{"))) > _VALUES:
+            raise ValueError(f"it has more than {_VALUES} values")
+    frame = json.loads(data, parse_constant=_no_json)
+    if not isinstance(frame, dict):
+        raise ValueError("it is no object")
+    return frame
 
 
 def _no_json(word: str) -> Any:
