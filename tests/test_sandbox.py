@@ -33,8 +33,10 @@ def test_the_last_expression_is_the_value(session: Session) -> None:
     done = session.run("x = 40\nx + 2")
     assert done.success
     assert (done.value, done.shown) == (42, "42")
-    assert session.run("x;").shown == ""
     assert session.run("_").value == 42
+    assert session.run("x;").shown == session.run("'é' ; # as text").shown == ""
+    assert session.run("'a;'").shown == "'a;'"
+    assert session.run("y = '\x0c'\n7  # no end;").shown == "7"
     assert session.run("(1, {'a': None})").value == [1, {"a": None}]
     assert session.run("{1, 2}").value == "{1, 2}"
     assert session.run("float('nan')").value == "nan"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sandboxes import needs
 
-from envweave_gym.faults import NotAvailable
+from envweave_gym.faults import InvalidArgument, NotAvailable
 from envweave_gym.sandbox import Names, Sandbox, Session, Setup, Variable
 from envweave_gym.tools import ToolRegistry
 
@@ -125,3 +126,10 @@ def test_a_thread_that_is_left_behind_takes_nothing_between_steps(session: Sessi
     before = session.run("time.process_time()").value
     time.sleep(0.4)
     assert session.run("time.process_time()").value - before < 0.2
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e6, "1", None, True])
+def test_what_is_no_time_is_refused(session: Session, timeout: Any) -> None:
+    with pytest.raises(InvalidArgument, match="is no number of seconds up to 86400"):
+        session.run("1", timeout=timeout)
+    assert session.run("1").value == 1

@@ -146,7 +146,7 @@ class Session:
         self, order: Message, *, timeout: float, checkpoint: bool, snapshot: int, watch: Sequence[str]
     ) -> None:
         process = self._there()
-        if not 0 < timeout <= _LONGEST:
+        if type(timeout) not in (int, float) or not 0 < timeout <= _LONGEST:
             raise InvalidArgument(f"timeout={shown(timeout)} is no number of seconds up to {_LONGEST:g}")
         before, no_copy = self._kept() if checkpoint else (None, "")
         self._step = step = Step(timeout, before, no_copy)

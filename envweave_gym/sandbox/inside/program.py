@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 import os
+import re
 import signal
 import traceback
 import types
@@ -13,6 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_NEWLINE = re.compile(r"\r\n?")
+"""What Python takes for the end of a line too; other ends that texts know it does not."""
 _FRAMES = 40
 """So many frames of a traceback are told, the last ones."""
 
@@ -31,11 +34,11 @@ def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
     ``await`` may stand outside of functions. The source is remembered by its name for tracebacks and for
     :mod:`inspect`.
     """
-    lines = f"{source}\n".splitlines(keepends=True)
+    lines = [f"{line}\n" for line in _NEWLINE.sub("\n", source).split("\n")]
     linecache.cache[name] = len(source), None, lines, name
     tree: ast.Module = compile(source, name, "exec", ast.PyCF_ONLY_AST | _FLAGS, dont_inherit=True)
     last = tree.body[-1] if tree.body else None
-    if not isinstance(last, ast.Expr) or source.rstrip().endswith(";"):
+    if not isinstance(last, ast.Expr) or _is_followed_by_semicolon(last, lines):
         _execute(compile(tree, name, "exec", _FLAGS, dont_inherit=True), namespace)
         return None
     del tree.body[-1]
@@ -46,6 +49,11 @@ def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
     if value is not None:
         namespace["_"] = value
     return value
+
+
+def _is_followed_by_semicolon(last: ast.Expr, lines: list[str]) -> bool:
+    line, column = last.end_lineno or 0, last.end_col_offset or 0
+    return lines[line - 1].encode()[column:].lstrip().startswith(b";")
 
 
 def _execute(code: types.CodeType, namespace: dict[str, Any]) -> Any:
