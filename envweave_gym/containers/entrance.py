@@ -109,7 +109,6 @@ class SocketFolder:
             "environment": {"ENVWEAVE_UDS": f"{_INSIDE}/{_SOCKET}"},
             "volumes": {str(self._shown): {"bind": _INSIDE, "mode": "rw"}},
             "user": f"{self._user}:{self._user}",
-            "healthcheck": {"test": ["NONE"]},  # that of the image asks the port
         }
 
     def found(self, attributes: dict[str, Any]) -> None:

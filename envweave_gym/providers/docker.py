@@ -104,6 +104,7 @@ class DockerReplica(Replica):
                 labels=labels_of_owner(),
                 name=new_name(),
                 log_config=_LOG,
+                healthcheck={"test": ["NONE"]},  # this process asks; a program in it each time costs more
                 **merged,
                 **entered,
                 **boxed,
