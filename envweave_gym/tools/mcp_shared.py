@@ -9,9 +9,17 @@ import weakref
 from envweave_gym.tools.mcp import McpServer
 from envweave_gym.tools.mcp_spec import ServerSpec
 
-_lock = threading.Lock()
-_users: dict[object, tuple[McpServer, int]] = {}
-"""The servers in use, and by how many."""
+_lock = threading.RLock()  # the same thread may come again: collecting garbage ends shares
+
+
+class _Used:
+    """A server, and how many share it."""
+
+    def __init__(self, server: McpServer) -> None:
+        self.server, self.users = server, 0
+
+
+_used: dict[object, _Used] = {}
 
 
 class Share:
@@ -20,8 +28,10 @@ class Share:
     def __init__(self, spec: ServerSpec) -> None:
         key = spec.key()
         with _lock:
-            self.server, users = _users.get(key) or (McpServer(spec), 0)
-            _users[key] = self.server, users + 1
+            used = _used.get(key) or _Used(McpServer(spec))
+            used.users += 1
+            _used[key] = used  # again, as its last share may have ended since it was found
+        self.server = used.server
         self._end = weakref.finalize(self, _give_back, key)
 
     def close(self) -> None:
@@ -31,17 +41,18 @@ class Share:
 
 def _give_back(key: object) -> None:
     with _lock:
-        server, users = _users.pop(key)
-        if users > 1:
-            _users[key] = server, users - 1
-    if users == 1:
-        server.close()
+        used = _used[key]
+        used.users -= 1
+        if used.users:
+            return
+        del _used[key]
+    used.server.close()
 
 
 def _renew_lock() -> None:
     """In a forked process: a thread of the parent may have held it."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)
