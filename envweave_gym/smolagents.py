@@ -73,7 +73,7 @@ class SandboxExecutor:
     ) -> None:
         """``step_timeout`` is how many seconds of its own a program may take; ``warm`` names modules."""
         options = Options(
-            step_timeout=step_timeout, isolation=isolation, memory=memory, python=python, warm=tuple(warm)
+            step_timeout=step_timeout, isolation=isolation, memory=memory, python=python, warm=warm
         )
         self.state: dict[str, Any] = {"_print_outputs": ""}
         """``_print_outputs`` is what the last program printed; where it failed, the agent reads it here."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -14,7 +16,7 @@ from code_episodes import CODE_ACT, code_act, ran, settles, value
 
 import envweave_gym as ew
 from envweave_gym.envs.programs import MOST_CODE
-from envweave_gym.faults import InvalidAction, InvalidArgument
+from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
 
 __all__ = ["code_act"]
 Make = Callable[..., Any]
@@ -294,6 +296,8 @@ def test_a_transform_that_fails_is_no_reward(code_act: Make) -> None:
         ({"isolation": "none"}, "isolation"),
         ({"transform": "math"}, "a transform is a function"),
         ({"memory": "much"}, "memory"),
+        ({"warm": "json"}, "warm='json' are no names of modules"),
+        ({"warm": [5]}, "warm=.5. are no names of modules"),
         ({"tols": []}, "takes no argument 'tols'"),
     ],
     ids=lambda part: next(iter(part)) if isinstance(part, dict) else "",
@@ -307,3 +311,17 @@ def test_wrong_arguments_are_refused_by_name(kwargs: dict[str, Any], said: str) 
 def test_unknown_reset_options_are_refused(code_act: Make) -> None:
     with pytest.raises(InvalidArgument, match="reset takes no option 'tsk'"):
         code_act().reset(options={"tsk": "x"})
+
+
+def test_a_reset_while_a_program_runs_ends_that_step_and_not_the_next_episode(code_act: Make) -> None:
+    env = code_act(step_timeout=60)
+    with ThreadPoolExecutor(1) as other:
+        stepped = other.submit(env.unwrapped.step, "while True: pass")
+        while env.unwrapped._session._step is None:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        env.unwrapped.reset(seed=1)
+        with pytest.raises(ResetNeeded, match="the episode was ended while a program ran"):
+            stepped.result(5)
+    assert env.unwrapped.step("1")[0]["value"] == "1"
+    assert env.unwrapped._journal == [("1", [])]

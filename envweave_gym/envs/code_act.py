@@ -72,7 +72,7 @@ class CodeActEnv(ProgramEnv):
                 isolation=isolation,
                 memory=memory,
                 python=python,
-                warm=tuple(warm),
+                warm=warm,
             )
             taken = ("final_answer", *(("file_read", "file_write") if files else ()))
             offered = OfferedTools(tools, per_episode=tools_per_episode, taken=taken)

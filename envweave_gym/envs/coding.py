@@ -43,7 +43,7 @@ class CodingProgramEnv(ProgramEnv):
                 isolation=isolation,
                 memory=memory,
                 python=python,
-                warm=tuple(warm),
+                warm=warm,
             )
             self._safety = CodeSafety(allow if isinstance(allow, str) else tuple(allow))
             judge = Composite(self._safety, CodeQuality()) if transform is None else transform

@@ -6,7 +6,7 @@ import copy
 import os
 import sys
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from gymnasium.spaces import Dict, Discrete
 
 from envweave_gym.containers.box import memory_of
 from envweave_gym.envs.offered_tools import Call, OfferedTools
+from envweave_gym.envs.orphans import end_with_the_parent
 from envweave_gym.faults import InvalidArgument, NotAvailable, ResetNeeded, shown
 from envweave_gym.program_source import read_program
 from envweave_gym.rewards import RewardFunction, judged, require_function
@@ -43,7 +44,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str = "landlock"
     memory: int | str = "512m"
     python: str | None = None
-    warm: tuple[str, ...] = ()
+    warm: Sequence[str] = ()
+    """Modules that are imported before a program runs."""
 
     def __post_init__(self) -> None:
         timeout = self.step_timeout
@@ -54,6 +56,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument(f"on_lost={shown(self.on_lost)} is unknown; there are {known}")
         if type(self.checkpoint) is not bool:
             raise InvalidArgument(f"checkpoint={shown(self.checkpoint)} is not True or False")
+        names = [] if isinstance(self.warm, str) else list(self.warm)
+        if not all(isinstance(name, str) and name for name in names) or (self.warm and not names):
+            raise InvalidArgument(f"warm={shown(self.warm)} are no names of modules; give some as ('numpy',)")
 
     def setup(self) -> Setup:
         """The sandbox that is wanted, whose level this machine must reach."""
@@ -171,10 +176,20 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         tools.calls = answered = []
         session.serve(tools)  # a fork has those of the original
         options = self.options
-        done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
+        try:
+            done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
+        finally:
+            self._require(session)
         calls = list(answered)  # an answer that comes later is nobody's
         self._note(code, done, calls)
         return done, calls
+
+    def _require(self, session: Session) -> None:
+        """Refuse to go on with a step whose episode another thread, or a tool, has ended meanwhile."""
+        if session is not self._session:
+            raise ResetNeeded(
+                f"{self.name}: the episode was ended while a program ran; call reset()"
+            ) from None
 
     def _note(self, code: str, done: Execution, calls: list[Call]) -> None:
         """Keep what is needed to do a step again."""
@@ -213,6 +228,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
     def _own(self, session: Session) -> Session:
         """Take a session for that of the episode."""
+        end_with_the_parent()
         self._session, self._owner = session, os.getpid()
         self._closing = weakref.finalize(self, session.close)
         return session

@@ -116,7 +116,7 @@ class REPLProgramEnv(ProgramEnv):
                 isolation=isolation,
                 memory=memory,
                 python=python,
-                warm=tuple(warm),
+                warm=warm,
                 compat=compat,
                 max_output_length=max_output_length,
                 context_preview_length=context_preview_length,
