@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -32,6 +34,26 @@ def endpoint_at(url: str, **more: Any) -> dict[str, Any]:
 
 
 # Functions
+
+
+def test_a_batch_whose_function_never_returns_keeps_no_process_from_ending():
+    program = (
+        "import time, envweave_gym\n"
+        "env = envweave_gym.make('envweave/REPL-v0', llm_query_fn=lambda prompt: time.sleep(300), "
+        "step_timeout=0.05)\n"
+        "env.reset(seed=0)\n"
+        "print(env.step('llm_query_batched([1, 2])')[0]['exception'])\n"
+        "env.close()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "StepTimeout" in ended.stdout, ended.stderr
+
+
+def test_a_function_that_exits_is_an_answer_too():
+    with episode(llm_query_fn=lambda prompt: sys.exit(f"not {prompt}")) as played:
+        assert played.run("llm_query('a')")["stdout"] == "'Error: SystemExit: not a'\n"
+        seen = played.run("llm_query_batched(['a', 'b'])")["stdout"]
+        assert seen == "['Error: SystemExit: not a', 'Error: SystemExit: not b']\n"
 
 
 def test_a_function_answers():
@@ -294,6 +316,11 @@ def test_a_model_that_has_no_more_steps_is_asked_once_more():
 def test_a_model_that_gives_no_answer_is_an_error():
     with episode(rlm=lambda messages: "Hm.", rlm_max_iterations=2) as played:
         assert "Error: the model has used up its steps" in played.run("rlm_query('a')")["stdout"]
+
+
+def test_a_reply_that_is_no_text_is_an_error():
+    with episode(rlm=lambda messages: 5) as played:
+        assert played.run("rlm_query('a')")["stdout"] == "'Error: the reply is 5, which is no text'\n"
 
 
 def test_an_endpoint_can_play_the_episodes():

@@ -7,6 +7,7 @@ from typing import Any
 
 from envweave_gym.envs.repl_answers import printed_answer
 from envweave_gym.envs.subcalls_endpoint import Chat, SubcallFailed
+from envweave_gym.faults import shown
 from envweave_gym.program_source import read_program
 from envweave_gym.stream import Emitter, EventKind, taken
 
@@ -29,7 +30,7 @@ def episode_of(env: Any, chat: Callable[..., str], prompt: str) -> str:
     env.reset(options={"context": prompt, "task_prompt": _TASK})
     messages: Chat = [{"role": "system", "content": SYSTEM}, *_messages(told)]
     for _ in range(env.task.max_iterations):
-        reply = chat(messages)
+        reply = _reply_of(chat, messages)
         messages.append({"role": "assistant", "content": reply})
         if "```" in reply:
             _, _, ended, _, info = env.step(read_program(reply).code)
@@ -45,6 +46,13 @@ def episode_of(env: Any, chat: Callable[..., str], prompt: str) -> str:
     return _asked_once_more(chat, messages)
 
 
+def _reply_of(chat: Callable[..., str], messages: Chat) -> str:
+    reply: object = chat(messages)
+    if not isinstance(reply, str):
+        raise SubcallFailed(f"the reply is {shown(reply)}, which is no text")
+    return reply
+
+
 def _messages(told: Emitter) -> Chat:
     """What the environment has told since it was asked last."""
     events = taken(told)
@@ -56,7 +64,7 @@ def _messages(told: Emitter) -> Chat:
 
 
 def _asked_once_more(chat: Callable[..., str], messages: Chat) -> str:
-    reply = chat([*messages, {"role": "user", "content": _LAST}])
+    reply = _reply_of(chat, [*messages, {"role": "user", "content": _LAST}])
     answer = printed_answer(reply)
     if answer is None:
         raise SubcallFailed("the model has used up its steps and gave no answer")

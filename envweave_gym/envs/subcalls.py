@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from envweave_gym.envs.subcalls_endpoint import HUGGING_FACE, Chat, Endpoint, SubcallFailed
@@ -143,16 +143,33 @@ class Subcalls:
             return ask()
         except SubcallFailed as error:
             return f"Error: {error}"
-        except Exception as error:  # noqa: BLE001 - a function may raise anything, and the program goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the program goes on
             told = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return f"Error: {self._token.hidden_in(secret_at(self.endpoint.api_key).hidden_in(told))[:_TOLD]}"
 
 
 def _each(ask: Callable[[str], str], prompts: list[str]) -> list[str]:
+    """The answers, in order; the threads keep no process from ending, as a function may take for ever."""
     if len(prompts) < 2:
         return [ask(prompt) for prompt in prompts]
-    with ThreadPoolExecutor(min(len(prompts), AT_ONCE), "sub-call") as threads:
-        return list(threads.map(ask, prompts))
+    answers = ["Error: nobody answered"] * len(prompts)
+    left, taking = iter(enumerate(prompts)), threading.Lock()
+
+    def work() -> None:
+        while (one := taken()) is not None:
+            answers[one[0]] = ask(one[1])
+
+    def taken() -> tuple[int, str] | None:
+        with taking:
+            return next(left, None)
+
+    several = range(min(len(prompts), AT_ONCE))
+    threads = [threading.Thread(target=work, name="sub-call", daemon=True) for _ in several]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
 
 
 def _called(function: Callable[..., Any], prompt: Any, model: str | None) -> Any:
