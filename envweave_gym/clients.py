@@ -102,7 +102,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
 
     def step(self, action: ActionType) -> StepResult[ObservationType]:
         """Act once."""
-        member = self._member(self._step_payload(action))
+        member = self._member(self._payload_of(action))
         observation, reward, terminated, truncated, info = self._env.step(member)
         return self._result(observation, float(reward), bool(terminated or truncated), info)
 
@@ -142,6 +142,13 @@ class TypedClient(Generic[ActionType, ObservationType]):
         plain = _plain(self._env.observation_space, observation)
         result = self._parse_result({"observation": plain, "reward": reward, "done": done})
         return result if result.info else msgspec.structs.replace(result, info=info)
+
+    def _payload_of(self, action: ActionType) -> Any:
+        try:
+            return self._step_payload(action)
+        except (AttributeError, TypeError) as error:
+            told = f"{shown(action)} is no action of {type(self).__name__}: {error}"
+            raise InvalidAction(f"{name_of(self._env)}: {told}") from error
 
     def _member(self, payload: Any) -> Any:
         """The action of the environment that a payload stands for."""

@@ -246,3 +246,12 @@ def test_a_result_cannot_be_changed() -> None:
     with pytest.raises(AttributeError, match="immutable"):
         result.reward = 1.0  # type: ignore[misc]
     assert msgspec.structs.replace(result, done=True).done
+
+
+@pytest.mark.parametrize("action", ["1 + 1", None, 5])
+def test_what_is_no_action_of_a_client_is_refused_and_the_episode_goes_on(action: Any) -> None:
+    with CodingEnv() as env:
+        env.reset()
+        with pytest.raises(InvalidAction, match=rf"{action!r} is no action of CodingEnv".replace("+", "[+]")):
+            env.step(action)
+        assert env.step(CodeAction(code="1 + 1")).observation.stdout == "2"
