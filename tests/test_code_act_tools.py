@@ -155,6 +155,11 @@ def test_a_tool_is_what_it_was_in_the_next_step(code_act: Make) -> None:
     assert value(env, "add(1)") == 2
 
 
+def test_tools_hide_nothing_that_programs_find(code_act: Make) -> None:
+    env = code_act(tools={"math": lambda: 1, "ToolError": lambda: 2, "print": lambda: 3})
+    assert value(env, "math.floor(1.5), math_(), ToolError_(), print_()") == [1, 1, 2, 3]
+
+
 async def later() -> None:
     """Never awaited."""
 

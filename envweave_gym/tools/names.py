@@ -7,6 +7,9 @@ import keyword
 import re
 from collections.abc import Container
 
+_FOUND = frozenset({*vars(builtins), "ToolError", "math"})
+"""What programs find before any tool."""
+
 
 def identifier(name: str, *, taken: Container[str] = ()) -> str:
     """The name as an identifier: what cannot stand in one is ``_``, and ``_`` makes it a new one."""
@@ -19,5 +22,5 @@ def identifier(name: str, *, taken: Container[str] = ()) -> str:
 
 
 def function_name(name: str) -> str:
-    """The name as one that hides no builtin of Python: ``get-sum`` is ``get_sum``, ``open`` is ``open_``."""
-    return identifier(name, taken=vars(builtins))
+    """The name as one that hides nothing programs find: ``get-sum`` is ``get_sum``, ``open`` is ``open_``."""
+    return identifier(name, taken=_FOUND)
