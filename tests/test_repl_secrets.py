@@ -29,7 +29,8 @@ ECHO = f"your key {TOKEN} is wrong"
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[ChatEndpoint]:
     """It repeats the key in what it says of failures, as some do."""
-    with chat_endpoint(lambda prompt: (401, ECHO) if prompt == "fail" else prompt.upper()) as found:
+    failures = {"fail": (401, ECHO), "odd": (200, ECHO)}
+    with chat_endpoint(lambda prompt: failures.get(prompt) or prompt.upper()) as found:
         yield found
 
 
@@ -75,11 +76,13 @@ def test_a_token_is_used_and_shows_nowhere(
 ):
     caplog.set_level(logging.DEBUG)
     results = [client.reset(context="c", hf_token=TOKEN, llm_model="large")]
-    results += [client.execute(code) for code in ("llm_query('a')", "llm_query('fail')", "1/0")]
-    assert endpoint.keys == [f"Bearer {TOKEN}"] * 2
+    results += [
+        client.execute(code) for code in ("llm_query('a')", "llm_query_batched(['fail', 'odd'])", "1/0")
+    ]
+    assert endpoint.keys == [f"Bearer {TOKEN}"] * 3
     assert results[1].observation.result.stdout == "'A'\n"
     assert "Error: " in results[2].observation.result.stdout
-    assert "your key … is wrong" in results[2].observation.result.stdout
+    assert results[2].observation.result.stdout.count("your key … is wrong") == 2
     shown = [repr(results), repr(client.state()), repr(vars(client)), caplog.text]
     shown += [repr(jsonable(result.info["stream"].events)) for result in results]
     shown += [repr(ew.state_of(client._env)), str(pickle.dumps(client._env))]

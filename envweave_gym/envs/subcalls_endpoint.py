@@ -116,7 +116,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise _Busy(f"{self.base_url} does not answer: {type(error).__name__}") from None
         if status == 200:
-            return _reply_in(text, self.base_url)
+            return _reply_in(text, self.base_url, key)
         told = key.hidden_in(f"{self.base_url} answered with status {status}: {' '.join(text.split())}")
         if status in _BUSY or status >= 500:
             raise _Busy(told[:_TOLD], float(wait) if wait.isdecimal() else 0.0)
@@ -152,11 +152,11 @@ def _read(response: Any) -> str:
     return body.decode(errors="replace")
 
 
-def _reply_in(text: str, url: str) -> str:
+def _reply_in(text: str, url: str, key: Secret) -> str:
     try:
         reply = json.loads(text)["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        raise SubcallFailed(f"{url} sent no reply of a chat model: {shown(text)}") from None
+        raise SubcallFailed(f"{url} sent no reply of a chat model: {shown(key.hidden_in(text))}") from None
     if not isinstance(reply, str):
-        raise SubcallFailed(f"{url} sent a reply without text: {shown(reply)}")
+        raise SubcallFailed(f"{url} sent a reply without text: {key.hidden_in(shown(reply))}")
     return reply
