@@ -19,6 +19,8 @@ a :class:`Result` or a mapping with one of its fields. An environment that runs 
 - ``value``: the value of its last expression, as JSON or as the text of its ``repr``;
 - ``stdout``: what it printed; its last line is the answer of a program whose last expression has no value.
 
+A :class:`Result` may have other answers, as a program that has given its final answer has that one alone.
+
 In ``info`` a :class:`Result` is the better choice: vector environments merge a dictionary field by field into
 arrays of the type that came first, where 1.5 after 1 becomes 1 and ``None`` after 1 raises.
 

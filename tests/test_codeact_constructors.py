@@ -51,6 +51,28 @@ def test_actions_and_observations(env: Any) -> None:
     assert info["result"].stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("code", "earned"),
+    [
+        ("final_answer(42)", 1.0),
+        ("final_answer('42.0')", 1.0),
+        ("final_answer(type('N', (), {'__str__': lambda self: '42'})())", 1.0),
+        ("final_answer(41)", 0.0),
+        ("print(42); final_answer(None)", 0.0),
+        ("print(42)\nfinal_answer(41)", 0.0),
+    ],
+)
+@pytest.mark.parametrize("backend", [None, "subprocess"])
+def test_a_final_answer_is_the_answer_of_its_step(code: str, earned: float, backend: str | None) -> None:
+    env = ew.RewardTransform(codeact_env(backend=backend), math_transform(42))
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step(code)
+    env.close()
+    assert terminated
+    assert info["reward_parts"]["earned"] == earned
+    assert reward == pytest.approx(earned + 0.1)
+
+
 def test_tool_integration() -> None:
     env = mcp_env()
     env.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -77,6 +78,13 @@ class Execution(Result, frozen=True, kw_only=True):
     watched: dict[str, Any] = {}
     """The variables that were asked for, as JSON."""
     final: Final | None = None
+
+    def answers(self) -> Iterator[Any]:
+        """The final answer, where that was given; else the value, or what was printed last."""
+        if self.final is None:
+            yield from super().answers()
+        else:
+            yield self.final.text if self.final.value is None else self.final.value
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
