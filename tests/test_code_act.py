@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from code_episodes import CODE_ACT, code_act, ran, settles, value
+from sandboxes import WORKER
 
 import envweave_gym as ew
 from envweave_gym.envs.programs import MOST_CODE
@@ -129,6 +130,18 @@ def test_much_output_is_cut_in_the_middle(code_act: Make) -> None:
 def test_observations_are_in_their_space(code_act: Make, code: str) -> None:
     env = code_act()
     assert env.observation_space.contains(env.step(code)[0])
+
+
+@pytest.mark.parametrize("env_id", [CODE_ACT, "envweave/Coding-v0", "envweave/REPL-v0"])
+def test_observations_that_a_program_forges_are_in_their_space(env_id: str) -> None:
+    texts = "shown='s' * 10**6, error='e' * 10**6, variables={'v' * 10**5: [1, 2]}"
+    env = ew.make(env_id)
+    env.reset(seed=0)
+    observation, _, _, _, info = env.step(f"{WORKER}worker.ch.send(dict(ev='result', seq=m['seq'], {texts}))")
+    assert env.observation_space.contains(observation)
+    assert len(info["result"].error) < 10**5
+    assert max(len(one["content"]) for one in ew.messages_of(info)) < 10**5
+    env.close()
 
 
 def test_replies_of_models_are_read_out_of_fences(code_act: Make) -> None:

@@ -17,6 +17,7 @@ from code_episodes import CODE_ACT, code_act, left, ran, settles, value
 from gymnasium.vector import AsyncVectorEnv
 
 import envweave_gym as ew
+from envweave_gym.sandbox import Session
 
 __all__ = ["code_act"]
 Make = Callable[..., Any]
@@ -111,6 +112,27 @@ def test_a_pickle_of_an_episode_that_lost_its_variables_begins_after_that(code_a
     other = pickle.loads(pickle.dumps(env))
     assert ran(other, "x").error_type == "NameError"
     assert value(other, "y") == 2
+    other.close()
+
+
+def test_an_episode_whose_playing_again_was_interrupted_is_played_again_as_a_whole(
+    code_act: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = code_act()
+    env.step("x = 1")
+    env.step("x += 1")
+    other = pickle.loads(pickle.dumps(env))
+    run = Session.run
+
+    def interrupted(session: Session, code: str, **more: Any) -> Any:
+        if code == "x += 1":
+            raise KeyboardInterrupt
+        return run(session, code, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Session, "run", interrupted)
+        other.step("x")
+    assert value(other, "x") == 2
     other.close()
 
 
