@@ -302,11 +302,20 @@ def slow(message: dict[str, Any]) -> None:
     """Calls take so many milliseconds, several at a time."""
     import threading
 
+    if message.get("method") == "tools/list" and "repeatable" in sys.argv:
+        answer(message["id"], {"tools": [{**ADD, "annotations": {"readOnlyHint": True}}]})
+        return
     if message.get("method") != "tools/call":
         well(message)
         return
     seconds = message["params"]["arguments"]["a"] / 1000
     threading.Timer(seconds, lambda: well(message)).start()
+
+
+def slow_to_greet(message: dict[str, Any]) -> None:
+    if message.get("method") == "initialize":
+        time.sleep(0.6)
+    well(message)
 
 
 def environment(message: dict[str, Any]) -> None:

@@ -259,6 +259,30 @@ def test_a_call_ends_when_the_server_is_closed_by_another_thread(misbehaving: Ma
                 call.result(5)
 
 
+def test_a_server_that_is_closed_in_a_call_is_not_started_for_it_again(misbehaving: Make):
+    server = misbehaving("slow", "repeatable", timeout=30.0)
+    (tool,) = server.tools()
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(tool.call, {"a": 20_000})
+        time.sleep(0.2)
+        server.close()
+        with pytest.raises(McpClosed):
+            call.result(5)
+    assert server._connection is None
+    assert server.call("add", {"a": 1}) == "2"
+
+
+def test_a_server_that_is_closed_while_it_is_opened_is_not_left(misbehaving: Make):
+    server = misbehaving("slow_to_greet")
+    with ThreadPoolExecutor(1) as threads:
+        opened = threads.submit(server.tools)
+        time.sleep(0.2)
+        server.close()
+        with pytest.raises(McpClosed, match="'slow_to_greet' was closed while it was opened"):
+            opened.result(10)
+    assert server._connection is None
+
+
 def test_a_server_gets_its_own_environment_and_little_of_ours(
     misbehaving: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

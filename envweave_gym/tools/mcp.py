@@ -44,7 +44,9 @@ class McpServer:
 
     def _begin(self) -> None:
         self._connection: Connection | None = None
-        self._opening, self._changing = threading.Lock(), threading.Lock()
+        self._opening, self._changing = threading.Lock(), threading.RLock()
+        self._closed = 0
+        """How often it was closed: what began before that starts no server any more."""
         self._pid = os.getpid()
 
     @classmethod
@@ -127,11 +129,11 @@ class McpServer:
     def _with(self, use: Callable[[Connection], Any], *, repeatable: bool) -> Any:
         """Use the connection; once more, with a new one, where the server turns out to have died before."""
         was_open = self._connection is not None and self._pid == os.getpid()
-        connection = self._open()
+        closed, connection = self._closed, self._open()
         try:
             return self._told(use, connection)
         except McpClosed as error:
-            if not was_open or not (error.unsent or repeatable):
+            if not was_open or self._closed != closed or not (error.unsent or repeatable):
                 raise
         return self._told(use, self._open())
 
@@ -164,14 +166,18 @@ class McpServer:
             self._opening.release()
 
     def _made(self, deadline: float) -> Connection:
+        closed = self._closed
         try:
             made = Connection(str(self.spec), _transport(self.spec), deadline)
         except ToolError as error:
             self._hide_secrets(error)
             raise
         with self._changing:
-            self._connection = made
-        return made
+            if self._closed == closed:
+                self._connection = made
+                return made
+        made.transport.close()
+        raise McpClosed(f"{self.spec} was closed while it was opened")
 
     def _drop(self, connection: Connection) -> None:
         with self._changing:
@@ -186,7 +192,9 @@ class McpServer:
             connection.transport.forget()
 
     def close(self) -> None:
-        """End the server if it runs; the next call starts it anew."""
+        """End the server if it runs, and calls that are under way; the next call starts it anew."""
+        with self._changing:
+            self._closed += 1
         if self._pid == os.getpid() and (connection := self._connection) is not None:
             self._drop(connection)
 
