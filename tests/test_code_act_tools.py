@@ -336,3 +336,11 @@ def test_a_command_that_is_not_there_is_said_so(code_act: Make) -> None:
     with pytest.raises((ToolError, InvalidArgument, ew.NotAvailable), match="/no/such/server"):
         env.reset()
     env.close()
+
+
+def test_a_result_that_is_too_large_is_an_error_and_costs_no_variables(code_act: Make) -> None:
+    env = code_act(tools={"much": lambda mb: "x" * (mb << 20)})
+    assert value(env, "kept = len(much(8)); kept") == 8 << 20
+    done = ran(env, "much(64)")
+    assert done.error.endswith("ToolError: much gave 67108901 bytes, and a program takes 16777216")
+    assert value(env, "kept") == 8 << 20

@@ -21,6 +21,8 @@ MOST_CALLS, AT_ONCE = 10_000, 256
 """So many calls a step may make, and so many of them at once."""
 _WALL = 20.0
 """So many times as long as a step itself may take, all it waits for may."""
+_LONGEST_REPLY = 16 << 20
+"""So many bytes of JSON a tool may answer with; many more would be too much for the memory of a program."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -91,13 +93,16 @@ class Step:
 
 
 def reply(call: Call, value: Any, error: str | None) -> tuple[int, str]:
-    """The answer to a call as a program's worker reads it."""
+    """The answer to a call as a program's worker reads it; one that is too long is an error instead."""
     try:
-        return call.number, json.dumps({"id": call.number, "value": value, "error": error})
+        text = json.dumps({"id": call.number, "value": value, "error": error})
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidArgument(
             f"{call.name} is answered with {shown(value)}, which is no JSON: {problem}"
         ) from None
+    if len(text) > _LONGEST_REPLY:
+        return reply(call, None, f"{call.name} gave {len(text)} bytes, and a program takes {_LONGEST_REPLY}")
+    return call.number, text
 
 
 def explained(done: Execution, step: Step, variables: dict[str, Variable]) -> Execution:
