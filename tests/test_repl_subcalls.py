@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from repl_world import chat_endpoint, choice, episode
 
+from envweave_gym.envs.repl_runner import episode_of
+from envweave_gym.envs.subcalls import AT_ONCE
 from envweave_gym.envs.subcalls_endpoint import Endpoint, SubcallFailed
 from envweave_gym.envs.subcalls_secrets import Secret
 
@@ -135,6 +137,32 @@ def test_the_time_of_sub_calls_is_not_the_programs():
 
     with episode(llm_query_fn=slow, step_timeout=0.5) as played:
         assert played.run("llm_query('a')")["stdout"] == "'late'\n"
+
+
+def test_nothing_more_of_a_batch_is_asked_when_its_step_is_over():
+    asked_so_far, is_over = list[str](), threading.Event()
+
+    def answer(prompt: str) -> str:
+        asked_so_far.append(prompt)
+        is_over.wait(20)
+        return prompt
+
+    with episode(llm_query_fn=answer, step_timeout=0.05) as played:
+        seen = played.run("llm_query_batched([str(n) for n in range(100)])")
+        assert "StepTimeout" in seen["exception"]
+        is_over.set()
+        assert no_thread_is_left("sub-call")
+    assert len(asked_so_far) == AT_ONCE
+
+
+def no_thread_is_left(name: str) -> bool:
+    """Whether the threads of this name end in time."""
+    until = time.monotonic() + 20
+    while any(thread.name == name for thread in threading.enumerate()):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 # Endpoints
@@ -287,6 +315,29 @@ def test_the_deepest_rlm_query_is_a_plain_query():
         assert played.run("rlm_query('a')")["stdout"] == "'<deeper deeper a>'\n"
     with episode(rlm=chat, llm_query_fn=lambda prompt: f"<{prompt}>", rlm_max_depth=1) as played:
         assert played.run("rlm_query('a')")["stdout"] == "'<a>'\n"
+
+
+def test_an_episode_inside_ends_with_the_step_that_has_asked_for_it(monkeypatch: pytest.MonkeyPatch):
+    calls, is_over, has_ended = list[int](), threading.Event(), threading.Event()
+
+    def chat(messages: list[dict[str, str]]) -> str:
+        calls.append(len(messages))
+        is_over.wait(20)
+        return fenced("1")
+
+    def observed(*args: Any) -> str:
+        try:
+            return episode_of(*args)
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr("envweave_gym.envs.repl.episode_of", observed)
+    with episode(rlm=chat, step_timeout=0.05) as played:
+        assert "StepTimeout" in played.run("rlm_query('a')")["exception"]
+        is_over.set()
+        assert has_ended.wait(20)
+        assert calls == [2]
+        assert played.run("1")["success"] == 1
 
 
 def test_several_are_played_at_once():

@@ -17,6 +17,7 @@ from envweave_gym.envs.repl_options import ReplOptions
 from envweave_gym.envs.repl_runner import episode_of
 from envweave_gym.envs.repl_task import RESET_OPTIONS, Rewards, Task
 from envweave_gym.envs.subcalls import HUGGING_FACE, Subcalls
+from envweave_gym.envs.subcalls_endpoint import Chat, SubcallFailed
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.sandbox import Execution, Final, Lease, Names, Variable
 from envweave_gym.sandbox.inside.values import cut
@@ -191,6 +192,7 @@ class REPLProgramEnv(ProgramEnv):
 
     def _concluded(self, done: Execution, calls: list[Call]) -> Stepped:
         """What a step that has run comes to."""
+        self._subcalls.give_up()
         self._iteration += 1
         self._data += [text for call in calls for text in texts_in(call.value)]
         done, answer = self._answered(done)
@@ -283,6 +285,11 @@ class REPLProgramEnv(ProgramEnv):
             "final_answer": self._answer,
         }
 
+    def close(self) -> None:
+        """End the episode, its processes, and the episodes inside it."""
+        self._subcalls.give_up()
+        super().close()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = super().__deepcopy__(memo)
         other._offered = OfferedTools(other._subcalls.tools())
@@ -292,9 +299,15 @@ class REPLProgramEnv(ProgramEnv):
 def _recursed(
     options: ReplOptions, chat: Callable[..., str] | None, steps: int, subcalls: Subcalls, prompt: str
 ) -> str:
-    """Play an episode about a prompt."""
+    """Play an episode about a prompt, as long as somebody waits for it."""
+
+    def reply(messages: Chat) -> str:
+        if not subcalls.are_awaited:
+            raise SubcallFailed("nobody waits for the answer any more")
+        return (chat or subcalls.chat)(messages)
+
     env = REPLProgramEnv.inside(options, subcalls, steps)
     try:
-        return episode_of(env, chat or subcalls.chat, prompt)
+        return episode_of(env, reply, prompt)
     finally:
         env.close()

@@ -24,6 +24,21 @@ Recurse = Callable[["Subcalls", str], str]
 """Plays an episode about a prompt, with these sub-calls, and gives its answer."""
 
 
+class Waiting:
+    """Whether a program waits for what it asks; one in an episode inside another, no longer than that one."""
+
+    def __init__(self, outer: Waiting | None = None) -> None:
+        self._outer, self._has_ended = outer, False
+
+    def __bool__(self) -> bool:
+        return not self._has_ended and (self._outer is None or bool(self._outer))
+
+    def ended(self) -> Waiting:
+        """End it; gives that of the next program."""
+        self._has_ended = True
+        return Waiting(self._outer)
+
+
 class Subcalls:
     """Answers the sub-calls of an episode; what fails is an answer that begins with ``Error:``.
 
@@ -53,12 +68,14 @@ class Subcalls:
         self._recurse, self.depth, self._max_depth = recurse, depth, max_depth
         self._model: str | None = None
         self._token = Secret()
+        self._waiting = Waiting()
 
     def begin(self, model: str | None) -> None:
         """Begin an episode, in which this model is asked where a program names none; it has no token yet.
 
         An episode inside another has what that has.
         """
+        self.give_up()
         if self.depth == 0:
             self._model, self._token = model, Secret()
 
@@ -66,15 +83,26 @@ class Subcalls:
         """Ask Hugging Face with this token until the next episode begins."""
         self._token = Secret(hf_token)
 
+    def give_up(self) -> None:
+        """Nobody waits any more for what was asked so far: nothing else is asked for its sake."""
+        self._waiting = self._waiting.ended()
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether somebody waits for the episode that these are of."""
+        return bool(self._waiting)
+
     def deeper(self, model: str | None) -> Self:
         """The same for an episode inside, in which this model is asked."""
         other = copy.copy(self)
         other.depth += 1
+        other._waiting = Waiting(self._waiting)
         other._model = model or self._model
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = memo[id(self)] = copy.copy(self)
+        other._waiting = Waiting()
         return other
 
     def tools(self) -> list[Tool]:
@@ -94,7 +122,7 @@ class Subcalls:
         texts = prompts_of(prompts)
         if self._batch is not None:
             return self._all_tried(self._batch, texts, model)
-        return _each(lambda text: self.llm_query(text, model), texts)
+        return _each(lambda text: self.llm_query(text, model), texts, self._waiting)
 
     def rlm_query(self, prompt: str, model: str | None = None) -> str:
         """Have a model work on a prompt with a REPL of its own, in which it is ``context``."""
@@ -108,7 +136,7 @@ class Subcalls:
         texts = prompts_of(prompts)
         if self._recurse is None or self.depth + 1 >= self._max_depth:
             return self.llm_query_batched(texts, model)
-        return _each(lambda text: self.rlm_query(text, model), texts)
+        return _each(lambda text: self.rlm_query(text, model), texts, self._waiting)
 
     # How they are answered
 
@@ -148,15 +176,18 @@ class Subcalls:
             return f"Error: {self._token.hidden_in(secret_at(self.endpoint.api_key).hidden_in(told))[:_TOLD]}"
 
 
-def _each(ask: Callable[[str], str], prompts: list[str]) -> list[str]:
-    """The answers, in order; the threads keep no process from ending, as a function may take for ever."""
+def _each(ask: Callable[[str], str], prompts: list[str], waiting: Waiting) -> list[str]:
+    """The answers, in order; what is not asked yet when nobody waits any more is not asked.
+
+    The threads keep no process from ending, as a function may take for ever.
+    """
     if len(prompts) < 2:
         return [ask(prompt) for prompt in prompts]
     answers = ["Error: nobody answered"] * len(prompts)
     left, taking = iter(enumerate(prompts)), threading.Lock()
 
     def work() -> None:
-        while (one := taken()) is not None:
+        while waiting and (one := taken()) is not None:
             answers[one[0]] = ask(one[1])
 
     def taken() -> tuple[int, str] | None:
