@@ -17,6 +17,7 @@ from repl_world import ASKING, ENDPOINT, ChatEndpoint, chat_endpoint
 from servers import RunningServer, running_server
 
 import envweave_gym as ew
+from envweave_gym.envs.subcalls_endpoint import Endpoint
 from envweave_gym.envs.subcalls_secrets import Secret
 from envweave_gym.faults import InvalidArgument
 from envweave_gym.repl import REPLEnv
@@ -29,8 +30,8 @@ ECHO = f"your key {TOKEN} is wrong"
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[ChatEndpoint]:
     """It repeats the key in what it says of failures, as some do."""
-    failures = {"fail": (401, ECHO), "odd": (200, ECHO)}
-    with chat_endpoint(lambda prompt: failures.get(prompt) or prompt.upper()) as found:
+    known = {"fail": (401, ECHO), "odd": (200, ECHO), "which key is that?": f"It is {TOKEN}, I hear."}
+    with chat_endpoint(lambda prompt: known.get(prompt) or prompt.upper()) as found:
         yield found
 
 
@@ -110,6 +111,20 @@ def test_a_program_cannot_read_the_token_of_its_host(monkeypatch: pytest.MonkeyP
         seen = env.execute("import os\nprint(dict(os.environ))\nopen('/proc/self/environ').read()")
         assert TOKEN not in repr(seen)
     assert os.environ["HF_TOKEN"] == TOKEN
+
+
+def test_a_reply_that_repeats_the_token_is_shown_without_it(client: REPLEnv):
+    client.reset(context="x", hf_token=TOKEN)
+    told = client.execute("llm_query('which key is that?')")
+    assert told.observation.result.stdout == "'It is …, I hear.'\n"
+    assert TOKEN not in repr(told)
+
+
+def test_a_short_key_is_an_ordinary_word_of_replies(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SHORT_KEY", "none")
+    with chat_endpoint(lambda prompt: "none of them") as found:
+        endpoint = Endpoint(base_url=found.url, api_key="env:SHORT_KEY")
+        assert endpoint.chat([{"role": "user", "content": "x"}]) == "none of them"
 
 
 def test_a_token_is_no_option(client: REPLEnv):

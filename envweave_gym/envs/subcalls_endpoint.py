@@ -22,6 +22,9 @@ _URL = re.compile(r"https?://[^\s@?#]+")
 _BUSY = frozenset({408, 425, 429})
 _PAUSE, _LONGEST_PAUSE = 0.5, 20.0
 _PIECE, _LARGEST = 1 << 16, 8 << 20
+_ANY_KEY = 16
+"""So many characters a key has at least; what is given to servers that take any, as ``none``, is no secret
+and may well be a word of a reply."""
 _TOLD = 300
 """So many characters of what an endpoint says of a failure are told."""
 
@@ -159,4 +162,4 @@ def _reply_in(text: str, url: str, key: Secret) -> str:
         raise SubcallFailed(f"{url} sent no reply of a chat model: {shown(key.hidden_in(text))}") from None
     if not isinstance(reply, str):
         raise SubcallFailed(f"{url} sent a reply without text: {key.hidden_in(shown(reply))}")
-    return reply
+    return reply if len(key.reveal()) < _ANY_KEY else key.hidden_in(reply)
