@@ -193,6 +193,39 @@ def test_a_program_that_asks_otherwise_when_it_is_played_again_is_told_so(team: 
     copied.close()
 
 
+@pytest.mark.parametrize("otherwise", ["'end'", "llm_query_batched(['a', 'b'])"])
+def test_a_copy_whose_program_does_otherwise_says_so(team: Team, otherwise: str):
+    team.root(f"import os\nllm_query('a') if os.getpid() == {worker_of(team)} else {otherwise}")
+    copied = copy.deepcopy(team.env)
+    with pytest.raises(ResetNeeded, match="a program does otherwise when played again"):
+        copied.step({"sub_0": "A"})
+    copied.close()
+    team.answer()
+    assert team.seen["root"]["stdout"] == "'A'\n"
+
+
+def test_a_copy_answers_what_was_asked_in_the_order_it_was_asked_in(team: Team):
+    """Threads of the copied program ask all at once, and in another order."""
+    pauses = f"0.3 * (2 - n) * (os.getpid() != {worker_of(team)})"
+    team.root(
+        "import os, time\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        f"def ask(n): time.sleep({pauses}); return llm_query(str(n))\n"
+        "with ThreadPoolExecutor(3) as pool: found = list(pool.map(ask, range(3)))\nfound"
+    )
+    copied = copy.copy(team)
+    copied.env = copy.deepcopy(team.env)
+    for played in (copied, team):
+        while played.asked:
+            played.step({agent: prompt * 2 for agent, prompt in played.asked.items()})
+        assert played.seen["root"]["stdout"] == "['00', '11', '22']\n"
+    copied.env.close()
+
+
+def worker_of(team: Team) -> int:
+    """The process that the programs of a team run in."""
+    return team.env.unwrapped._env._session.process._pid
+
+
 @pytest.mark.parametrize("team", [{"step_timeout": 0.05}], indirect=True)
 def test_the_time_that_agents_take_is_not_the_programs(team: Team):
     team.root("x = llm_query('a')\nx")

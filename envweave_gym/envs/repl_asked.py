@@ -11,6 +11,7 @@ from envweave_gym.envs.programs import fitted
 from envweave_gym.envs.repl import REPLProgramEnv, Stepped
 from envweave_gym.envs.repl_observation import SNAPSHOT
 from envweave_gym.envs.subcalls import prompts_of, text_of
+from envweave_gym.faults import ResetNeeded
 from envweave_gym.sandbox import Execution, Session
 from envweave_gym.tools import ToolError
 
@@ -32,6 +33,8 @@ class AskedREPL(REPLProgramEnv):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._open: list[sandbox.Call] = []
+        self._next: list[sandbox.Call] = []
+        """Those that were not asked yet when a copy was made, and that its program makes sooner."""
         self._closed: list[Call] = []
         """The calls of the program so far, with their answers."""
 
@@ -39,7 +42,7 @@ class AskedREPL(REPLProgramEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin with an empty namespace."""
-        self._running, self._open, self._closed = None, [], []
+        self._running, self._open, self._next, self._closed = None, [], [], []
         return super().reset(seed=seed, options=options)
 
     @property
@@ -50,7 +53,7 @@ class AskedREPL(REPLProgramEnv):
     def begin(self, code: str) -> Stepped | None:
         """Run a program to its end, or until it asks: then there is no result yet."""
         session = self._live()
-        self._running, self._open, self._closed = code, [], []
+        self._running, self._open, self._next, self._closed = code, [], [], []
         self._start(session, code)
         return self._advance(session)
 
@@ -75,7 +78,7 @@ class AskedREPL(REPLProgramEnv):
 
     def _advance(self, session: Session) -> Stepped | None:
         while not self._open:
-            told = session.wait()
+            told, self._next = self._next or session.wait(), []
             if isinstance(told, Execution):
                 return self._end(told)
             self._open = [call for call in told if not self._is_refused(session, call)]
@@ -116,10 +119,26 @@ class AskedREPL(REPLProgramEnv):
                     session.answer(call, error=f"{call.name} {CALLED_OTHERWISE}")
         if self._running is not None:
             self._start(session, self._running)
-            self._open = self._replay(session, list(self._closed))
+            self._find_open(session, list(self._closed))
 
     def _start(self, session: Session, code: str) -> None:
         session.begin(code, timeout=self.options.step_timeout, snapshot=SNAPSHOT, watch=("answer",))
+
+    def _find_open(self, session: Session, known: list[Call]) -> None:
+        """Wait for the calls that are open, whose agents have been asked, and keep them in their order."""
+        found, made = list[sandbox.Call](), list[sandbox.Call]()
+        for before in self._open:
+            while (same := next((one for one in made if _is_same(before, one)), None)) is None:
+                waits = made and session.process.threads() == 1  # and so asks nothing else
+                more = [] if waits else self._replay(session, known)
+                if not more:
+                    raise ResetNeeded(
+                        f"{self.name}: a program does otherwise when played again; call reset()"
+                    )
+                made += more
+            made.remove(same)
+            found.append(same)
+        self._open, self._next = found, made
 
     def _replay(self, session: Session, known: list[Call]) -> list[sandbox.Call]:
         """Answer as before; the calls that were not answered then."""
@@ -144,7 +163,7 @@ class AskedREPL(REPLProgramEnv):
             self._session = session
 
 
-def _is_same(before: Call, call: sandbox.Call) -> bool:
+def _is_same(before: Call | sandbox.Call, call: sandbox.Call) -> bool:
     return (before.name, before.arguments) == (call.name, call.arguments)
 
 
