@@ -165,7 +165,7 @@ def read_action(space: Space[Any], text: str) -> Any:
     A text space takes the text as it is, ``Discrete`` an integer, everything else JSON: arrays and tuples as
     lists, ``Dict`` as an object. Members the ``Dict`` does not have are left out: a model may think there.
     """
-    _require_text(text)
+    require_text(text)
     try:
         action = _spelled(space, text)
         fits = space.contains(action)
@@ -176,7 +176,8 @@ def read_action(space: Space[Any], text: str) -> Any:
     return action
 
 
-def _require_text(text: Any) -> None:
+def require_text(text: Any) -> None:
+    """Refuse a reply that is no text."""
     if not isinstance(text, str):
         raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
 
@@ -276,7 +277,7 @@ def read_name(text: str, names: Mapping[str, int], kind: str = "action") -> int:
     around a word. Further sentences may explain, as long as they name no other action. Whatever leaves a
     doubt raises :class:`InvalidAction`, as "anything but left" and "left or right" do.
     """
-    _require_text(text)
+    require_text(text)
     plain = text.casefold().translate(_STRAIGHT_QUOTES)
     sentences = [
         [_bare_word(word, names) for word in sentence.split()] for sentence in _SENTENCE_END.split(plain)

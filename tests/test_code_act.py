@@ -155,6 +155,12 @@ def test_replies_of_models_are_read_out_of_fences(code_act: Make) -> None:
 # Ends
 
 
+@pytest.mark.parametrize("reply", [None, 5, b"1"])
+def test_a_reply_that_is_no_text_is_refused(code_act: Make, reply: Any) -> None:
+    with pytest.raises(InvalidAction, match=f"{CODE_ACT}: an action is read out of text, not out of"):
+        ew.parse_action(code_act(), reply)
+
+
 def test_a_final_answer_ends_the_episode_at_once(code_act: Make) -> None:
     env = code_act()
     *_, terminated, truncated, info = env.step(

@@ -18,6 +18,7 @@ from envweave_gym.envs.offered_tools import Call, OfferedTools
 from envweave_gym.envs.orphans import end_with_the_parent
 from envweave_gym.faults import InvalidArgument, NotAvailable, ResetNeeded, shown
 from envweave_gym.program_source import read_program
+from envweave_gym.protocols import require_text
 from envweave_gym.rewards import RewardFunction, judged, require_function
 from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels
 from envweave_gym.sandbox.inside.values import cut
@@ -265,6 +266,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
     def parse_action(self, text: str, agent: str | None = None) -> str:
         """The program in a model's reply: what is in its Markdown fences, or else all of it."""
+        require_text(text)
         code = read_program(text).code
         if not self.action_space.contains(code):
             raise ValueError(f"{shown(code)} is no program of at most {MOST_CODE} characters")
