@@ -59,6 +59,21 @@ def test_a_schema_that_contains_itself_ends():
     assert annotation({"$ref": "#/$defs/List"}, ROOT).startswith("list")
 
 
+@pytest.mark.parametrize("key", ["anyOf", "allOf"])
+def test_a_schema_that_contains_itself_often_ends(key: str):
+    inner = {"type": "array", "items": {"$ref": "#/$defs/often"}}
+    schema = {"type": "object", "properties": {"x": inner}, "$defs": {"often": {key: [inner] * 30}}}
+    (parameter,) = listed_tool({"name": "t", "inputSchema": schema}).parameters
+    assert parameter.type.startswith("list")
+
+
+def test_the_shape_of_a_list_that_contains_itself_ends():
+    inner = {"type": "array", "items": {"$ref": "#/$defs/again"}}
+    schema = {"type": "object", "properties": {"x": inner}, "$defs": {"again": inner}}
+    (parameter,) = listed_tool({"name": "t", "inputSchema": schema}).parameters
+    assert (parameter.type.count("list"), parameter.doc) == (9, "")
+
+
 def entry(properties: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties or {}, "required": more.pop("required", [])}
     return {"name": "t", "inputSchema": schema, **more}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +18,8 @@ from envweave_gym.tools.tool import Parameter, ToolError
 LONGEST_DOC = 2000
 _DEEPEST = 8
 _MOST_CHOICES = 50
+_MOST_LOOKED_AT = 1000
+"""So many schemas are looked at for one annotation: one that contains itself often has no end else."""
 _TYPES = {
     "string": "str",
     "integer": "int",
@@ -106,26 +110,31 @@ def _parameters(schema: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], dict[
 # Types
 
 
-def annotation(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+def annotation(schema: Any, root: Mapping[str, Any]) -> str:
     """The Python type of what a JSON schema allows, as text; ``Any`` for what Python cannot say."""
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    return _annotation(schema, root, 0, itertools.count())
+
+
+def _annotation(schema: Any, root: Mapping[str, Any], depth: int, looked_at: Iterator[int]) -> str:
+    if not isinstance(schema, Mapping) or depth > _DEEPEST or next(looked_at) >= _MOST_LOOKED_AT:
         return "Any"
     schema = _followed(schema, root)
+    inner = partial(_annotation, root=root, depth=depth + 1, looked_at=looked_at)
     if "const" in schema:
         return _choices([schema["const"]])
     if isinstance(schema.get("enum"), list):
         return _choices(schema["enum"])
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(several := schema.get(key), list) and several:
-            return _union([annotation(each, root, depth + 1) for each in several], every=key == "allOf")
+            return _union([inner(each) for each in several], every=key == "allOf")
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _union([annotation({**schema, "type": each}, root, depth + 1) for each in kind])
+        return _union([inner({**schema, "type": each}) for each in kind])
     if kind == "array" or (kind is None and "items" in schema):
-        return _of("list", annotation(schema.get("items"), root, depth + 1))
+        return _of("list", inner(schema.get("items")))
     if kind == "object" or (kind is None and "properties" in schema):
         more = None if schema.get("properties") else schema.get("additionalProperties")
-        return _of("dict", annotation(more, root, depth + 1), key="str, ")
+        return _of("dict", inner(more), key="str, ")
     return _TYPES.get(kind, "Any") if isinstance(kind, str) else "Any"
 
 
@@ -175,16 +184,16 @@ def _unwrapped(output: Any) -> Mapping[str, Any]:
     return schema
 
 
-def _shape(schema: Any, root: Mapping[str, Any]) -> str:
+def _shape(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     """The keys of an object, or of those in a list, with their types; empty for everything else."""
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return ""
     schema = _followed(schema, root)
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and properties:
         keys = (f"{key!r}: {annotation(value, root)}" for key, value in properties.items())
         return f"{{{', '.join(keys)}}}"
-    item = _shape(schema["items"], root) if "items" in schema else ""
+    item = _shape(schema["items"], root, depth + 1) if "items" in schema else ""
     return f"[{item}]" if item else ""
 
 
