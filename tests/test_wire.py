@@ -234,6 +234,8 @@ def frames() -> list[bytes]:
         encode(Step(1, msgspec.msgpack.Ext(99, b""))),
         *(encode(Step(1, msgspec.msgpack.Ext(1, bytes((len(name), 0)) + name))) for name in HOSTILE),
         encode(Step(1, msgspec.msgpack.Ext(7, b"zz"))),
+        *(encode(Step(1, msgspec.msgpack.Ext(kind, dumps(5)))) for kind in (3, 4, 8, 12, 13)),
+        encode(Step(1, msgspec.msgpack.Ext(13, dumps([["execution"], {}])))),
         b"\x93\xa4step\x01" + b"\x91" * 100_000,
     ]
 

@@ -153,7 +153,10 @@ def unpack(code: int, data: memoryview) -> Any:
     read = _UNPACKED.get(code)
     if read is None:
         raise ValueError(f"there is no value of kind {code}")
-    return read(data)
+    try:
+        return read(data)
+    except TypeError as error:  # as of a tuple that is a number
+        raise ValueError(f"what should be a value of kind {code} is none: {error}") from None
 
 
 def _read_array(data: memoryview) -> NDArray[Any]:
