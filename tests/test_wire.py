@@ -28,6 +28,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import envweave_gym as ew
+from envweave_gym.rewards import Result
+from envweave_gym.sandbox import Execution, Final, Variable
 from envweave_gym.stream import stream_of
 from envweave_gym.wire import messages
 from envweave_gym.wire.messages import Create, Refused, Reset, Step, Stepped, encode, read_call, read_reply
@@ -145,6 +147,12 @@ def test_streams_faults_and_object_arrays_arrive():
     }
     assert same(loads(dumps(value)), value)
     assert list(loads(dumps(infos["stream"]))) == list(infos["stream"])
+
+
+def test_results_of_programs_arrive():
+    done = Execution(value=[1 << 100], final=Final("1.5", 1.5), variables={"x": Variable("int", "1")})
+    assert loads(dumps({"result": done})) == {"result": done}
+    assert loads(dumps(Result(value=1))) == Result(value=1)
 
 
 def test_keys_of_any_kind_and_huge_ints_arrive():
