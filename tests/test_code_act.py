@@ -244,9 +244,18 @@ def test_a_process_that_was_killed_between_steps_is_a_loss(code_act: Make, check
 
 def test_the_task_is_told_at_the_reset(code_act: Make) -> None:
     env = code_act(task="Add 1 and 2.")
-    assert ew.messages_of(env.reset()[1])[0]["content"] == "Add 1 and 2."
-    told = ew.messages_of(env.reset(options={"task": "Add 3 and 4."})[1])
-    assert [one["content"] for one in told] == ["Add 3 and 4."]
+    (told,) = ew.messages_of(env.reset()[1])
+    assert told["content"].startswith("Add 1 and 2.\n\nThere are these functions:")
+    (told,) = ew.messages_of(env.reset(options={"task": "Add 3 and 4."})[1])
+    assert told["content"].startswith("Add 3 and 4.\n")
+
+
+def test_how_an_episode_ends_is_told_also_without_a_task(code_act: Make) -> None:
+    (told,) = ew.messages_of(code_act().reset()[1])
+    assert told["content"].splitlines() == [
+        "There are these functions:",
+        "- final_answer(x: Any) -> None: Give the answer, which ends the episode.",
+    ]
 
 
 def test_a_step_tells_what_it_showed(code_act: Make) -> None:

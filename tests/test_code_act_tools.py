@@ -76,6 +76,7 @@ def test_the_tools_are_told_at_the_reset(code_act: Make) -> None:
         "- add(a: int, b: int = 1) -> int: Add two numbers.",
         "- file_read(path: str) -> str: The text of a file.",
         "- file_write(path: str, content: str) -> str: Write a text into a file.",
+        "- final_answer(x: Any) -> None: Give the answer, which ends the episode.",
     ]
 
 

@@ -28,6 +28,7 @@ def file_write(path: str, content: str) -> str:
         return f"{file.write(content)} characters are in {path}"
 '''
 """The functions that read and write files of an episode; they run in the sandbox, as programs do."""
+_ABOUT_THE_END = "- final_answer(x: Any) -> None: Give the answer, which ends the episode."
 _ABOUT_FILES = """- file_read(path: str) -> str: The text of a file.
 - file_write(path: str, content: str) -> str: Write a text into a file."""
 
@@ -81,10 +82,9 @@ class CodeActEnv(ProgramEnv):
 
     def _begin(self, options: dict[str, Any]) -> None:
         task = str(options.get("task", self._task))
-        functions = described(self._offered.now(), _ABOUT_FILES if self._has_files else "")
-        told = "\n\n".join(filter(None, (task, functions)))
-        if told:
-            self.tell(message("user", told))
+        ours = [_ABOUT_FILES, _ABOUT_THE_END] if self._has_files else [_ABOUT_THE_END]
+        functions = described(self._offered.now(), "\n".join(ours))
+        self.tell(message("user", "\n\n".join(filter(None, (task, functions)))))
 
     def _names(self) -> Names:
         source = FILES if self._has_files else ""
