@@ -336,6 +336,17 @@ def test_wrong_arguments_are_refused_by_name(kwargs: dict[str, Any], said: str) 
     assert CODE_ACT in str(refusal.value)
 
 
+def test_an_episode_may_follow_a_first_reset_that_was_refused() -> None:
+    env = ew.make("envweave/REPL-v0", llm_query_fn=str.upper)
+    for options in ({"max_iterations": 0}, {"task_prompt": 5}):
+        with pytest.raises(InvalidArgument):
+            env.reset(options=options)
+    env.reset()
+    assert env.step("1")[0]["stdout"] == "1\n"
+    assert env.step("FINAL(1)")[1:3] == (1.0, True)
+    env.close()
+
+
 def test_unknown_reset_options_are_refused(code_act: Make) -> None:
     with pytest.raises(InvalidArgument, match="reset takes no option 'tsk'"):
         code_act().reset(options={"tsk": "x"})
