@@ -15,8 +15,8 @@ from envweave_gym.envs.repl_answers import printed_answer, printed_name, texts_i
 from envweave_gym.envs.repl_observation import SNAPSHOT, names_shown, observation_of, observation_space
 from envweave_gym.envs.repl_options import ReplOptions
 from envweave_gym.envs.repl_runner import episode_of
-from envweave_gym.envs.repl_task import RESET_OPTIONS, Rewards, Task
-from envweave_gym.envs.subcalls import HUGGING_FACE, Subcalls
+from envweave_gym.envs.repl_task import MOST_ITERATIONS, RESET_OPTIONS, Rewards, Task
+from envweave_gym.envs.subcalls import HUGGING_FACE, Recurse, Subcalls
 from envweave_gym.envs.subcalls_endpoint import Chat, SubcallFailed
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.sandbox import Execution, Final, Lease, Names, Variable
@@ -122,8 +122,7 @@ class REPLProgramEnv(ProgramEnv):
                 max_output_length=max_output_length,
                 context_preview_length=context_preview_length,
             )
-            chat = rlm if callable(rlm) else None
-            recurse = partial(_recursed, options, chat, rlm_max_iterations) if rlm else None
+            recurse = _recursion(options, rlm, rlm_max_iterations)
             self._subcalls = Subcalls(
                 llm_query_fn, llm_batch_fn, llm=llm, hf_url=hf_url, recurse=recurse, max_depth=rlm_max_depth
             )
@@ -294,6 +293,16 @@ class REPLProgramEnv(ProgramEnv):
         other = super().__deepcopy__(memo)
         other._offered = OfferedTools(other._subcalls.tools())
         return other
+
+
+def _recursion(options: ReplOptions, rlm: Any, steps: Any) -> Recurse | None:
+    """What plays the episodes of ``rlm_query``, if anything does."""
+    if not callable(rlm) and not isinstance(rlm, bool):
+        raise InvalidArgument(f"rlm={shown(rlm)} is neither a function of messages nor True or False")
+    if type(steps) is not int or not 1 <= steps <= MOST_ITERATIONS:
+        raise InvalidArgument(f"rlm_max_iterations={shown(steps)} is no number from 1 to {MOST_ITERATIONS}")
+    chat: Any = rlm if callable(rlm) else None
+    return partial(_recursed, options, chat, steps) if rlm else None
 
 
 def _recursed(

@@ -16,6 +16,8 @@ from envweave_gym.tools import Tool, ToolError
 
 AT_ONCE = 8
 """So many prompts of a batch are asked at once."""
+DEEPEST = 100
+"""So deep at most may episodes be inside of each other."""
 MOST_PROMPTS = 1000
 """So many prompts a batch has at most."""
 _TOLD = 500
@@ -62,6 +64,8 @@ class Subcalls:
         for name, function in (("llm_query_fn", query), ("llm_batch_fn", batch), ("rlm", recurse)):
             if function is not None and not callable(function):
                 raise InvalidArgument(f"{name}={shown(function)} cannot be called; give a function")
+        if type(max_depth) is not int or not 1 <= max_depth <= DEEPEST:
+            raise InvalidArgument(f"rlm_max_depth={shown(max_depth)} is no number from 1 to {DEEPEST}")
         self._query, self._batch = query, batch
         self._is_hugging_face = llm is None
         self.endpoint = Endpoint(base_url=hf_url, api_key="env:HF_TOKEN") if llm is None else Endpoint.of(llm)
