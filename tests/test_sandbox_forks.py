@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
-from sandboxes import WORKER, needs
+from absent import absent
+from sandboxes import WORKER, needs, readable_python
 
 from envweave_gym.faults import NotAvailable
 from envweave_gym.sandbox import Names, Sandbox, Session, Setup, Variable, folders
+from envweave_gym.sandbox.inside.syscalls import number
 from envweave_gym.sandbox.process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 
@@ -154,6 +157,74 @@ def test_a_program_that_forks_more_than_it_should_gains_nothing(sandbox: Sandbox
     assert not processes()
 
 
+EVIL = {
+    "its child stays": "pid = fork()\n  if pid == 0: stay()",
+    "its child stays, and forks the copy": "pid = fork()\n  if pid == 0:\n    fork()\n    stay()",
+    "its child leaves one to it": (
+        "prctl(36, 1)\n  pid = fork()\n  if pid == 0:\n    if fork(): os._exit(0)\n    stay()"
+    ),
+    "its child is none": "pid = syscall(CLONE, 0x8011, 0, 0, 0, 0)\n  if pid == 0: stay()",
+}
+
+
+@pytest.mark.parametrize("evil", EVIL)
+@pytest.mark.parametrize("way", ["fork", "checkpoint"])
+def test_a_permission_to_fork_gives_a_program_no_process(sandbox: Sandbox, evil: str, way: str) -> None:
+    """Neither a child of its own nor one that its parent has, which would go on between steps."""
+    session = sandbox.open()
+    session.name(Names())
+    code = (
+        f"{WORKER}import ctypes, os\n"
+        "libc = ctypes.CDLL(None); fork, prctl, syscall = os.fork, libc.prctl, libc.syscall\n"
+        "def stay():\n  os.closerange(0, 99)\n  while True: pass\n"
+        "def fork_(_):\n  worker.ch.send(dict(ev='ready'))\n  fds = worker.ch.descriptors(3)\n"
+        f"  {EVIL[evil].replace('CLONE', str(number('clone')))}\n"
+        "  for fd in fds: os.close(fd)\n  worker.ch.send(dict(ev='forked'))\nworker._orders['fork'] = fork_"
+    )
+    assert session.run(code).success
+    own, found = {str(session.process._pid)}, _processes_in(session)
+    assert set(found()) == own
+    for _ in range(2):
+        with suppress(NotAvailable, WorkerDied):
+            session.run("1", checkpoint=True) if way == "checkpoint" else session.fork()
+        until = time.monotonic() + 10
+        while set(found()) - own and time.monotonic() < until:
+            time.sleep(0.01)
+        assert set(found()) <= own
+    session.close()
+
+
+def test_a_copy_gives_no_descriptor_that_forks_are_asked_of() -> None:
+    needs("landlock")
+    sandbox = Sandbox(Setup(profile="shell", python=readable_python() or absent("no interpreter for all")))
+    session = sandbox.open()
+    session.name(Names())
+    code = (
+        f"{WORKER}import os, sys\nchannel = sys.modules[type(worker.ch).__module__].Channel\n"
+        "def send(ch, m, send=channel.send):\n"
+        "  ch.greet(m, [os.pipe()[0]]) if m['ev'] == 'hello' else send(ch, m)\nchannel.send = send"
+    )
+    assert session.run(code).success
+    branch = session.fork()
+    assert branch.process.forks is None
+    assert branch.run("import subprocess; subprocess.run(['true']).returncode").value == 0
+    for each in (branch, session, sandbox):
+        each.close()
+
+
+def test_a_branch_stands_still_until_its_first_step(session: Session) -> None:
+    session.run(
+        "import os, threading, time\ndef f():\n  while True: pass\n"
+        "os.register_at_fork(after_in_child=lambda: threading.Thread(target=f, daemon=True).start())"
+    )
+    branch = session.fork()
+    before = psutil.Process(branch.process._pid).cpu_times().user
+    time.sleep(0.4)
+    assert psutil.Process(branch.process._pid).cpu_times().user - before < 0.2
+    assert branch.run("x").value == [1]
+    branch.close()
+
+
 def test_what_says_hello_may_not_be_the_process_that_is_forked(session: Session) -> None:
     code = WORKER + (
         "def fork(_):\n  worker.ch.send(dict(ev='ready'))\n  fds = worker.ch.descriptors(3)\n"
@@ -162,9 +233,8 @@ def test_what_says_hello_may_not_be_the_process_that_is_forked(session: Session)
         "  os.write(fds[0], struct.pack('!I', len(data)) + data)\nworker._orders['fork'] = fork"
     )
     session.run(code)
-    branch = session.fork()
-    assert branch.run("1").error_type == "WorkerDied"
-    branch.close()
+    with pytest.raises(NotAvailable, match="its copy was no child of the zygote"):
+        session.fork()
 
 
 def _processes_in(session: Session) -> Callable[[], list[str]]:

@@ -19,6 +19,7 @@ from envweave_gym.faults import NotAvailable
 from envweave_gym.sandbox.inside.kernel import ending
 from envweave_gym.sandbox.inside.zygote import (
     ADOPT,
+    ADOPTED,
     END,
     EXPECT,
     FAILED,
@@ -36,6 +37,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 _PACKET = 4096
 _STARTING = 120.0
 """So many seconds a zygote has to import what is served."""
+_ADOPTING = 5.0
+"""So many seconds it has to take for its child what a child has forked."""
 _ENDING = 5.0
 """So many seconds it has to end, with all its children, before it is killed."""
 
@@ -64,8 +67,10 @@ class Program:
 class Fork:
     """A child of the zygote, and the socket that it listens to."""
 
-    def __init__(self, key: int, connection: socket.socket, zygote: _Zygote) -> None:
-        self.connection = connection
+    def __init__(
+        self, key: int, connection: socket.socket, zygote: _Zygote, *, is_expected: bool = False
+    ) -> None:
+        self.connection, self._is_expected = connection, is_expected
         self.ended: str | None = None
         """How it ended, in words."""
         self.seconds, self.memory = 0.0, 0
@@ -73,11 +78,14 @@ class Fork:
         self.refused = False
         """Whether it never was: the system did not give another process."""
         self._key, self._zygote = key, zygote
-        self._over = threading.Event()
+        self._over, self._adopted = threading.Event(), threading.Event()
 
     def kill(self) -> None:
-        """Kill it."""
-        self._zygote.order(KILL, self._key)
+        """Kill it; what is only expected is given up."""
+        if self._is_expected:
+            self.give_up()
+        else:
+            self._zygote.order(KILL, self._key)
 
     def wait(self, seconds: float) -> bool:
         """Wait for its end; whether it has ended."""
@@ -88,12 +96,22 @@ class Fork:
         return self._zygote.expect(connection)
 
     def adopt(self, pid: int) -> None:
-        """It is there; ``pid`` is the number that the zygote sees, which tells of its end from now on."""
+        """It is there; ``pid`` is the number that the zygote sees, which tells of its end from now on.
+
+        ``OSError`` where that is no process to adopt.
+        """
+        self._is_expected = False
         self._zygote.order(ADOPT, self._key, PID.pack(pid))
+        if not self._adopted.wait(_ADOPTING) or self.ended is not None:
+            raise OSError(f"its copy {self.ended or f'was not adopted within {_ADOPTING:g} s'}")
+
+    def was_adopted(self) -> None:
+        """Let who waits for that go on."""
+        self._adopted.set()
 
     def give_up(self) -> None:
         """It will not be there."""
-        if self._over.is_set():
+        if self._over.is_set() or not self._is_expected:
             return
         self._zygote.order(GIVE_UP, self._key)
         self._zygote.forget(self._key)
@@ -106,6 +124,7 @@ class Fork:
         """
         self.ended = words
         self._over.set()
+        self._adopted.set()
         with suppress(OSError):  # closed already
             self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -184,13 +203,13 @@ class _Zygote:
 
     def expect(self, ours: socket.socket) -> Fork:
         """A new child that another child forks."""
-        key, fork = self._noted(ours)
+        key, fork = self._noted(ours, is_expected=True)
         self.order(EXPECT, key)
         return fork
 
-    def _noted(self, ours: socket.socket) -> tuple[int, Fork]:
+    def _noted(self, ours: socket.socket, *, is_expected: bool = False) -> tuple[int, Fork]:
         key = next(self._keys)
-        fork = Fork(key, ours, self)
+        fork = Fork(key, ours, self, is_expected=is_expected)
         with self._lock:
             if self.ended is None:
                 self._forks[key] = fork
@@ -248,8 +267,11 @@ class _Zygote:
             self.ready.set()
             return
         with self._lock:
-            fork = self._forks.pop(key, None)
+            fork = self._forks.get(key) if what == ADOPTED else self._forks.pop(key, None)
         if fork is None:  # it was given up
+            return
+        if what == ADOPTED:
+            fork.was_adopted()
             return
         if what == FAILED:
             fork.refused = True

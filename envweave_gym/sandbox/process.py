@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from envweave_gym.faults import EnvweaveError, NotAvailable
 from envweave_gym.sandbox.forkserver import Fork
 from envweave_gym.sandbox.inside.channel import LENGTH, Message
+from envweave_gym.sandbox.inside.kernel import children
 from envweave_gym.sandbox.notifications import Forks
 from envweave_gym.sandbox.output import Output
 
@@ -32,7 +34,9 @@ _UNREAD = 1 << 20
 """So many bytes a worker may leave unread until it is not listened to."""
 _STARTING, _ANSWERING = 20.0, 10.0
 """So many seconds a worker has to put its policy over itself, and to answer an order that is no step."""
-_DYING = 5.0
+_DYING, _STOPPING = 5.0, 5.0
+_STILL = (b"T", b"t", b"Z", b"X")
+"""The states of threads that are stopped, or have ended."""
 _LONGEST = 1000
 _CREDENTIALS = struct.Struct("iii")
 _READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT
@@ -71,21 +75,24 @@ class WorkerProcess:
 
     # How it begins
 
-    def meet(self) -> None:
-        """Wait until it is ready, and see which process it is."""
+    def meet(self, *, is_trusted: bool = False) -> None:
+        """Wait until it is ready, and see which process it is.
+
+        What is trusted, as no program has run in it, may give the descriptor that its forks are asked of.
+        """
         try:
-            hello, self._pid, descriptors = self._hello()
+            hello, self._pid, descriptors = self._hello(int(is_trusted))
+            for descriptor in descriptors:
+                self.forks = Forks(descriptor)
+                self._poll.register(descriptor, _READ)
             self._pidfd = os.pidfd_open(self._pid)
             self.layers = [str(layer) for layer in hello["layers"]]
         except (KeyError, TypeError, ValueError, RecursionError, OSError) as error:
             raise WorkerDied(f"a worker did not start: {self._ended() or error}") from None
-        if descriptors:
-            self.forks = Forks(descriptors[0])
-            self._poll.register(descriptors[0], _READ)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
 
-    def _hello(self) -> tuple[Message, int, list[int]]:
-        """The first frame, with the process that has sent it, as the kernel says, and its descriptors."""
+    def _hello(self, wanted: int) -> tuple[Message, int, list[int]]:
+        """The first frame, who has sent it, as the kernel says, and ``wanted`` of its descriptors."""
         sender, until = 0, time.monotonic() + _STARTING
         given: list[int] = []
         try:
@@ -96,7 +103,6 @@ class WorkerProcess:
                 for message in self._frames():
                     if message["ev"] == "failed":
                         raise OSError(message["why"])
-                    wanted = 1 if self.forks is None else 0
                     kept, given = given[:wanted], given[wanted:]
                     return message, sender, kept
         finally:
@@ -127,7 +133,8 @@ class WorkerProcess:
     def inner_pid(self) -> int:
         """The number of the process in the innermost of its namespaces, which is that of the zygote."""
         with open(f"/proc/{self._pid}/status") as lines:
-            return next(int(line.split()[-1]) for line in lines if line.startswith("NSpid:"))
+            numbers = [line.split()[-1] for line in lines if line.startswith("NSpid:")]
+        return int(numbers[0]) if numbers else self._pid
 
     # What is said
 
@@ -289,6 +296,31 @@ class WorkerProcess:
         """Do not let it fork."""
         if self.forks is not None:
             self.forks.allow_none(self._pid)
+
+    def must_have_forked_nothing(self) -> None:
+        """See that a permission to fork was used for the copy alone: what has other children is killed.
+
+        A fork that was allowed may be under way; none is when all threads stand still.
+        """
+        if self.forks is None or not self.is_there():
+            return
+        self.freeze()
+        until = time.monotonic() + _STOPPING
+        while not (have_stopped := self._have_stopped()) and time.monotonic() < until:
+            if children(self._pid):
+                break
+            time.sleep(0.0002)
+        if children(self._pid) or not have_stopped:
+            self.kill()
+            raise self._lost("it has forked more than its copy")
+
+    def _have_stopped(self) -> bool:
+        """Whether none of its threads runs, as far as it is there."""
+        with suppress(OSError):  # it has ended meanwhile
+            for thread in Path(f"/proc/{self._pid}/task").iterdir():
+                if (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] not in _STILL:
+                    return False
+        return True
 
     def threads(self) -> int:
         """How many threads it has, as the kernel says."""

@@ -146,7 +146,7 @@ class Sandbox:
             out.give()
             err.give()
             process.send({"op": "begin", "folder": folder, "policy": self._policy})
-            process.meet()
+            process.meet(is_trusted=True)
             undo.pop_all()
         return process
 
@@ -164,6 +164,7 @@ class Sandbox:
             copy = self._copy(process)
         finally:
             process.freeze()
+        copy.freeze()
         copy.layers = process.layers
         return session.like(copy)
 
@@ -204,6 +205,7 @@ class Sandbox:
             process.await_("forked")
         finally:
             process.allow_none()
+            process.must_have_forked_nothing()
 
     def _program(self) -> Program:
         setup, here = self.setup, str(Path(__file__).parent)

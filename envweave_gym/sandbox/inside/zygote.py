@@ -3,8 +3,8 @@
 Its host starts it with the number of a descriptor, see ``forkserver.py``. On its standard input it finds
 where to import from, a function ``prepare`` and its argument: that is called once, and gives what every child
 does with its descriptors. From then on the descriptor, a socket of packets, brings orders: fork (with the
-descriptors of the child), kill, and take for a child what a child has forked. It takes notes back: ready, and
-how which child ended. What a child leaves behind is killed.
+descriptors of the child), kill, and take for a child what a child has forked. It takes notes back: ready,
+which child was taken, and how which ended. What a child leaves behind is killed.
 
 It ends with its host, however that ends, and takes all children with it, and their children.
 """
@@ -46,7 +46,7 @@ EXPECT, ADOPT, GIVE_UP = b"w", b"a", b"g"
 """A child forks itself: what it leaves behind is left alone, until it is adopted or given up."""
 PID = struct.Struct("<i")
 """What follows :data:`ADOPT`: the number of the process, as the zygote sees it."""
-READY, ENDED, FAILED = b"r", b"e", b"x"
+READY, ENDED, FAILED, ADOPTED = b"r", b"e", b"x", b"t"
 _PACKET = PACKET.size + PID.size
 _MOST = 8
 """So many descriptors a child may be given."""
@@ -119,6 +119,7 @@ class Zygote:
     def _adopt(self, key: int, pid: int) -> None:
         if pid not in self._workers and is_child(pid):
             self._workers[pid] = key
+            self._tell(ADOPTED, key)
         else:
             self._tell(FAILED, key, b"was no child of the zygote")
 
