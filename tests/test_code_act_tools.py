@@ -34,8 +34,15 @@ def server(how: str, **more: Any) -> dict[str, Any]:
 
 def servers_below() -> list[int]:
     """The processes of servers that this one has started."""
-    children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if SERVER in child.cmdline()]
+    return [child.pid for child in psutil.Process().children(recursive=True) if SERVER in command_of(child)]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Its command; one that has ended has none."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # or a zombie, which is one of these
+        return []
 
 
 def add(a: int, b: int = 1) -> int:

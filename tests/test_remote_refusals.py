@@ -12,6 +12,7 @@ from remote_worlds import block_websockets, transport
 from servers import TOKEN, RunningServer, running_server
 
 import envweave_gym as ew
+from envweave_gym.remote import upkeep
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.descriptions import describe
 from envweave_gym.remote.env import RemoteEnv
@@ -164,6 +165,17 @@ def test_a_session_that_is_there_waits_for_a_connection() -> None:
         session.reset(0, None)
         session.step(0)
     assert server.methods == ["GET"] * 4
+
+
+def test_who_listens_where_a_server_was_stopped_is_another_server() -> None:
+    full = answers(503, FULL, "application/json")
+    with peer(plays_a_reset, full, plays) as server, at_once():
+        upkeep.keep_up(server.url, upkeep.Upkeep(lambda: None))
+        upkeep.keep_up(server.url, None)
+        session = server.session(PATIENT)
+        session.reset(0, None)
+        session.step(0)
+    assert server.methods == ["GET"] * 3
 
 
 def test_a_session_that_is_there_waits_for_a_connection_until_its_deadline() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
@@ -29,6 +30,8 @@ class Address:
 
     url: str
     token: str | None = None
+    since: float = field(default_factory=time.monotonic, compare=False, repr=False)
+    """When it was written down: what was at a place before says nothing about who is there later."""
 
     @classmethod
     def of(cls, name: str, url: Any, token: Any = None) -> Address:
@@ -76,6 +79,10 @@ class Address:
             self.ensure()
         except NotAvailable as error:
             raise ConnectionError(f"{self.url}: {error}") from None
+
+    def is_stopped(self) -> bool:
+        """Whether this process has stopped the server for good, so that nobody will ever start it again."""
+        return upkeep.was_stopped(self.url, self.since)
 
     @property
     def is_actor(self) -> bool:

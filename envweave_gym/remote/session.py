@@ -182,7 +182,7 @@ class RemoteSession:
 
     def _is_gone(self) -> bool:
         """Whether nobody was reached where this process has stopped the server for good."""
-        return not self.is_sent and upkeep.is_stopped(self.address.url)
+        return not self.is_sent and self.address.is_stopped()
 
     # How frames go
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -36,8 +37,8 @@ class Upkeep:
 
 
 _kept: dict[str, Upkeep] = {}
-_stopped: set[str] = set()
-"""Those that this process has kept up, and has stopped for good."""
+_stopped: dict[str, float] = {}
+"""Those that this process has kept up and has stopped for good, and when."""
 _users: dict[str, dict[int, weakref.finalize[..., Any]]] = {}
 """Who uses each server, and what happens when one of them is forgotten."""
 
@@ -46,9 +47,9 @@ def keep_up(url: str, upkeep: Upkeep | None) -> None:
     """Keep the server behind this URL up from now on, or no more."""
     if upkeep is not None:
         _kept[url] = upkeep
-        _stopped.discard(url)
+        _stopped.pop(url, None)
     elif _kept.pop(url, None) is not None:
-        _stopped.add(url)
+        _stopped[url] = time.monotonic()
 
 
 def ensure(url: str) -> None:
@@ -62,9 +63,9 @@ def is_kept(url: str) -> bool:
     return url in _kept
 
 
-def is_stopped(url: str) -> bool:
-    """Whether this process has stopped the server for good, so that nobody will ever start it again."""
-    return url in _stopped
+def was_stopped(url: str, since: float) -> bool:
+    """Whether this process has stopped the server for good since then; another may have its port later."""
+    return _stopped.get(url, -math.inf) >= since
 
 
 def why_ended(url: str, since: float) -> str:
