@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ from absent import absent
 from sandboxes import needs, readable_python
 
 from envweave_gym.faults import NotAvailable
-from envweave_gym.sandbox import Lease, Names, Sandbox, Setup
+from envweave_gym.sandbox import Lease, Names, Sandbox, Setup, shared
 from envweave_gym.tools import ToolRegistry
 
 HOST = """
@@ -202,6 +203,51 @@ def test_a_forked_host_has_no_sandbox_and_harms_none(sandbox: Sandbox) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
     assert session.run("x").value == 1
     session.close()
+
+
+def test_what_a_sandbox_cannot_be_made_of_is_refused_every_time() -> None:
+    lease = Lease(Setup(python="/nope"))
+    for _ in range(2):
+        with pytest.raises(NotAvailable, match="python='/nope' does not run"):
+            lease.open()
+    lease.close()
+    assert not shared._used
+
+
+def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Collecting garbage ends leases at any time."""
+    needs("landlock")
+    old, new = Lease(Setup()), Lease(Setup())
+    old.open().close()
+
+    class Used(dict[Setup, Any]):
+        def setdefault(self, key: Setup, default: Any = None) -> Any:
+            found = super().setdefault(key, default)
+            old.close()
+            return found
+
+    monkeypatch.setattr(shared, "_used", Used(shared._used))
+    for _ in range(2):
+        new.open().close()
+    shared._used[Setup()].sandbox.close()
+    new.open().close()
+    new.close()
+    assert not shared._used
+
+
+def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:
+    needs("landlock")
+    one, two = Lease(Setup()), Lease(Setup())
+    session = one.open()
+    session.name(Names())
+    two.hold()
+    one.close()
+    assert session.run("1 + 1").value == 2
+    session.close()
+    two.close()
+    assert not Path(os.path.dirname(os.path.dirname(session.folder))).exists()
 
 
 def test_who_wants_the_same_shares_a_sandbox_and_the_last_ends_it() -> None:

@@ -303,7 +303,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
                 other._own(self._session.fork())
             except (NotAvailable, WorkerDied):  # as where a thread goes on: the copy plays its steps again
                 return other
-            other._lease.open().close()  # its share of the sandbox, which goes on when this one is closed
+            other._lease.hold()  # so that the sandbox goes on when this one is closed
         return other
 
     def __getstate__(self) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class Sandbox:
         self._root = root_folder()
         self._forks = ForkServer(self._program())
         self._threads = Threads()
-        self._filling, self._is_closed, self._owner = threading.Lock(), False, os.getpid()
+        self._filling, self._owner = threading.Lock(), os.getpid()
+        self.is_closed = False
         self._end = weakref.finalize(self, _end, self._forks, self._root, self._owner)
 
     @property
@@ -105,7 +106,7 @@ class Sandbox:
         """A new episode; the next worker is made ready meanwhile."""
         if os.getpid() != self._owner:
             raise NotAvailable("a sandbox belongs to the process that made it; make another here")
-        if self._is_closed:
+        if self.is_closed:
             raise NotAvailable("the sandbox is closed; make another")
         process = self._waiting() or self._started()
         if self._most:
@@ -125,7 +126,7 @@ class Sandbox:
     def fill(self) -> None:
         """Have as many workers ready as there are to be."""
         with self._filling:
-            while len(self._ready) < self._most and not self._is_closed:
+            while len(self._ready) < self._most and not self.is_closed:
                 try:
                     self._ready.append(self._started())
                 except (NotAvailable, WorkerDied, OSError) as error:
@@ -227,7 +228,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End all episodes, and leave nothing behind."""
-        self._is_closed = True
+        self.is_closed = True
         if os.getpid() == self._owner:
             self._forks.close()  # what is about to start does not any more
             self._threads.close()

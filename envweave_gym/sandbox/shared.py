@@ -9,8 +9,18 @@ import weakref
 from envweave_gym.sandbox.sandbox import Sandbox, Setup
 from envweave_gym.sandbox.session import Session
 
-_sandboxes: dict[Setup, tuple[Sandbox, int]] = {}
 _lock = threading.RLock()  # the same thread may come again: collecting garbage ends leases
+
+
+class _Used:
+    """A sandbox, once an episode was opened in it, and how many share it."""
+
+    def __init__(self) -> None:
+        self.sandbox: Sandbox | None = None
+        self.users = 0
+
+
+_used: dict[Setup, _Used] = {}
 
 
 class Lease:
@@ -21,15 +31,21 @@ class Lease:
         self._pid = 0
         self._end: weakref.finalize[[Setup, int], Lease] | None = None
 
+    def hold(self) -> None:
+        """Have the sandbox last while this does, whoever else lets go of it."""
+        pid = os.getpid()
+        if self._pid != pid:
+            with _lock:
+                used = _used.setdefault(self.setup, _Used())
+                used.users += 1
+                _used[self.setup] = used  # again, as its last user may have let go since it was found
+            self._end = weakref.finalize(self, _given_back, self.setup, pid)
+            self._pid = pid
+
     def open(self) -> Session:
         """A new episode."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            _taken(self.setup)
-            self._end = weakref.finalize(self, _given_back, self.setup, self._pid)
-        with _lock:
-            sandbox = _sandboxes[self.setup][0]
-        return sandbox.open()
+        self.hold()
+        return _sandbox_of(self.setup).open()
 
     def close(self) -> None:
         """Want no more of it, unless another episode is opened."""
@@ -38,28 +54,32 @@ class Lease:
         self._pid, self._end = 0, None
 
 
-def _taken(setup: Setup) -> None:
+def _sandbox_of(setup: Setup) -> Sandbox:
+    """The sandbox of those who hold it; another where it was closed."""
     with _lock:
-        sandbox, users = _sandboxes.get(setup) or (Sandbox(setup), 0)
-        _sandboxes[setup] = sandbox, users + 1
+        used = _used[setup]
+        if used.sandbox is None or used.sandbox.is_closed:
+            used.sandbox = Sandbox(setup)
+        return used.sandbox
 
 
 def _given_back(setup: Setup, pid: int) -> None:
     if pid != os.getpid():
         return
     with _lock:
-        sandbox, users = _sandboxes[setup]
-        if users > 1:
-            _sandboxes[setup] = sandbox, users - 1
+        used = _used[setup]
+        used.users -= 1
+        if used.users:
             return
-        del _sandboxes[setup]
-    sandbox.close()
+        del _used[setup]
+    if used.sandbox is not None:
+        used.sandbox.close()
 
 
 def _forget_all() -> None:
     """A process that was forked has no sandbox, and a lock that nobody holds."""
     global _lock
-    _sandboxes.clear()
+    _used.clear()
     _lock = threading.RLock()
 
 
