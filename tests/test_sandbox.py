@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sandboxes import needs
+from sandboxes import WORKER, needs
 
 from envweave_gym.faults import InvalidArgument, NotAvailable
 from envweave_gym.sandbox import Final, Limits, Names, Sandbox, Session, Setup, Variable
@@ -211,6 +211,39 @@ def test_what_is_no_program_is_refused(session: Session, code: object) -> None:
 def test_a_time_that_is_none_is_refused(session: Session, timeout: float) -> None:
     with pytest.raises(InvalidArgument, match="timeout="):
         session.run("1", timeout=timeout)
+
+
+def test_what_a_program_forges_is_no_longer_than_what_is_told(session: Session) -> None:
+    forged = (
+        "shown='s' * 10**6, error='e' * 10**6, error_type='t' * 10**6, "
+        "variables={str(n) + 'n' * 10**4: ['k' * 10**4, 'v' * 10**4] for n in range(400)}"
+    )
+    code = f"{WORKER}worker.ch.send(dict(ev='result', seq=m['seq'], {forged}))"
+    done = session.run(code, snapshot=10)
+    assert [len(text) for text in (done.shown, done.value, done.error, done.error_type)] == [
+        4096,
+        4096,
+        20_000,
+        200,
+    ]
+    assert len(done.variables) == 300
+    for name, one in done.variables.items():
+        assert [len(name), len(one.kind), one.shown] == [200, 200, "v" * 10]
+    done = session.run(code)
+    assert {one.shown for one in done.variables.values()} == {""}
+
+
+def test_what_ends_an_episode_is_called_what_programs_call_it(session: Session) -> None:
+    printed = session.run("for f in (FINAL, FINAL_VAR, SHOW_VARS): help(f)").stdout
+    assert [line for line in printed.splitlines() if "(" in line] == [
+        "FINAL(value)",
+        "FINAL_VAR(name)",
+        "SHOW_VARS()",
+    ]
+    assert "which ends the episode at once" in printed
+    done = session.run("FINAL()")
+    assert done.error.endswith("TypeError: FINAL(value): missing a required argument: 'value'")
+    assert session.run("FINAL(value=7)").final == Final("7", 7)
 
 
 def test_a_session_that_is_closed_says_so(sandbox: Sandbox) -> None:

@@ -222,6 +222,24 @@ def test_without_landlock_its_levels_are_refused(monkeypatch: pytest.MonkeyPatch
             Sandbox(Setup(isolation=level))
 
 
+@pytest.mark.parametrize("how", [subprocess.TimeoutExpired("bwrap", 20), PermissionError("no")])
+def test_where_bubblewrap_does_not_come_back_namespaces_are_refused(
+    monkeypatch: pytest.MonkeyPatch, how: Exception
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise how
+
+    levels._no_bubblewrap.cache_clear()
+    monkeypatch.setattr(levels.shutil, "which", lambda _: "/usr/bin/bwrap")
+    monkeypatch.setattr(levels.landlock, "version", lambda: 6)
+    monkeypatch.setattr(levels.subprocess, "run", run)
+    with pytest.raises(
+        NotAvailable, match="isolation='namespace' is not there: bubblewrap does not run here"
+    ):
+        levels.require("namespace")
+    levels._no_bubblewrap.cache_clear()
+
+
 def test_without_bubblewrap_namespaces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("landlock")
     levels._no_bubblewrap.cache_clear()

@@ -21,7 +21,6 @@ from envweave_gym.program_source import read_program
 from envweave_gym.protocols import require_text
 from envweave_gym.rewards import RewardFunction, judged, require_function
 from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels
-from envweave_gym.sandbox.inside.values import cut
 from envweave_gym.sandbox.process import WorkerDied
 from envweave_gym.seeding import HashedRandomness
 from envweave_gym.spaces import Unicode
@@ -179,9 +178,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         session.serve(tools)  # a fork has those of the original
         options = self.options
         try:
-            done = fitted(
-                session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
-            )
+            done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
         finally:
             self._require(session)
         calls = list(answered)  # an answer that comes later is nobody's
@@ -327,14 +324,6 @@ def named(name: str) -> Generator[None]:
         yield
     except InvalidArgument as error:
         raise InvalidArgument(f"{name}: {error}") from None
-
-
-def fitted(done: Execution) -> Execution:
-    """A step whose texts fit into observations: a program that speaks for its worker may send longer ones."""
-    value, error = cut(done.shown, MOST_VALUE), cut(done.error, MOST_ERROR)
-    if value is done.shown and error is done.error:
-        return done
-    return msgspec.structs.replace(done, shown=value, error=error)
 
 
 def shown_text(done: Execution) -> str:

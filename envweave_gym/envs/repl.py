@@ -10,7 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from envweave_gym.envs.offered_tools import Call, OfferedTools
-from envweave_gym.envs.programs import ProgramEnv, events_of, fitted, named, shown_text
+from envweave_gym.envs.programs import ProgramEnv, events_of, named, shown_text
 from envweave_gym.envs.repl_answers import printed_answer, printed_name, texts_in
 from envweave_gym.envs.repl_observation import SNAPSHOT, names_shown, observation_of, observation_space
 from envweave_gym.envs.repl_options import ReplOptions
@@ -261,7 +261,7 @@ class REPLProgramEnv(ProgramEnv):
 
     def _asked_for(self, code: str) -> Execution:
         """What a program of the environment comes to."""
-        return fitted(self._live().run(code, timeout=self.options.step_timeout))
+        return self._live().run(code, timeout=self.options.step_timeout)
 
     # What is seen
 

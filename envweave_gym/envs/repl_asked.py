@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from envweave_gym import sandbox
 from envweave_gym.envs.offered_tools import CALLED_OTHERWISE, Call
-from envweave_gym.envs.programs import fitted
 from envweave_gym.envs.repl import REPLProgramEnv, Stepped
 from envweave_gym.envs.repl_observation import SNAPSHOT
 from envweave_gym.envs.subcalls import prompts_of, text_of
@@ -99,7 +98,6 @@ class AskedREPL(REPLProgramEnv):
 
     def _end(self, done: Execution) -> Stepped:
         code, self._running = self._running or "", None
-        done = fitted(done)
         self._note(code, done, self._closed)
         return self._concluded(done, self._closed)
 

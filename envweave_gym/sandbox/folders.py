@@ -118,7 +118,8 @@ class _Copy:
             try:
                 while data := os.read(original, _CHUNK):
                     self._take(size=len(data))
-                    os.write(copy, data)
+                    while data:  # a disk that is full may take a part
+                        data = data[os.write(copy, data) :]
                 _give_open(original, copy)
             finally:
                 os.close(copy)

@@ -47,7 +47,10 @@ def _missing(level: str) -> str:
     if level != "process" and machine() is None:
         return "its system calls are known on x86-64 and 64-bit ARM alone; ask for isolation='process'"
     if level == "namespace":
-        return _no_bubblewrap()
+        try:
+            return _no_bubblewrap()
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"bubblewrap does not run here: {error}"
     if level == "container" and not is_container():
         return "this process runs in no container; make the environment with backend='docker'"
     return ""

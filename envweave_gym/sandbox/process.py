@@ -102,7 +102,7 @@ class WorkerProcess:
                 self._received += data
                 for message in self._frames():
                     if message["ev"] == "failed":
-                        raise OSError(message["why"])
+                        raise OSError(str(message["why"])[:_LONGEST])
                     kept, given = given[:wanted], given[wanted:]
                     return message, sender, kept
         finally:

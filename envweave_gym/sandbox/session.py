@@ -13,6 +13,7 @@ import msgspec
 from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox.folders import remove
 from envweave_gym.sandbox.inside.channel import Message
+from envweave_gym.sandbox.inside.values import cut
 from envweave_gym.sandbox.process import WorkerDied, WorkerProcess
 from envweave_gym.sandbox.result import Execution, Limits, Usage, Variable
 from envweave_gym.sandbox.step import AT_ONCE, MOST_CALLS, Call, Step, explained, reply
@@ -24,6 +25,8 @@ MOST_SOURCE = 4 << 20
 _GRACE = 0.5
 """So many seconds a step that was interrupted has to end, before its process is killed."""
 _LONGEST = 3600.0 * 24
+_LONGEST_WHY = 500
+"""So many characters of why there is no copy are told."""
 _NOBODY = "a tool call is answered by whoever began the step, and nobody did"
 
 
@@ -149,7 +152,7 @@ class Session:
         if type(timeout) not in (int, float) or not 0 < timeout <= _LONGEST:
             raise InvalidArgument(f"timeout={shown(timeout)} is no number of seconds up to {_LONGEST:g}")
         before, no_copy = self._kept() if checkpoint else (None, "")
-        self._step = step = Step(timeout, before, no_copy)
+        self._step = step = Step(timeout, snapshot, before, no_copy)
         for stream in (process.out, process.err):
             stream.drain()
             stream.begin()
@@ -165,7 +168,7 @@ class Session:
         try:
             return self._copy(self), ""
         except (NotAvailable, WorkerDied) as error:
-            return None, f"it was not copied before: {error}"
+            return None, f"it was not copied before: {cut(str(error), _LONGEST_WHY)}"
 
     def wait(self) -> Execution | list[Call]:
         """What came of the step; or the calls that wait for :meth:`answer`, and it is frozen meanwhile."""
@@ -176,7 +179,7 @@ class Session:
             if step.is_held:
                 self.process.thaw()
                 step.release()
-            while step.told is None and not step.died and not (step.calls and step.is_heard):
+            while step.told is None and not step.died and not (step.calls and step.is_all_heard):
                 self._turn(step)
         except WorkerDied as error:
             step.died = step.died or str(error)
@@ -198,7 +201,7 @@ class Session:
         for text in step.answered():
             self.process.send_text(text)
         messages = self.process.turn(self._patience(step))
-        step.is_heard = not messages
+        step.is_all_heard = not messages
         for message in messages:
             self._hear(step, message)
         if step.told is None:
@@ -268,7 +271,7 @@ class Session:
         for stream in (process.out, process.err):
             stream.drain()
         told = step.told or {}
-        done = execution_of(told, process.out.text(), process.err.text())
+        done = execution_of(told, process.out.text(), process.err.text(), self.limits.text, step.snapshot)
         done = explained(done, step, self._variables)
         self._variables = done.variables
         self.usage = Usage(
@@ -317,7 +320,7 @@ class Session:
         if self.why_lost:
             raise NotAvailable(f"the process of this episode is gone: {self.why_lost}; begin another")
         if self._step is not None:
-            raise InvalidArgument("a program runs already; wait for its end")
+            raise InvalidArgument("a program runs already; wait() for its end, or close() the session")
         return self.process
 
     def close(self) -> None:

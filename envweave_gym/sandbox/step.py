@@ -36,9 +36,12 @@ class Call(msgspec.Struct, frozen=True):
 class Step:
     """What is known of a step until it has ended."""
 
-    def __init__(self, timeout: float, before: Session | None = None, no_copy: str = "") -> None:
-        """``before`` is a copy of the session from before the step, ``no_copy`` why there is none."""
-        self.seq, self.timeout = secrets.randbits(48), timeout
+    def __init__(self, timeout: float, snapshot: int, before: Session | None, no_copy: str) -> None:
+        """``snapshot`` is how much of each variable is told.
+
+        ``before`` is a copy of the session from before the step, and ``no_copy`` why there is none.
+        """
+        self.seq, self.timeout, self.snapshot = secrets.randbits(48), timeout, snapshot
         self.clock = Clock(timeout, _WALL * timeout)
         self.is_held = False
         """Whether it is frozen while its caller thinks about its calls."""
@@ -49,7 +52,7 @@ class Step:
         self.why: tuple[str, str] | None = None
         """Why it was interrupted: what that is called, and a sentence."""
         self.end_of_grace = 0.0
-        self.is_heard = False
+        self.is_all_heard = False
         """Whether nothing more was said in the last turn."""
         self.calls: list[Call] = []
         """Those that the caller is to answer, and has not been given."""

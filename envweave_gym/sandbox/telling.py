@@ -6,16 +6,23 @@ import math
 from typing import Any
 
 from envweave_gym.sandbox.inside.channel import Message
+from envweave_gym.sandbox.inside.values import cut
 from envweave_gym.sandbox.result import Execution, Final, Variable
 
-_VARIABLES = 1000
+_VARIABLES = 300
+_LONGEST_NAME, _LONGEST_TRACE = 200, 20_000
+"""So many variables a worker tells of, and so many characters names of them and of classes, and tracebacks,
+have at most."""
 _DEEPEST = 100
 """So many lists and objects may lie in each other: a worker sends fewer."""
 
 
-def execution_of(m: Message, stdout: str, stderr: str) -> Execution:
-    """What came of a step, as its worker says."""
-    error, shown = text_of(m.get("error")), text_of(m.get("shown"))
+def execution_of(m: Message, stdout: str, stderr: str, longest: int, snapshot: int) -> Execution:
+    """What came of a step, as its worker says.
+
+    ``longest`` is how many characters of its value are shown, and ``snapshot`` how many of each variable.
+    """
+    shown = cut(text_of(m.get("shown")), longest)
     value = _json_in(m.get("json"))
     watched = json_of(m.get("watched"))
     return Execution(
@@ -24,9 +31,9 @@ def execution_of(m: Message, stdout: str, stderr: str) -> Execution:
         stdout=stdout,
         stderr=stderr,
         shown=shown,
-        error=error,
-        error_type=text_of(m.get("error_type")),
-        variables=_variables(m.get("variables")),
+        error=cut(text_of(m.get("error")), _LONGEST_TRACE),
+        error_type=_name(m.get("error_type")),
+        variables=_variables(m.get("variables"), snapshot),
         watched=watched if isinstance(watched, dict) else {},
         final=_final(m.get("final")),
     )
@@ -64,11 +71,15 @@ def _final(value: Any) -> Final | None:
     return Final(text_of(value.get("text")), found[0] if found else None)
 
 
-def _variables(told: Any) -> dict[str, Variable]:
+def _name(value: Any) -> str:
+    return cut(text_of(value), _LONGEST_NAME)
+
+
+def _variables(told: Any, snapshot: int) -> dict[str, Variable]:
     if not isinstance(told, dict):
         return {}
     found: dict[str, Variable] = {}
     for name, what in list(told.items())[:_VARIABLES]:
         if isinstance(what, list) and len(what) == 2:
-            found[text_of(name)] = Variable(text_of(what[0]), text_of(what[1]))
+            found[_name(name)] = Variable(_name(what[0]), cut(text_of(what[1]), snapshot))
     return found

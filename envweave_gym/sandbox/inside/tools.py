@@ -28,16 +28,31 @@ def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
     ]
     signature = inspect.Signature(parameters, return_annotation=spec["returns"])
 
+    def send(given: dict[str, Any]) -> Any:
+        budget = [_LARGEST, _MANY]
+        return call(name, [], {key: _argument(name, key, value, budget) for key, value in given.items()})
+
+    return _function(name, signature, spec["doc"], send)
+
+
+def own_function(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does what a method does, and is called what programs know it by."""
+    bare = [one.replace(annotation=_EMPTY) for one in inspect.signature(method).parameters.values()]
+    return _function(name, inspect.Signature(bare), method.__doc__, lambda given: method(**given))
+
+
+def _function(
+    name: str, signature: inspect.Signature, doc: str | None, do: Callable[[dict[str, Any]], Any]
+) -> Callable[..., Any]:
     def tool(*args: Any, **kwargs: Any) -> Any:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{name}{signature}: {error}") from None
-        budget = [_LARGEST, _MANY]
-        return call(name, [], {key: _argument(name, key, value, budget) for key, value in given.items()})
+        return do(given)
 
     tool.__name__ = tool.__qualname__ = name
-    tool.__doc__ = spec["doc"]
+    tool.__doc__ = doc
     tool.__module__ = "tools"
     tool.__signature__ = signature
     return tool

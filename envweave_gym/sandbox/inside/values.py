@@ -35,7 +35,9 @@ def cut(text: str, longest: int) -> str:
     if len(text) <= longest:
         return text
     mark = f" … {len(text) - longest} more … "
-    half = max(longest - len(mark), 0) // 2
+    if longest < len(mark):
+        return text[:longest]
+    half = (longest - len(mark)) // 2
     return text[: longest - half - len(mark)] + mark + text[len(text) - half :]
 
 

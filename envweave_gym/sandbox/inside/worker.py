@@ -24,7 +24,7 @@ from . import policy
 from .channel import Channel, Message, ToolError
 from .kernel import adopt_orphans, end_with_parent
 from .program import FinalAnswer, Interrupted, command, run, trace_of
-from .tools import function_of
+from .tools import function_of, own_function
 from .values import as_json, cut, shown, type_name, weight
 
 CONTROL = 3
@@ -136,7 +136,7 @@ class Worker:
             "final_var": self._final_of_name,
             "show": self._show_names,
         }
-        given = {name: ends[kind] for name, kind in m["ends"].items()}
+        given = {name: own_function(name, ends[kind]) for name, kind in m["ends"].items()}
         given |= {spec["name"]: function_of(spec, self._call) for spec in m["tools"]}
         if m["tools"]:
             given["ToolError"] = ToolError
