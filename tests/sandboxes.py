@@ -224,6 +224,19 @@ def needs(level: str) -> None:
         absent(str(error))
 
 
+def stands_still(session: Session) -> None:
+    """See that the process of a session takes no time, however many threads it has."""
+    import psutil
+
+    process, until = psutil.Process(session.process._pid), time.monotonic() + 10
+    while not session.process._have_stopped():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    before = process.cpu_times()
+    time.sleep(0.2)
+    assert process.cpu_times() == before
+
+
 def given() -> list[Snippet]:
     """The snippets of the folder that ENVWEAVE_DATA names."""
     path = Path(os.environ["ENVWEAVE_DATA"], "hostile_snippets.json")

@@ -86,7 +86,7 @@ def test_whatever_does_not_come_in_time_ends_at_the_deadline(served: Any, how: s
     begun = time.monotonic()
     with pytest.raises(McpTimeout, match=f"MCP server '{how}' has not answered initialize in time"):
         world.here.tools()
-    assert time.monotonic() - begun < 0.9
+    assert time.monotonic() - begun < 4
     assert how == "silent" or world.there.hung_up.wait(1)
 
 

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from absent import absent
-from sandboxes import WORKER, needs, readable_python
+from sandboxes import WORKER, needs, readable_python, stands_still
 
 from envweave_gym.faults import NotAvailable
 from envweave_gym.sandbox import Names, Sandbox, Session, Setup, Variable, folders
@@ -218,9 +217,7 @@ def test_a_branch_stands_still_until_its_first_step(session: Session) -> None:
         "os.register_at_fork(after_in_child=lambda: threading.Thread(target=f, daemon=True).start())"
     )
     branch = session.fork()
-    before = psutil.Process(branch.process._pid).cpu_times().user
-    time.sleep(0.4)
-    assert psutil.Process(branch.process._pid).cpu_times().user - before < 0.2
+    stands_still(branch)
     assert branch.run("x").value == [1]
     branch.close()
 
