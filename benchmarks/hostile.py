@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import multiprocessing
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -117,12 +115,13 @@ def _made(method: str, rows: int) -> Any:
 def kill_one(method: str) -> dict[str, Any]:
     """Kill a process that plays, and see how long anything is left of it."""
     victim = [sys.executable, "-m", "benchmarks.hostile", "--victim", "--method", method]
-    child = subprocess.Popen(victim, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert child.stdout is not None
-    child.stdout.readline()  # it plays
-    family = psutil.Process(child.pid).children(recursive=True)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
+    with subprocess.Popen(victim, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()  # it plays
+            family = psutil.Process(child.pid).children(recursive=True)
+        finally:
+            child.kill()
     began, pids = time.perf_counter(), [child.pid, *(one.pid for one in family)]
     while any(map(_runs, family)) or _folders(pids):
         if time.perf_counter() - began > LONGEST:

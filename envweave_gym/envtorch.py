@@ -146,9 +146,8 @@ class CodeActEnvironment:
     def state(self) -> CodeState:
         """How the episode stands."""
         known = self.env.state()
-        return CodeState(
-            episode_id=str(known["episode"]), step_count=known["step_count"], variables=known["variables"]
-        )
+        episode = str(known["episode"]) if known["episode"] >= 0 else None
+        return CodeState(episode_id=episode, step_count=known["step_count"], variables=known["variables"])
 
     def close(self) -> None:
         """End the episode and its processes."""

@@ -11,8 +11,6 @@ from typing import Any, Self
 from envweave_gym.clients import Action, Observation, State, StepResult, TypedClient
 from envweave_gym.faults import NotAvailable
 
-_DOCKER = "docker://"
-
 
 @dataclass
 class REPLAction(Action):
@@ -97,7 +95,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         ...     result = env.reset(context="...")
         ...     result = env.execute("response = llm_query('Summarize: ' + context)")
 
-        >>> # From Docker image
+        >>> # From Docker image; with network= of a network that leads out there are sub-calls
         >>> env = REPLEnv.from_docker_image("repl-env:latest")
 
         >>> # From HuggingFace Hub
@@ -145,15 +143,6 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         super().__init__(base_url, **(given | kwargs))
         self._last: StepResult[REPLObservation] | None = None
         self._known = REPLState()
-
-    @classmethod
-    def from_docker_image(cls, image: str, **kwargs: Any) -> Self:
-        """Start a container of this image, which is removed when the client is closed.
-
-        ``kwargs`` are those of the constructor, and what ``backend="docker"`` takes: for sub-calls it needs a
-        ``network=`` that leads out.
-        """
-        return cls(_DOCKER + image, **kwargs)
 
     @classmethod
     def from_hub(

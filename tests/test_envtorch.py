@@ -110,6 +110,7 @@ def test_errors_are_observations(made: Any) -> None:
 
 def test_an_answer_ends_the_episode_and_the_state_tells_how_it_stands(made: Any) -> None:
     env = made(create_codeact_env())
+    assert env.state == CodeState(episode_id=None, step_count=0, variables={})
     env.reset(seed=1)
     env.step(CodeAction(code="x = {1}"))
     assert env.step(CodeAction(code="x")).execution_result.return_value == "{1}"

@@ -135,7 +135,7 @@ class REPLProgramEnv(ProgramEnv):
         """Know of nothing that programs have done."""
         self._text = self.task.text()
         self._data = [self._text]
-        """What programs have been given to read."""
+        """What programs have been given to read, where that may be taken for an answer."""
         self._known: dict[str, Variable] = {}
         self._iteration = 0
         self._answer: str | None = None
@@ -193,7 +193,8 @@ class REPLProgramEnv(ProgramEnv):
         """What a step that has run comes to."""
         self._subcalls.give_up()
         self._iteration += 1
-        self._data += [text for call in calls for text in texts_in(call.value)]
+        if self._options.compat == "stdout":
+            self._data += [text for call in calls for text in texts_in(call.value)]
         done, answer = self._answered(done)
         lost = done.state_lost and self.options.on_lost == "end"
         ended = answer is not None or lost or self._iteration >= self.task.max_iterations
