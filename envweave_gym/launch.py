@@ -102,28 +102,11 @@ def launch_gym(
     on_fault = on_fault or "raise"
     limit = step_limit(card.id, card.max_steps if max_steps is None else max_steps)
     also = ("max_steps", "autoreset", "backend", *_FAULT_ARGUMENTS)
-    core = _Checker(_construct(card, card.gym, gym.Env, kwargs, also=also))
+    core = PassiveEnvChecker(_construct(card, card.gym, gym.Env, kwargs, also=also))
     env = LaunchedStream(
         core, name=card.id, max_steps=limit, on_fault=on_fault, reset_deadline=reset_deadline
     )
     return LaunchedAutoreset(env) if autoreset else env
-
-
-class _Checker(PassiveEnvChecker[Any, Any]):
-    """Gymnasium's checker, which otherwise fails in the step that follows if the first reset was none."""
-
-    @classmethod
-    def class_name(cls) -> str:
-        """What its ``repr`` calls it."""
-        return PassiveEnvChecker.__name__
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Check the first reset that succeeds."""
-        if self._previous_data is None and not self.checked_step:
-            self.checked_reset = False
-        return super().reset(seed=seed, options=options)
 
 
 def launch_vector(

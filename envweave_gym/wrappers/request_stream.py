@@ -118,8 +118,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if options is not None:
             check_options(self.name, options, self.metadata)
         chosen = self._seeds.next(seed)
+        self._inner = _past_checker(self.env, has_begun=self._live or self._turn > 0)
         self._live, self._broken = False, None
-        self._inner = _past_checker(self.env)
         observation, info = self._reset_env(chosen, options)
         if self.env.action_space is not self._space:
             self._compile()  # each episode may have a space of its own
@@ -247,9 +247,17 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._compile()
 
 
-def _past_checker(env: Any) -> Any:
-    """What to step: the checker of ``gymnasium.make`` looks at the first step only, then it is a detour."""
-    return env.env if type(env) is PassiveEnvChecker and env.checked_step else env
+def _past_checker(env: Any, *, has_begun: bool) -> Any:
+    """What to step: the checker of ``gymnasium.make`` looks at the first step only, then it is a detour.
+
+    It looks at the first reset too, and would take one that failed for that; so it looks at the next as well.
+    """
+    if type(env) is not PassiveEnvChecker:
+        return env
+    if env.checked_step:
+        return env.env
+    env.checked_reset &= has_begun
+    return env
 
 
 def has_stream(env: Any) -> bool:
