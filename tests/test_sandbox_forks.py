@@ -193,6 +193,19 @@ def test_a_permission_to_fork_gives_a_program_no_process(sandbox: Sandbox, evil:
     session.close()
 
 
+def test_a_step_is_not_run_where_its_copy_was_an_occasion_to_fork_more(sandbox: Sandbox) -> None:
+    session = sandbox.open()
+    session.name(Names())
+    session.run(
+        "import os, time\nfork = os.fork\ndef evil():\n  fork() or time.sleep(60)\n"
+        "  raise OSError(1, 'no')\nos.fork = evil"
+    )
+    done = session.run("print('run')", checkpoint=True)
+    assert (done.error_type, done.state_lost, done.stdout) == ("WorkerDied", True, "")
+    assert "it was not copied before: was killed, as it has forked more than its copy" in done.error
+    session.close()
+
+
 def test_a_copy_gives_no_descriptor_that_forks_are_asked_of() -> None:
     needs("landlock")
     sandbox = Sandbox(Setup(profile="shell", python=readable_python() or absent("no interpreter for all")))

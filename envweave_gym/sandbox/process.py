@@ -312,7 +312,8 @@ class WorkerProcess:
             time.sleep(0.0002)
         if children(self._pid) or not have_stopped:
             self.kill()
-            raise self._lost("it has forked more than its copy")
+            self.gone()
+            raise WorkerDied("was killed, as it has forked more than its copy")
 
     def _have_stopped(self) -> bool:
         """Whether none of its threads runs, as far as it is there."""
