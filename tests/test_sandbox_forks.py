@@ -290,6 +290,19 @@ def test_nothing_but_files_folders_and_links_is_copied(tmp_path: Path) -> None:
     folders.remove(str(folder))
 
 
+def test_files_are_copied_whole_by_a_disk_that_takes_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders.episode_folder(str(tmp_path))
+    Path(folder, "file").write_text("text")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda target, data: write(target, data[:1]))
+    copy = folders.copied(folder)
+    assert Path(copy, "file").read_text() == "text"
+    folders.remove(copy)
+    folders.remove(folder)
+
+
 def test_every_folder_can_be_removed(tmp_path: Path) -> None:
     root, target = tmp_path / "envweave-sandbox-x", tmp_path / "target"
     root.mkdir()
