@@ -365,3 +365,12 @@ def test_what_is_no_python_is_an_error_that_is_observed(code: str, said: str):
         assert said in played.run(code)["exception"]
         assert (played.ended, played.reward) == (False, -0.05)
         assert played.run("2")["stdout"] == "2\n"
+
+
+def test_variables_that_cannot_be_shown_cost_no_later_step():
+    with episode(step_timeout=0.5) as played:
+        played.run("class Endless:\n    def __repr__(self):\n        while True: pass\na = Endless()")
+        assert played.info["result"].error_type == "StepTimeout"
+        for program in ("1 + 1", "class Leaving:\n    def __repr__(self): raise SystemExit\nb = Leaving()"):
+            played.run(program)
+            assert (played.ended, played.reward, played.info["result"].error) == (False, 0.0, "")

@@ -215,7 +215,7 @@ class Session:
     def _hear(self, step: Step, message: Message) -> None:
         event, number = message.get("ev"), message.get("id")
         if event == "result" and message.get("seq") == step.seq:
-            step.told = message
+            step.told = step.told or message
         elif event == "call" and type(number) is int and step.told is None and step.wait_for(number):
             self._call(step, number, message)
 

@@ -100,6 +100,8 @@ class Worker:
         self._step, self._folder = 0, begin["folder"]
         self._final: Message | None = None
         self._is_running = self._is_interrupted = self._is_full = False
+        self._endless: dict[str, int] = {}
+        """Variables that are being shown, or were when the time of a step was over."""
         self._orders: dict[str, Callable[[Message], None]] = {
             "exec": self.step,
             "names": self.name,
@@ -278,8 +280,22 @@ class Worker:
         for name in names[:_VARIABLES]:
             value = self._names[name]
             if not isinstance(value, types.ModuleType):
-                told[name] = type_name(value), shown(value, longest) if longest else ""
+                told[name] = type_name(value), self._shown(name, value, longest) if longest else ""
         return told
+
+    def _shown(self, name: str, value: Any, longest: int) -> str:
+        """How a variable shows; one that took all the time that a step had does not any more."""
+        if self._endless.get(name) == id(value):
+            return ""
+        self._endless[name] = id(value)
+        try:
+            text = shown(value, longest)
+        except Interrupted:
+            raise
+        except BaseException as error:  # noqa: BLE001 - no way of showing itself ends the step
+            text = f"<{type_name(value)} whose repr raises {type_name(error)}>"
+        del self._endless[name]
+        return text
 
     def _watched(self, names: list[str]) -> dict[str, Any]:
         """What the host wants to know after every step, as far as it is JSON."""
