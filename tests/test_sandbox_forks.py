@@ -238,9 +238,9 @@ def test_a_branch_stands_still_until_its_first_step(session: Session) -> None:
 def test_what_says_hello_may_not_be_the_process_that_is_forked(session: Session) -> None:
     code = WORKER + (
         "def fork(_):\n  worker.ch.send(dict(ev='ready'))\n  fds = worker.ch.descriptors(3)\n"
-        "  worker.ch.send(dict(ev='forked'))\n  import json, os, struct\n"
-        "  data = json.dumps(dict(ev='hello', layers=[])).encode()\n"
-        "  os.write(fds[0], struct.pack('!I', len(data)) + data)\nworker._orders['fork'] = fork"
+        "  import json, os, struct\n  data = json.dumps(dict(ev='hello', layers=[])).encode()\n"
+        "  os.write(fds[0], struct.pack('!I', len(data)) + data)\n"
+        "  worker.ch.send(dict(ev='forked'))\nworker._orders['fork'] = fork"
     )
     session.run(code)
     with pytest.raises(NotAvailable, match="its copy was no child of the zygote"):
