@@ -62,7 +62,7 @@ SNIPPETS = [
     timed("a loop in C", "sum(range(10 ** 12))", True),
     timed("a loop in a destructor", "class A:\n  def __del__(self):\n    while True: pass\na = A(); del a", None),
     timed("a loop in a repr", "class A:\n  def __repr__(self):\n    while True: pass\nA()"),
-    timed("an error of many", "def g(n): return ValueError() if n == 0 else ExceptionGroup('x', [g(n - 1)] * 2)\nraise g(20)"),
+    timed("an error of many", "def g(n): return ValueError() if n == 0 else ExceptionGroup('x', [g(n - 1)] * 2)\nraise g(20)", None),
     timed("a loop in the text of an error", "class E(Exception):\n  def __str__(self):\n    while True: pass\nraise E"),
     timed("a loop that ignores signals", "import signal\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nwhile 1: 1", True),
     timed("a loop in a signal handler", "import signal\ndef f(*_):\n  while True: pass\nsignal.signal(2, f)\nf()", True),

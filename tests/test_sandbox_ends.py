@@ -19,7 +19,7 @@ from absent import absent
 from sandboxes import needs, readable_python
 
 from envweave_gym.faults import NotAvailable
-from envweave_gym.sandbox import Lease, Names, Sandbox, Setup, shared
+from envweave_gym.sandbox import Lease, Limits, Names, Sandbox, Setup, shared
 from envweave_gym.sandbox.process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 
@@ -36,6 +36,9 @@ session.begin("while True: pass", timeout=60)
 print(sandbox._root, flush=True)
 time.sleep(60)
 """
+
+OWN = Setup(limits=Limits(files=200))
+"""What nobody else wants here, so that nobody shares it."""
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def test_two_hundred_episodes_leave_nothing(sandbox: Sandbox) -> None:
     for n in range(200):
         episode(n)
     assert settles(is_at_rest, 8)
-    assert there(sandbox) == before
+    assert all(now <= then for now, then in zip(there(sandbox), before, strict=True))
 
 
 def test_a_sandbox_that_is_closed_leaves_nothing() -> None:
@@ -108,7 +111,7 @@ def test_a_sandbox_that_is_closed_leaves_nothing() -> None:
         with pytest.raises(NotAvailable, match="the sandbox is closed"):
             made.open()
     assert settles(lambda: threading.active_count() <= threads, 8)
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(os.listdir("/proc/self/fd")) <= fds
 
 
 def test_a_worker_that_cannot_be_taken_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +126,7 @@ def test_a_worker_that_cannot_be_taken_leaves_no_descriptor(monkeypatch: pytest.
     for _ in range(3):
         with pytest.raises(WorkerDied, match="no more descriptors"):
             made.open()
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(os.listdir("/proc/self/fd")) <= fds
     made.close()
 
 
@@ -166,8 +169,8 @@ def test_a_zygote_that_is_killed_costs_the_episodes_it_has(sandbox: Sandbox) -> 
     session = sandbox.open()
     session.name(Names())
     sandbox.fill()
-    (zygote,) = psutil.Process().children()
-    zygote.kill()
+    assert sandbox._forks._zygote is not None
+    sandbox._forks._zygote.kill_it()
     done = session.run("while True: pass", timeout=5)
     assert (done.error_type, done.state_lost) == ("WorkerDied", True)
     assert "the zygote, which was killed by SIGKILL" in done.error
@@ -230,7 +233,7 @@ def test_what_a_sandbox_cannot_be_made_of_is_refused_every_time() -> None:
         with pytest.raises(NotAvailable, match="python='/nope' does not run"):
             lease.open()
     lease.close()
-    assert not shared._used
+    assert lease.setup not in shared._used
 
 
 def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
@@ -238,7 +241,7 @@ def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
 ) -> None:
     """Collecting garbage ends leases at any time."""
     needs("landlock")
-    old, new = Lease(Setup()), Lease(Setup())
+    old, new = Lease(OWN), Lease(OWN)
     old.open().close()
 
     class Used(dict[Setup, Any]):
@@ -250,15 +253,15 @@ def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
     monkeypatch.setattr(shared, "_used", Used(shared._used))
     for _ in range(2):
         new.open().close()
-    shared._used[Setup()].sandbox.close()
+    shared._used[OWN].sandbox.close()
     new.open().close()
     new.close()
-    assert not shared._used
+    assert OWN not in shared._used
 
 
 def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:
     needs("landlock")
-    one, two = Lease(Setup()), Lease(Setup())
+    one, two = Lease(OWN), Lease(OWN)
     session = one.open()
     session.name(Names())
     two.hold()
@@ -271,7 +274,7 @@ def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:
 
 def test_who_wants_the_same_shares_a_sandbox_and_the_last_ends_it() -> None:
     needs("landlock")
-    one, two = Lease(Setup()), Lease(Setup())
+    one, two = Lease(OWN), Lease(OWN)
     first, second = one.open(), two.open()
     assert os.path.dirname(os.path.dirname(first.folder)) == os.path.dirname(os.path.dirname(second.folder))
     first.close()

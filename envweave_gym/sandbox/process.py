@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,8 @@ class WorkerProcess:
         self.out, self.err = out, err
         self.layers: list[str] = []
         self.fork, self._socket = fork, fork.connection
+        # where it is forgotten in a circle the socket might go first, which Python complains of
+        weakref.finalize(self, fork.connection.close).atexit = False
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setblocking(False)
         self._received, self._unsent = bytearray(), bytearray()
