@@ -89,18 +89,20 @@ class Seeds:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._base: int | None = None
-        self._count = 0
+        self._state: int | None = None
 
     def next(self, seed: Any) -> int:
-        """The given seed, or one drawn from the last given."""
+        """The given seed, or one drawn from the last given, as :func:`draw_seed` does it."""
         if seed is not None:
-            self._base, self._count = checked_seed(seed, self._name), 0
-            return self._base
-        if self._base is None:
-            self._base = fresh_seed()
-        self._count += 1
-        return draw_seed(self._base, self._count)
+            seed = checked_seed(seed, self._name)
+            self._state = (seed ^ _SALT) + _GOLDEN
+            return seed
+        if self._state is None:
+            self._state = (fresh_seed() ^ _SALT) + _GOLDEN
+        self._state = z = (self._state + _GOLDEN) & _MASK  # written out: a reset may cost as much as its seed
+        z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
+        z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
+        return (z ^ (z >> 31)) >> (64 - SEED_BITS)
 
 
 class SeedRows:

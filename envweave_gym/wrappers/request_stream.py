@@ -121,7 +121,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._inner = _past_checker(self.env, has_begun=self._live or self._turn > 0)
         self._live, self._broken = False, None
         observation, info = self._reset_env(chosen, options)
-        if self.env.action_space is not self._space:
+        if self._inner.action_space is not self._space:
             self._compile()  # each episode may have a space of its own
         self._live, self._last = self._broken is None, observation
         self._episode, self._turn = self._episode + 1, 0
@@ -135,7 +135,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def _reset_env(self, seed: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, again and again where it fails, and copy its info."""
-        deadline, pause = time.monotonic() + self._reset_deadline, 0.02
+        deadline, pause = self._truncates and time.monotonic() + self._reset_deadline, 0.02
         while True:
             taken(self._emitter)  # what a failed try has told is not of this episode
             try:
