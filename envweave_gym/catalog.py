@@ -107,6 +107,23 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return own if self.game is None else {**own, "aec": self.game, "parallel": self.game}
 
 
+_REPL_KWARGS = (
+    "context",
+    "task_prompt",
+    "max_iterations",
+    "expected_answer",
+    "match",
+    "compat",
+    "max_output_length",
+    "context_preview_length",
+    "reward_on_success",
+    "reward_on_iteration",
+    "reward_on_failure",
+    "reward_on_error",
+    "reward_on_wrong",
+)
+"""What a client may say of a REPL, whoever answers its sub-calls."""
+
 CARDS = [
     EnvCard(
         id="envweave/Counter-v0",
@@ -162,19 +179,7 @@ CARDS = [
         gym="envweave_gym.envs.repl:REPLProgramEnv",
         game="envweave/REPLTeam-v0",
         wire_kwargs=(
-            "context",
-            "task_prompt",
-            "max_iterations",
-            "expected_answer",
-            "match",
-            "compat",
-            "max_output_length",
-            "context_preview_length",
-            "reward_on_success",
-            "reward_on_iteration",
-            "reward_on_failure",
-            "reward_on_error",
-            "reward_on_wrong",
+            *_REPL_KWARGS,
             "llm_model",
             "step_timeout",
             "checkpoint",
@@ -216,19 +221,7 @@ CARDS = [
         wire_kwargs=(
             "subs",
             "rewards",
-            "context",
-            "task_prompt",
-            "max_iterations",
-            "expected_answer",
-            "match",
-            "compat",
-            "max_output_length",
-            "context_preview_length",
-            "reward_on_success",
-            "reward_on_iteration",
-            "reward_on_failure",
-            "reward_on_error",
-            "reward_on_wrong",
+            *_REPL_KWARGS,
             "step_timeout",
             "max_cycles",
         ),
