@@ -1,0 +1,1 @@
+"""Data sets: their rows, and where they come from."""
