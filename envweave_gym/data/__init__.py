@@ -1,1 +1,1 @@
-"""Data sets: their rows, and where they come from."""
+"""Rows of data sets: where they come from, and what each of them is. Nothing here knows of environments."""

@@ -1,0 +1,154 @@
+"""Where the rows of a data set come from: the hub, a path, or a generator of our own.
+
+``dataset=`` of an ID takes the name of a data set on the hub (read through ``datasets``), the path of a file
+or of a folder, or ``"synthetic"``. For the data set that an ID is about, the folder that the environment
+variable ``ENVWEAVE_DATA`` names is looked into before the hub is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic
+
+from envweave_gym.data.rows import SUFFIXES, Records, Row, Rows, Table, checked, table_of
+from envweave_gym.faults import InvalidArgument, MissingExtra, NotAvailable, need, shown
+
+SYNTHETIC = "synthetic"
+FOLDER = "ENVWEAVE_DATA"
+HUB_DEADLINE = 5.0
+"""So many seconds the hub has to answer at all."""
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Source(Generic[Row]):
+    """A data set: what its files are called, what its rows are, where the hub has it."""
+
+    name: str
+    """Its files are ``{name}_{split}.jsonl``, or ``.json``, or ``.parquet``."""
+    row: type[Row]
+    """The ``msgspec.Struct`` that each row is."""
+    hub: str
+    """Its name on the hub."""
+    splits: tuple[str, ...]
+    synthetic: Callable[[str], Sequence[Row]] = field(repr=False)
+    """The generated rows of a split; the same at every call."""
+    config: str | None = None
+    """Which of its configurations the hub is asked for."""
+
+
+def rows_of(source: Source[Row], dataset: str, split: str) -> Rows[Row]:
+    """The rows of a split; :class:`NotAvailable` names the three ways where there are none."""
+    if split not in source.splits:
+        there_are = ", ".join(map(repr, source.splits))
+        raise InvalidArgument(f"split={shown(split)} is unknown; {source.name} has {there_are}")
+    return Rows(_table(source, dataset, split), (rows_of, (source, dataset, split)))
+
+
+def _table(source: Source[Any], dataset: str, split: str) -> Table | Sequence[Any]:
+    if not isinstance(dataset, str):
+        raise InvalidArgument(f"dataset={shown(dataset)} is no text; {_ways(source, split)}")
+    if dataset == SYNTHETIC:
+        return _generated(source, split)
+    if dataset == source.hub and (found := _in_folder(source, split)):
+        return table_of(found, source.row)
+    path = Path(dataset).expanduser()
+    if path.exists() or path.is_absolute() or path.suffix in SUFFIXES or not _HUB_NAME.fullmatch(dataset):
+        return table_of(_file(source, path, split), source.row)
+    return _from_hub(source, dataset, split)
+
+
+@lru_cache(maxsize=32)
+def _generated(source: Source[Any], split: str) -> Sequence[Any]:
+    return source.synthetic(split)
+
+
+def _in_folder(source: Source[Any], split: str) -> Path | None:
+    folder = os.environ.get(FOLDER)
+    return _named(Path(folder).expanduser(), source, split) if folder else None
+
+
+def _named(folder: Path, source: Source[Any], split: str) -> Path | None:
+    names = (f"{stem}{suffix}" for stem in (f"{source.name}_{split}", split) for suffix in SUFFIXES)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _file(source: Source[Any], path: Path, split: str) -> Path:
+    found = _named(path, source, split) if path.is_dir() else path if path.is_file() else None
+    if found is None:
+        what = "the folder has no such split" if path.is_dir() else "there is no such file or folder"
+        raise NotAvailable(f"dataset={shown(str(path))}: {what}; {_ways(source, split)}")
+    return found
+
+
+def _ways(source: Source[Any], split: str) -> str:
+    """The three ways to have rows, for a sentence that says why there are none."""
+    return (
+        f"give dataset={source.hub!r} where the hub can be reached, dataset={SYNTHETIC!r}, or the path of a "
+        f"{', '.join(SUFFIXES)} file or of a folder with {source.name}_{split}.jsonl, which {FOLDER} may name"
+    )
+
+
+# The hub
+
+
+def _from_hub(source: Source[Any], dataset: str, split: str) -> Table:
+    config = source.config if dataset == source.hub else None
+    try:
+        return _downloaded(dataset, config, split, source.row)
+    except MissingExtra as error:
+        raise MissingExtra(f"dataset={shown(dataset)}: {error}; or {_ways(source, split)}") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise NotAvailable(
+            f"dataset={shown(dataset)}: the hub does not give it ({why}), and {_folder_says(source, split)}; "
+            f"{_ways(source, split)}"
+        ) from None
+
+
+def _folder_says(source: Source[Any], split: str) -> str:
+    folder = os.environ.get(FOLDER)
+    return f"{FOLDER}={folder} has no {source.name}_{split}.jsonl" if folder else f"{FOLDER} is not set"
+
+
+@lru_cache(maxsize=32)
+def _downloaded(dataset: str, config: str | None, split: str, row: type[Any]) -> Table:
+    datasets = need("datasets", "datasets", "reading the hub")
+    with _as_reachable(datasets):
+        rows = datasets.load_dataset(dataset, config, split=split)
+    return checked(Records(rows, row), f"{dataset} ({split})", row)
+
+
+_hub = threading.Lock()
+
+
+@contextmanager
+def _as_reachable(datasets: Any) -> Generator[None]:
+    """Leave the hub alone where it does not answer: otherwise it is asked again and again for 20 seconds."""
+    constants: Any = need("huggingface_hub.constants", "datasets", "reading the hub")
+    with _hub:
+        before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+        if not (any(before) or _answers(constants.ENDPOINT)):
+            datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+def _answers(url: str) -> bool:
+    import requests  # here, as few ever ask the hub
+
+    try:
+        requests.head(url, timeout=HUB_DEADLINE)
+    except requests.RequestException:
+        return False
+    return True
