@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec.structs import force_setattr
 
+from envweave_gym.data.rows import Rows
+from envweave_gym.data.sources import Source, rows_of
 from envweave_gym.data.swebench_scripts import changed_paths, eval_script_of, image_of, log_parser_of
 
 _COLUMNS = {"failing": "FAIL_TO_PASS", "passing": "PASS_TO_PASS"}
@@ -86,3 +90,17 @@ def _names(column: tuple[str, ...] | str, name: str) -> tuple[str, ...]:
         return msgspec.json.decode(column, type=tuple[str, ...])
     except msgspec.DecodeError as error:
         raise ValueError(f"{name} is neither a list of names nor one as JSON: {error}") from None
+
+
+def _synthetic(split: str) -> Sequence[Instance]:
+    from envweave_gym.data.toy_repo import toy_instances  # here, as it makes instances itself
+
+    return toy_instances(split)
+
+
+SOURCE = Source("swebench_lite", Instance, "princeton-nlp/SWE-bench_Lite", ("test", "dev"), _synthetic)
+
+
+def instances(dataset: str = SOURCE.hub, split: str = "test") -> Rows[Instance]:
+    """The instances of a split; ``dataset`` is a name on the hub, a path, or ``"synthetic"``."""
+    return rows_of(SOURCE, dataset, split)
