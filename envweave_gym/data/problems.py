@@ -1,0 +1,43 @@
+"""Word problems of our own, in the form of GSM8K: generated from numbers, each with its computed solution.
+
+A problem is a template filled in by draws from its number, so the same number gives the same problem on
+every machine. No question comes twice, neither in a split nor in both.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import count
+
+from envweave_gym.data.gsm8k import MARK, Problem
+from envweave_gym.data.problem_draft import Draft, written
+from envweave_gym.data.problem_templates import TEMPLATES
+from envweave_gym.seeding import mix
+
+SIZES = {"train": 4096, "test": 1024}
+"""How many problems each split has."""
+_SALT = 0x67736D38
+
+
+def problems(split: str) -> list[Problem]:
+    """The problems of a split."""
+    train = SIZES["train"]
+    return _distinct()[:train] if split == "train" else _distinct()[train:]
+
+
+@cache
+def _distinct() -> list[Problem]:
+    """The problems of both splits: those of the first numbers, without any that came before."""
+    found: dict[str, Problem] = {}
+    numbers = count()
+    while len(found) < sum(SIZES.values()):
+        one = problem(next(numbers))
+        found.setdefault(one.question, one)
+    return [*found.values()]
+
+
+def problem(number: int) -> Problem:
+    """The problem with this number."""
+    draft = Draft(mix(_SALT, number))
+    question, result = TEMPLATES[number % len(TEMPLATES)](draft)
+    return Problem(question, "\n".join([*draft.lines, f"{MARK}{written(result)}"]))
