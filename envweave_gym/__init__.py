@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TypedClient,
     )
     from envweave_gym.constructors import codeact_env, mcp_env
+    from envweave_gym.epochs import Epoch, epoch
     from envweave_gym.faults import (
         AtCapacity,
         EnvironmentCrashed,
@@ -85,6 +86,7 @@ _HOMES = {
     "clients": "CodeAction CodeObservation CodeState CodingEnv EchoAction EchoEnv EchoObservation StepResult "
     "TypedClient",
     "constructors": "codeact_env mcp_env",
+    "epochs": "Epoch epoch",
     "faults": "AtCapacity EnvironmentCrashed EnvweaveError Fault FaultKind FaultStorm InvalidAction "
     "InvalidArgument MissingExtra "
     "NotAvailable ResetNeeded SessionLost UnknownEnvironment",
@@ -127,6 +129,7 @@ __all__ = [
     "EnvCard",
     "EnvironmentCrashed",
     "EnvweaveError",
+    "Epoch",
     "Event",
     "EventKind",
     "Execution",
@@ -173,6 +176,7 @@ __all__ = [
     "__version__",
     "cards",
     "codeact_env",
+    "epoch",
     "examples",
     "from_model",
     "make",

@@ -20,7 +20,7 @@ from envweave_gym.vector_of_singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import Autoreset
 
 _STACK = ("max_steps", "autoreset", "on_fault", "reset_deadline")
-_OURS = (*_STACK, "autoreset_mode", "vectorization_mode", "vector_kwargs", "sub_batches")
+_OURS = (*_STACK, "group", "autoreset_mode", "vectorization_mode", "vector_kwargs", "sub_batches")
 _WAYS = ("sync", "async", "vector_entry_point")
 
 
@@ -47,13 +47,13 @@ def wrapped(
     if num_envs is None:
         return _one(name, factory, api, False, kwargs)
     how, options = vector_arguments(name, kwargs)
+    group = kwargs.pop("group", None)
     if how == "vector_entry_point":
         raise InvalidArgument(
             f"{name} has no native vector form that tells streams; leave vectorization_mode out"
         )
-    return vector_of_singles(
-        name, partial(_one, name, factory, api, True, kwargs), num_envs, how or "sync", options
-    )
+    make = partial(_one, name, factory, api, True, kwargs)
+    return vector_of_singles(name, make, num_envs, how or "sync", options, group)
 
 
 def _one(
@@ -93,7 +93,9 @@ def elsewhere(
         return Autoreset(env) if autoreset else env
     how, options = vector_arguments(name, kwargs)
     if how in ("sync", "async"):
-        return vector_of_singles(name, partial(remote_gym, env_id, urls, kwargs), num_envs, how, options)
+        group = kwargs.pop("group", None)
+        make = partial(remote_gym, env_id, urls, kwargs)
+        return vector_of_singles(name, make, num_envs, how, options, group)
     return remote_vector(env_id, urls, num_envs, options["autoreset_mode"], kwargs)
 
 

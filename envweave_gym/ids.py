@@ -31,6 +31,7 @@ from envweave_gym.foreign import elsewhere, no_api, vector_arguments, wrapped, w
 from envweave_gym.launch import single
 from envweave_gym.providers import settled, urls_of
 from envweave_gym.remote.address import SCHEMES
+from envweave_gym.row_groups import groups_of, refuse_group
 from envweave_gym.vector_of_singles import vector_of_singles
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>.*)", re.DOTALL)
@@ -67,6 +68,7 @@ def make(
     /,
     *,
     num_envs: int | None = None,
+    group: int | None = None,
     api: Api | None = None,
     autoreset: bool = False,
     backend: Any = None,
@@ -77,6 +79,7 @@ def make(
     - ``num_envs`` gives a ``VectorEnv`` of so many. It resets its environments by ``autoreset_mode``
       (``"NextStep"`` by default) and steps them in turn, or each in a process with
       ``vectorization_mode="async"``; IDs with a native vector form use that.
+    - ``group=k`` lets k consecutive rows of a vector play the same episodes, for trainers that compare them.
     - ``api`` is ``"gym"``, ``"aec"`` or ``"parallel"``; games are parallel by default.
     - ``autoreset=True`` lets the step after the end of a single environment reset it.
     - ``backend`` says where it runs.
@@ -91,6 +94,11 @@ def make(
         raise InvalidArgument(f"make({shown(name)}): api={shown(api)} is unknown; there are {there_are}")
     if num_envs is not None:
         check_num_envs(name, num_envs)
+    if group is not None:
+        if num_envs is None:
+            raise refuse_group(name)
+        groups_of(name, group, num_envs)
+        kwargs["group"] = group
     check_autoreset(name, autoreset)
     mode = kwargs.get("render_mode")
     if not isinstance(mode, str | None):
@@ -246,7 +254,9 @@ def _our_gym(env_id: str, backend: Any, num_envs: int | None, kwargs: dict[str, 
     how, options = vector_arguments(env_id, kwargs)
     if how not in ("sync", "async"):
         return gym.make_vec(env_id, num_envs=num_envs, vectorization_mode=how, **options, **kwargs)
-    vector = vector_of_singles(env_id, partial(single, env_id, **kwargs), num_envs, how, options)
+    own = {key: value for key, value in kwargs.items() if key != "group"}
+    make_one = partial(single, env_id, **own)
+    vector = vector_of_singles(env_id, make_one, num_envs, how, options, kwargs.get("group"))
     vector.spec = copy.deepcopy(gym.spec(env_id))
     vector.spec.kwargs = {**kwargs, "num_envs": num_envs, "vectorization_mode": how, "vector_kwargs": options}
     return vector

@@ -38,7 +38,8 @@ from envweave_gym.catalog import EnvCard, card_of, package_of
 from envweave_gym.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
 from envweave_gym.providers import settled, urls_of
 from envweave_gym.remote import remote_game, remote_gym, remote_vector
-from envweave_gym.vector import NoNativeForm
+from envweave_gym.row_groups import Groups, groups_of, refuse_group
+from envweave_gym.vector import NativeVectorEnv, NoNativeForm
 from envweave_gym.vector_of_singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
 from envweave_gym.wrappers.games import AECStream, ParallelStream
@@ -88,6 +89,8 @@ def launch_gym(
 ) -> gym.Env[Any, Any]:
     """A single Gymnasium environment with its whole stack, here or on a server."""
     check_autoreset(card.id, autoreset)
+    if "group" in kwargs:
+        raise refuse_group(card.id)
     if "autoreset_mode" in kwargs:
         raise InvalidArgument(
             f"{card.id}: autoreset_mode= is for vectors; give num_envs= too, or to gymnasium.make_vec with "
@@ -117,6 +120,7 @@ def launch_vector(
     autoreset_mode: str | AutoresetMode = "NextStep",
     max_steps: int | None = None,
     max_episode_steps: int | None = None,
+    group: int | None = None,
     backend: Any = None,
     on_fault: OnFault | None = None,
     reset_deadline: float = RESET_DEADLINE,
@@ -126,9 +130,10 @@ def launch_vector(
 
     They do so too where the native one cannot do with the arguments; few can render. The rows of a native one
     are array code of its own, with no environment in them that could fail alone: there ``on_fault`` and
-    ``reset_deadline`` are checked, and change nothing.
+    ``reset_deadline`` are checked, and change nothing. ``group`` consecutive rows play the same episodes.
     """
     check_num_envs(card.id, num_envs)
+    groups = groups_of(card.id, group, num_envs)
     check_faults(card.id, "raise" if on_fault is None else on_fault, reset_deadline)
     if "autoreset" in kwargs:
         raise InvalidArgument(f"{card.id}: a vector resets by autoreset_mode=; leave autoreset= out")
@@ -136,24 +141,36 @@ def launch_vector(
     given = one_limit(card.id, max_steps, max_episode_steps)
     env_id, urls = _elsewhere(card, backend, kwargs)
     if urls:
-        kwargs |= _given(max_steps=given, on_fault=on_fault, reset_deadline=reset_deadline)
+        kwargs |= _given(max_steps=given, group=group, on_fault=on_fault, reset_deadline=reset_deadline)
         return remote_vector(env_id, urls, num_envs, mode, kwargs)
     on_fault = on_fault or "raise"
     if _native_renders(card, kwargs.get("render_mode")):
         limit = step_limit(card.id, card.max_steps if given is None else given)
         fixed = {"num_envs": num_envs, "autoreset_mode": mode, "max_steps": limit}
-        also = ("autoreset_mode", "max_steps", "backend", *_FAULT_ARGUMENTS)
         with suppress(NoNativeForm):
-            return _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
+            return _native(card, kwargs, fixed, groups)
     check_render_mode(card.id, _constructor(card, card.gym), kwargs.get("render_mode"))
     stack = {"max_steps": given, "on_fault": on_fault, "reset_deadline": reset_deadline}
     make = partial(single, card.id, **stack, **kwargs)
-    return vector_of_singles(card.id, make, num_envs, "sync", {"autoreset_mode": mode})
+    return vector_of_singles(card.id, make, num_envs, "sync", {"autoreset_mode": mode}, group)
 
 
 def single(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
     """``gymnasium.make``, in a module whose import makes the IDs known to a fresh process."""
     return gym.make(env_id, **kwargs)
+
+
+def _native(
+    card: EnvCard, kwargs: dict[str, Any], fixed: dict[str, Any], groups: Groups | None
+) -> VectorEnv[Any, Any, Any]:
+    """The native vector form, with its rows in ``groups``."""
+    also = ("autoreset_mode", "max_steps", "group", "backend", *_FAULT_ARGUMENTS)
+    vector = _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
+    if groups is not None:
+        if not isinstance(vector, NativeVectorEnv):
+            raise NoNativeForm(f"{card.id}: its vector form knows no groups")
+        vector.groups = groups
+    return vector
 
 
 def _native_renders(card: EnvCard, render_mode: Any) -> bool:

@@ -75,12 +75,12 @@ def fresh_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def checked_seed(seed: Any, name: str) -> int:
-    """``seed`` as a Python int, or one sentence saying what is wrong with it."""
+def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
+    """``seed`` as a Python int, or one sentence saying what is wrong with it; ``call`` was given it."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= int(seed) <= _MASK:
         return int(seed)
     raise InvalidArgument(
-        f"{name}: reset(seed={shown(seed)}) is not a seed; give None or an int from 0 to 2**64 - 1"
+        f"{name}: {call}(seed={shown(seed)}) is not a seed; give None or an int from 0 to 2**64 - 1"
     )
 
 

@@ -20,9 +20,10 @@ from envweave_gym.actions import contains
 from envweave_gym.arrays import adapt_converters
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.lazy_streams import LazyStreams
+from envweave_gym.row_groups import Groups
 from envweave_gym.seeding import SeedRows
 from envweave_gym.stream import AGENT, Event, EventKind, Request, RequestKind, Stream, jsonable, number
-from envweave_gym.vector_calls import Bools, as_batch, check_order, mask_and_options, seeds_of_rows
+from envweave_gym.vector_calls import Bools, Options, as_batch, check_order, options_of, read_reset
 
 Rows = NDArray[np.intp]
 
@@ -112,6 +113,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """
         return ()
 
+    groups: Groups | None = None
+    """The groups of rows that play the same episodes, if ``make`` was asked for any."""
+
     opening_events = 0
     """How many events :meth:`opening` tells."""
 
@@ -134,16 +138,26 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
+        """Start episodes in all rows, or in those of ``options["reset_mask"]``.
+
+        ``options["rows"]`` is a list of what each row is given beside the other options.
+        """
         adapt_converters()
-        given = seeds_of_rows(self._name, self.num_envs, seed)
-        rows, rest = mask_and_options(self._name, self.num_envs, options, self.metadata, begun=self._started)
-        mask = self._everyone if rows is None else rows
+        call = read_reset(
+            self._name,
+            self.num_envs,
+            seed,
+            options,
+            self.metadata,
+            begun=self._started,
+            groups=self.groups,
+        )
+        mask = self._everyone if call.mask is None else call.mask
         self._steps, self._seq = self._steps.copy(), self._seq.copy()
-        self._begin(mask.nonzero()[0], given, rest)
+        self._begin(mask.nonzero()[0], call.seeds, call.options)
         self._over = self._over & ~mask
         self._started = True
-        told = NativeStreams(self.opening, mask, self._seeds, options=jsonable(rest))
+        told = NativeStreams(self.opening, mask, self._seeds, options=jsonable(call.options))
         streams = LazyStreams(told, mask)
         infos = self.told(stream=streams, _stream=mask.copy(), seq=self._seq * mask, _seq=mask.copy())
         return self.observe(), infos
@@ -206,17 +220,31 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         infos["final_info"] = self.told(stream=final, _stream=over.copy(), seq=final_seq, _seq=over.copy())
         infos["_final_info"] = over.copy()
 
-    def _begin(
-        self, rows: Rows, given: list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> None:
+    def _begin(self, rows: Rows, given: list[int | None] | None = None, options: Options = None) -> None:
         """Start episodes in ``rows``, with the seeds given or drawn."""
         seeds = self._draws.next(rows, given)
-        self.begin(rows, seeds, options or {})
+        if isinstance(options, list):
+            self._begin_apart(rows, seeds, options)
+        else:
+            self.begin(rows, seeds, options or {})
         self._seeds = self._seeds.copy()
         self._seeds[rows] = seeds
         self._steps[rows] = 0
         self._episodes[rows] += 1
         self._seq[rows] = self.opening_events
+
+    def _begin_apart(self, rows: Rows, seeds: NDArray[np.uint64], options: list[dict[str, Any]]) -> None:
+        """Start episodes with options of their own: those together that have the same."""
+        left = np.ones(len(rows), np.bool_)
+        while left.any():
+            theirs = options[rows[left.argmax()]]
+            alike = left & [options[row] == theirs for row in rows.tolist()]
+            try:
+                self.begin(rows[alike], seeds[alike], theirs)
+            except BaseException:
+                self._started &= bool(left.all())  # otherwise some rows have begun and others have not
+                raise
+            left &= ~alike
 
     @property
     def _name(self) -> str:
@@ -301,7 +329,7 @@ class NativeStreams:
         seeds: NDArray[np.uint64],
         steps: Steps | None = None,
         *,
-        options: dict[str, Any] | None = None,
+        options: Options = None,
         rows: Bools | None = None,
     ) -> None:
         """The rows of ``reset`` were reset with their ``seeds``, the others acted in ``steps``.
@@ -316,10 +344,10 @@ class NativeStreams:
         if self.rows is not None and not self.rows[row]:
             return None
         if self.reset[row]:
-            return self._opened(int(self.seeds[row]))
+            return self._opened(int(self.seeds[row]), options_of(self.options, row))
         return None if self.steps is None else self.steps.stream(row)
 
-    def _opened(self, seed: int) -> Stream:
-        start: dict[str, Any] = {"seed": seed, "options": self.options} if self.options else {"seed": seed}
+    def _opened(self, seed: int, options: dict[str, Any] | None) -> Stream:
+        start: dict[str, Any] = {"seed": seed, "options": options} if options else {"seed": seed}
         events = (Event(0, EventKind.EPISODE_START, None, None, start), *number(self.opening(seed), 1))
         return Stream((Request(len(events) - 1, RequestKind.ACT, AGENT, 0),), events)

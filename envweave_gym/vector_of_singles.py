@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import CustomSpaceError
+from gymnasium.error import AlreadyPendingCallError, CustomSpaceError
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
-from gymnasium.vector.utils import iterate
+from gymnasium.vector.utils import concatenate, iterate
 
 from envweave_gym.actions import REFUSED, admission
 from envweave_gym.arguments import call
 from envweave_gym.faults import InvalidAction, NotAvailable, ResetNeeded, shown
 from envweave_gym.protocols import state_of
-from envweave_gym.vector_calls import Bools, as_batch, check_order, mask_and_options, seeds_of_rows
+from envweave_gym.row_groups import Groups, groups_of
+from envweave_gym.vector_calls import Bools, ResetCall, as_batch, check_order, read_reset
 
 _AGAIN = "close() this vector and make another"
 _LAST_BREATH = 0.2
@@ -30,15 +32,21 @@ _NO_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 def vector_of_singles(
-    name: str, make: Callable[[], gym.Env[Any, Any]], num_envs: int, how: str, options: dict[str, Any]
+    name: str,
+    make: Callable[[], gym.Env[Any, Any]],
+    num_envs: int,
+    how: str,
+    options: dict[str, Any],
+    group: int | None = None,
 ) -> VectorEnv[Any, Any, Any]:
     """``num_envs`` environments in turn, or with ``how="async"`` each in a process of its own.
 
-    ``options`` are the arguments of Gymnasium's class.
+    ``options`` are the arguments of Gymnasium's class; ``group`` consecutive rows play the same episodes.
     """
+    groups = groups_of(name, group, num_envs)
     kind = AsyncVector if how == "async" else SyncVector
     vector = call(name, partial(kind, [make] * num_envs), options)
-    vector.name = name
+    vector.name, vector.groups = name, groups
     return vector
 
 
@@ -46,19 +54,20 @@ class _Checked(VectorEnv[Any, Any, Any]):
     """What both vectors check in this process, ahead of Gymnasium's class."""
 
     name = "this vector"
+    groups: Groups | None = None
     _begun = False
     _cut_short = ""
     _reset_rows: Bools | None = None
     _over: Bools
     _admit: Callable[[Any], Any] | None = None
 
-    def _reset_arguments(self, seed: Any, options: Any) -> dict[str, Any]:
-        """The arguments of the reset, once they are known to be good."""
-        seeds = seeds_of_rows(self.name, self.num_envs, seed)
-        mask, rest = mask_and_options(self.name, self.num_envs, options, self.metadata, begun=self._begun)
-        self._reset_rows = mask
-        rest = rest if mask is None else {**rest, "reset_mask": mask.copy()}
-        return {"seed": seeds, "options": None if options is None else rest}
+    def _read_reset(self, seed: Any, options: Any) -> ResetCall:
+        """The reset, once its arguments are known to be good."""
+        call = read_reset(
+            self.name, self.num_envs, seed, options, self.metadata, begun=self._begun, groups=self.groups
+        )
+        self._reset_rows = call.mask
+        return call
 
     def _reset_done(self) -> None:
         rows = self._reset_rows
@@ -120,12 +129,31 @@ class SyncVector(_Checked, SyncVectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
-        arguments = self._reset_arguments(seed, options)
+        """Start episodes in all rows, or in those of ``options["reset_mask"]``.
+
+        ``options["rows"]`` is a list of what each row is given beside the other options.
+        """
+        call = self._read_reset(seed, options)
         with self._moving():
-            result = super().reset(**arguments)
+            result = (
+                self._reset_apart(call)
+                if isinstance(call.options, list)
+                else super().reset(**_together(call))
+            )
         self._reset_done()
         return result
+
+    def _reset_apart(self, call: ResetCall) -> tuple[Any, dict[str, Any]]:
+        """Reset each row with options of its own."""
+        rows = np.ones(self.num_envs, np.bool_) if call.mask is None else call.mask
+        for column in (self._terminations, self._truncations, self._autoreset_envs):
+            column[rows] = False
+        infos: dict[str, Any] = {}
+        for row in rows.nonzero()[0].tolist():
+            self._env_obs[row], info = self.envs[row].reset(**call.of_row(row))
+            infos = self._add_info(infos, info, row)
+        self._observations = concatenate(self.single_observation_space, self._env_obs, self._observations)
+        return deepcopy(self._observations) if self.copy else self._observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Bools, Bools, dict[str, Any]]:
         """Act in every row."""
@@ -142,11 +170,28 @@ class AsyncVector(_Checked, AsyncVectorEnv):
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Let all rows start episodes, or those of ``options["reset_mask"]``."""
+        """Let all rows start episodes, or those of ``options["reset_mask"]``.
+
+        ``options["rows"]`` is a list of what each row is given beside the other options.
+        """
         self._check_alive()
-        arguments = self._reset_arguments(seed, options)
+        call = self._read_reset(seed, options)
         with self._moving():
-            super().reset_async(**arguments)
+            if isinstance(call.options, list):
+                self._reset_apart(call)
+            else:
+                super().reset_async(**_together(call))
+
+    def _reset_apart(self, call: ResetCall) -> None:
+        """Let each row reset with options of its own."""
+        self._assert_is_running()
+        if self._state is not AsyncState.DEFAULT:
+            waiting = self._state.value
+            raise AlreadyPendingCallError(f"{self.name}: reset_async() while {waiting} is under way", waiting)
+        for row, pipe in enumerate(self.parent_pipes):
+            resets = call.mask is None or call.mask[row]
+            pipe.send(("reset", call.of_row(row)) if resets else ("reset-noop", None))
+        self._state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """What the resets gave."""
@@ -201,3 +246,10 @@ class AsyncVector(_Checked, AsyncVectorEnv):
         if self._cut_short:
             self._state, terminate = AsyncState.DEFAULT, True
         super().close_extras(timeout, terminate)
+
+
+def _together(call: ResetCall) -> dict[str, Any]:
+    """The arguments of Gymnasium's reset, whose rows all have the same options."""
+    mask = {} if call.mask is None else {"reset_mask": call.mask.copy()}
+    assert not isinstance(call.options, list)
+    return {"seed": call.seeds, "options": {**call.options, **mask} if call.options is not None else None}

@@ -9,6 +9,7 @@ from gymnasium.vector import VectorEnv
 
 from envweave_gym.arguments import check_options
 from envweave_gym.faults import InvalidArgument, nearest, shown
+from envweave_gym.vector_calls import OF_ROWS
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class ResetOptions:
     let: tuple[str, ...]
     """Those that clients may give."""
     of_rows: tuple[str, ...]
-    """What resets some rows of a vector, and never reaches an environment."""
+    """What says which rows of a vector are meant, and never reaches an environment."""
 
     @classmethod
     def of(cls, name: str, env: Any, allowed: tuple[str, ...], *, trusted: bool) -> ResetOptions:
@@ -29,14 +30,16 @@ class ResetOptions:
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         named: tuple[str, ...] | None = metadata.get("reset_options")
         let = allowed if named is None else tuple(one for one in named if trusted or one in allowed)
-        return cls(name, named, let, ("reset_mask",) if isinstance(env, VectorEnv) else ())
+        return cls(name, named, let, OF_ROWS if isinstance(env, VectorEnv) else ())
 
     def check(self, options: Any) -> None:
         """Say in one sentence what the environment does not take, or else what this server does not let."""
         named = None if self.named is None else (*self.named, *self.of_rows)
         check_options(self.name, options, {"reset_options": named})
         let = (*self.let, *self.of_rows)
-        for given in options or ():
+        rows = options.get("rows") if options and self.of_rows else None
+        named_by_rows = [key for one in rows or () if isinstance(one, dict) for key in one]
+        for given in [*(options or ()), *named_by_rows]:
             if given not in let:
                 hint = nearest(given, let) if isinstance(given, str) else ""
                 raise InvalidArgument(

@@ -14,7 +14,7 @@ from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.seeding import SeedRows
 from envweave_gym.stream import Stream
 from envweave_gym.vector import NativeVectorEnv
-from envweave_gym.vector_calls import Bools
+from envweave_gym.vector_calls import Bools, Options, options_of
 from envweave_gym.vector_of_singles import SyncVector
 from envweave_gym.wire.row_streams import NativeInfos, RowsApart, given_streams
 
@@ -69,13 +69,10 @@ class Rows(SyncVector):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
-        arguments = self._reset_arguments(seed, options)
-        rest, told = arguments["options"], self._untold()
-        if rest:
-            rest = {key: value for key, value in rest.items() if key != "reset_mask"}
-        mask = self._everyone if self._reset_rows is None else self._reset_rows
+        call, told = self._read_reset(seed, options), self._untold()
+        mask = self._everyone if call.mask is None else call.mask
         with self._moving():
-            self._begin(mask, told, arguments["seed"], rest)
+            self._begin(mask, told, call.seeds, call.options)
             observations = _batch(self.single_observation_space, self._seen)
         self._reset_done()
         return observations, self._gathered(told)
@@ -115,13 +112,14 @@ class Rows(SyncVector):
         return np.array(rewards, np.float64), np.array(terminated, np.bool_), np.array(truncated, np.bool_)
 
     def _begin(
-        self, mask: Bools, told: _Told, given: list[int | None] | None = None, options: Any = None
+        self, mask: Bools, told: _Told, given: list[int | None] | None = None, options: Options = None
     ) -> None:
         """Start episodes in the rows of ``mask``, with the seeds given or drawn."""
         rows = mask.nonzero()[0]
         seeds = self._draws.next(rows, given) if rows.size else rows
         for row, seed in zip(rows.tolist(), seeds.tolist(), strict=True):
-            self._seen[row], told[row] = self.envs[row].reset(seed=seed, options=options)
+            theirs = options_of(options, row)
+            self._seen[row], told[row] = self.envs[row].reset(seed=seed, options=theirs)
 
     def _final(self, over: Bools, told: _Told) -> dict[str, Any]:
         """What rows that have just ended say last, before their resets take its place."""

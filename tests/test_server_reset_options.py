@@ -70,6 +70,8 @@ def test_options_that_an_author_names_are_taken(what: Any):
     assert reset(client, name, {"index": 7}, num_envs=2)["observation"] == [7, 7]
     masked = {"index": 7, "reset_mask": [True, True]}
     assert reset(client, name, masked, num_envs=2)["observation"] == [7, 7]
+    by_row = {"rows": [{"index": 7}, {"index": 3}]}
+    assert reset(client, name, by_row, num_envs=2)["observation"] == [7, 3]
     told = reset(client, name, {"indx": 7}, 422)
     assert sentence(told) == f"{name}: reset takes no option 'indx' (did you mean 'index'?); it takes 'index'"
 
@@ -82,9 +84,11 @@ def test_options_that_a_stranger_names_are_the_operators_to_allow():
         f"{name}: this server lets no client give the reset option 'index'; it lets clients give none, and "
         "its operator may add to these with --allow-kwargs"
     )
-    assert "it lets clients give reset_mask, and" in sentence(
+    assert "it lets clients give reset_mask, rows, and" in sentence(
         reset(client, name, {"index": 7}, 422, num_envs=2)
     )
+    told = reset(client, name, {"rows": [{}, {"index": 7}]}, 422, num_envs=2)
+    assert "lets no client give the reset option 'index'" in sentence(told)
     told = reset(client, name, {"other": 7}, 422)
     assert sentence(told) == f"{name}: reset takes no option 'other'; it takes 'index'"
 

@@ -16,7 +16,7 @@ from envweave_gym.remote.rows import RowGroup, RowReset, raise_refusal, reset_at
 from envweave_gym.remote.session import at_once
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import EventKind
-from envweave_gym.vector_calls import Bools
+from envweave_gym.vector_calls import Bools, Options, options_of
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack
 
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
     rows: Bools
     draws: Draws
     given: Sequence[int | None] | None = None
-    options: Any = None
+    options: Options = None
 
 
 class RowCalls:
@@ -150,6 +150,8 @@ class RowCalls:
 
     def _reset_of(self, group: RowGroup, wanted: Wanted) -> RowReset:
         part, given, options = wanted.rows[group.rows], wanted.given, wanted.options
+        if isinstance(options, list):
+            options = {"rows": options[group.rows]}
         told = {
             "seed": None if given is None else list(given[group.rows]),
             "draws": wanted.draws.states[group.rows],
@@ -194,7 +196,10 @@ class RowCalls:
         group.live = False
         group.last = self._mixed(group, wanted, [placeholder(self._observation_space)] * group.size)
         numbers = [row for row in group.numbers if wanted.rows[row]]
-        lost = {row: self._ledger.lost_start(int(seeds[row]), fault, wanted.options) for row in numbers}
+        lost = {
+            row: self._ledger.lost_start(int(seeds[row]), fault, options_of(wanted.options, row))
+            for row in numbers
+        }
         return _lost_outcome(group, lost)
 
     def _mixed(self, group: RowGroup, wanted: Wanted, new: Sequence[Any]) -> Any:

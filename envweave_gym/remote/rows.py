@@ -54,7 +54,7 @@ class RowReset:
     group: RowGroup
     seed: Any
     """What :func:`envweave_gym_server.rows.reset_rows` takes, packed."""
-    options: dict[str, Any]
+    options: dict[str, Any] | None
     anew: bool
     """Whether every row is reset, so that it can be in another session just as well."""
 

@@ -26,10 +26,11 @@ from envweave_gym.remote.row_ledger import RowLedger
 from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES
 from envweave_gym.remote.session import RemoteSession
+from envweave_gym.row_groups import groups_of
 from envweave_gym.spaces import placeholder
 from envweave_gym.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.vector import checked_choices
-from envweave_gym.vector_calls import Bools, as_batch, check_order, mask_and_options, seeds_of_rows
+from envweave_gym.vector_calls import Bools, as_batch, check_order
 from envweave_gym.vector_of_singles import _Checked
 from envweave_gym.wire.messages import Create
 from envweave_gym.wire.row_streams import PackedNativeStreams, native_streams
@@ -60,19 +61,24 @@ class RemoteVectorEnv(_Checked):
         *,
         num_envs: int = 1,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        group: int | None = None,
         token: str | None = None,
         on_fault: str = "truncate",
         reset_deadline: float = RESET_DEADLINE,
         call_deadline: float = CALL_DEADLINE,
         **kwargs: Any,
     ) -> None:
-        """``kwargs`` go to the environments; ``token`` is a reference, ``env:NAME`` or ``file:PATH``."""
+        """``kwargs`` go to the environments; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
+
+        ``group`` consecutive rows play the same episodes, also where they are on different servers.
+        """
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
             raise InvalidArgument(f"{env_id}: there is no server in {shown(urls)}; give a URL, or several")
         self.name = remote_name(env_id, self._urls[0])
         check_num_envs(self.name, num_envs)
         self.num_envs, self._mode = num_envs, autoreset_mode_of(self.name, autoreset_mode)
+        self.groups = groups_of(self.name, group, num_envs)
         self._env_id, self._token, self._call_deadline = env_id, token, call_deadline
         self._faults = {"on_fault": on_fault, "reset_deadline": reset_deadline}
         self._kwargs, self.render_mode = kwargs, kwargs.get("render_mode")
@@ -153,15 +159,17 @@ class RemoteVectorEnv(_Checked):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all rows, or in those of ``options["reset_mask"]``."""
+        """Start episodes in all rows, or in those of ``options["reset_mask"]``.
+
+        ``options["rows"]`` is a list of what each row is given beside the other options.
+        """
         adapt_converters()
-        given = seeds_of_rows(self.name, self.num_envs, seed)
-        mask, rest = mask_and_options(self.name, self.num_envs, options, self.metadata, begun=self._begun)
-        rows = np.ones(self.num_envs, np.bool_) if mask is None else mask
-        draws = self._ledger.draw(rows, given)
+        call = self._read_reset(seed, options)
+        rows = np.ones(self.num_envs, np.bool_) if call.mask is None else call.mask
+        draws = self._ledger.draw(rows, call.seeds)
         self.closed = False
         with self._calling():
-            outcomes = self._calls.reset(Wanted(rows, draws, given, rest if options else options))
+            outcomes = self._calls.reset(Wanted(rows, draws, call.seeds, call.options))
             outcomes += [Outcome(one, kept(one.last), {}) for one in self._groups if not rows[one.rows].any()]
             observations, infos = self._together(in_order(outcomes))
         self._begun, self._cut_short = True, ""
@@ -229,6 +237,7 @@ class RemoteVectorEnv(_Checked):
 
     def _arguments(self) -> dict[str, Any]:
         own = {"num_envs": self.num_envs, "autoreset_mode": self._mode.value, "token": self._token}
+        own["group"] = None if self.groups is None else self.groups.size
         return {**own, "call_deadline": self._call_deadline, **self._faults, **self._kwargs}
 
     # A call: sent to all servers, whose answers are put together
