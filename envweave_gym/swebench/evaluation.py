@@ -1,0 +1,244 @@
+"""A patch is tried: applied to the repository of its instance, and judged by the instance's tests."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.faults import (
+    AtCapacity,
+    Fault,
+    InvalidArgument,
+    MissingExtra,
+    NotAvailable,
+    SessionLost,
+    fault_of,
+    shown,
+)
+from envweave_gym.swebench.diffs import Diff, parsed
+from envweave_gym.swebench.grading import Tests, Verdict, check_tests, grade
+from envweave_gym.swebench.phases import apply_patch, run_tests
+from envweave_gym.swebench.policy import violations, violations_of_tree
+from envweave_gym.swebench.slots import check_at_once, turn
+from envweave_gym.swebench.workspace import Workspace
+
+TIMEOUT = 1800.0
+"""So many seconds the tests may take, unless something else is said."""
+LOG_TAIL = 4000
+"""So many characters of the end of the log are kept."""
+PHASES: tuple[str, ...] = ("wait", "start", "apply", "tests", "grade", "close")
+"""What :attr:`Evaluation.timings` has seconds of."""
+_BACKENDS = {
+    "docker": "envweave_gym.swebench.docker_evaluation",
+    "local": "envweave_gym.swebench.local_evaluation",
+}
+BACKENDS = tuple(_BACKENDS)
+
+Opener = Callable[..., Workspace]
+"""``open_workspace(instance, **options)`` of a backend's module."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What became of a patch."""
+
+    applied: bool = False
+    apply_cmd: str = ""
+    """The official command that took it."""
+    resolved: bool = False
+    """Whether all tests that count pass."""
+    f2p: float = 0.0
+    """Which part of the tests that the gold patch makes pass do so."""
+    p2p: float = 0.0
+    """Which part of those that passed before still do."""
+    tests_status: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
+    """The names of both kinds, by whether they passed; empty where there are no results."""
+    problem: str = ""
+    """Why there are no results, in a sentence."""
+    violations: tuple[str, ...] = ()
+    """Why the patch was refused, in sentences."""
+    log_tail: str = ""
+    """The end of what the tests have printed, or of what git says of a patch that it does not take."""
+    timed_out: bool = False
+    timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    """Seconds by phase."""
+    fault: Fault | None = None
+    """What is wrong with the place it was tried in; nothing is known of the patch then."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How patches are tried."""
+
+    backend: str = "docker"
+    """Where: ``"docker"`` or ``"local"``."""
+    tests: Tests = "all"
+    """Which tests count: ``"all"``, or ``"fail_to_pass"`` alone."""
+    max_tests: int | None = None
+    """So many of those that passed before count at most; a seeded choice."""
+    timeout: float = TIMEOUT
+    """Seconds that the tests may take."""
+    at_once: int | None = None
+    """So many evaluations run at once, of all processes of this user; by default one for each core."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the backend's ``open_workspace`` takes beside the instance."""
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            known = " and ".join(map(repr, BACKENDS))
+            raise InvalidArgument(f"evaluation={shown(self.backend)} is unknown; there are {known}")
+        check_tests(self.tests, self.max_tests)
+        check_at_once(self.at_once)
+        timeout: Any = self.timeout
+        if type(timeout) not in (int, float) or not (math.isfinite(timeout) and timeout > 0):
+            raise InvalidArgument(f"timeout={shown(timeout)} is no number of seconds; give one above 0")
+
+    def opened(self, instance: Instance) -> Workspace:
+        """A workspace for one evaluation, or for a look at the repository."""
+        module = importlib.import_module(_BACKENDS[self.backend])
+        return module.open_workspace(instance, **self.options)
+
+
+def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evaluation:
+    """Try a diff on its instance.
+
+    What is wrong with the diff, whatever it is, is in ``violations`` or ``problem``; what is wrong with the
+    place it is tried in is a ``fault``. Nothing is raised for either.
+    """
+    found = parsed(diff)
+    if refused := violations(diff, found, instance):
+        return Evaluation(violations=refused)
+    return _lost_or(lambda clock: _evaluated(instance, found, trial or Trial(), clock))
+
+
+def baseline(instance: Instance, trial: Trial) -> Evaluation:
+    """What the tests say without any patch: a part of them may pass by then. It is known after one look."""
+    key = (instance.instance_id, instance.base_commit, trial.backend, trial.tests)
+    with _baselines_lock:
+        lock = _locks.setdefault(key, threading.Lock())
+    with lock:
+        if key not in _baselines:
+            found = _lost_or(lambda clock: _evaluated(instance, None, trial, clock))
+            if found.fault is not None:
+                return found
+            _baselines[key] = found
+        return _baselines[key]
+
+
+_baselines: dict[tuple[str, ...], Evaluation] = {}
+_locks: dict[tuple[str, ...], threading.Lock] = {}
+_baselines_lock = threading.Lock()
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.timings: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timings[name] += time.perf_counter() - begun
+
+
+def _lost_or(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
+    """What an evaluation gives, or the fault that it was lost by."""
+    clock = _Clock()
+    try:
+        return evaluated(clock)
+    except MissingExtra:
+        raise
+    except (NotAvailable, SessionLost, AtCapacity) as error:
+        return Evaluation(fault=fault_of(error), timings=clock.timings)
+
+
+def _evaluated(instance: Instance, diff: Diff | None, trial: Trial, clock: _Clock) -> Evaluation:
+    with _workspace(instance, trial, clock) as workspace:
+        found = _tried(workspace, instance, diff, trial, clock)
+    if found.environment and diff is not None and _is_broken(instance, trial):
+        raise NotAvailable(
+            f"the place where {instance.instance_id} is tried is broken ({found.environment}), without the "
+            f"patch too; look at its log: {found.evaluation.log_tail[-500:]}"
+        )
+    return replace(found.evaluation, timings=clock.timings)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    evaluation: Evaluation
+    environment: str = ""
+
+
+def _is_broken(instance: Instance, trial: Trial) -> bool:
+    """Whether the tests fail to run without any patch too: a patch can print whatever it likes."""
+    clock = _Clock()
+    with _workspace(instance, trial, clock) as workspace:
+        return bool(_tried(workspace, instance, None, trial, clock).environment)
+
+
+@contextmanager
+def _workspace(instance: Instance, trial: Trial, clock: _Clock) -> Generator[Workspace]:
+    with ExitStack() as stack:
+        with clock.phase("wait"):
+            stack.enter_context(turn(trial.at_once))
+        with clock.phase("start"):
+            workspace = trial.opened(instance)
+        stack.enter_context(_closing(workspace, clock))
+        yield workspace
+
+
+@contextmanager
+def _closing(workspace: Workspace, clock: _Clock) -> Generator[None]:
+    try:
+        yield
+    finally:
+        with clock.phase("close"):
+            workspace.close()
+
+
+def _tried(
+    workspace: Workspace, instance: Instance, diff: Diff | None, trial: Trial, clock: _Clock
+) -> _Tried:
+    given = Evaluation()
+    if diff is not None:
+        with clock.phase("apply"):
+            applied = apply_patch(workspace, diff)
+        given = Evaluation(
+            applied=bool(applied.command), apply_cmd=applied.command, log_tail=applied.log[-LOG_TAIL:]
+        )
+        if not applied.command:
+            return _Tried(replace(given, problem="the patch does not apply"))
+        if refused := violations_of_tree(applied.touched, diff, instance):
+            return _Tried(Evaluation(violations=refused))
+    with clock.phase("tests"):
+        ran = run_tests(workspace, instance, trial.timeout)
+    tail = ran.output[-LOG_TAIL:]
+    if ran.timed_out:
+        problem = f"the tests did not end within {trial.timeout:g} s"
+        return _Tried(replace(given, problem=problem, log_tail=tail, timed_out=True))
+    with clock.phase("grade"):
+        verdict = grade(instance, ran.output, tests=trial.tests, max_tests=trial.max_tests)
+    return _Tried(_judged(given, verdict, tail), verdict.environment)
+
+
+def _judged(given: Evaluation, verdict: Verdict, tail: str) -> Evaluation:
+    return replace(
+        given,
+        resolved=verdict.resolved,
+        f2p=verdict.f2p,
+        p2p=verdict.p2p,
+        tests_status=verdict.tests_status,
+        problem=verdict.problem,
+        log_tail=tail,
+    )

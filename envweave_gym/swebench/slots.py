@@ -1,0 +1,65 @@
+"""A limit on evaluations at once, of all threads and processes of this user on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from envweave_gym.containers.alone import _folder
+from envweave_gym.faults import AtCapacity, InvalidArgument, shown
+
+PATIENCE = 3600.0
+"""So many seconds an evaluation waits for its turn."""
+_PAUSE = 0.02
+_MOST = 1024
+
+
+def check_at_once(at_once: object) -> None:
+    """Refuse what is no limit."""
+    if at_once is not None and (type(at_once) is not int or not 1 <= at_once <= _MOST):
+        raise InvalidArgument(
+            f"at_once={shown(at_once)} is no number of evaluations; give an int from 1 to {_MOST}, or None"
+        )
+
+
+@contextmanager
+def turn(at_once: int | None = None, patience: float = PATIENCE) -> Generator[None]:
+    """Wait until fewer evaluations than that run: by default one for each core.
+
+    A turn is a lock on a file, which the system gives back however its process ends.
+    """
+    most = at_once or os.cpu_count() or 1
+    lock = _taken(most, time.monotonic() + patience)
+    if lock is None:
+        raise AtCapacity(
+            f"{most} evaluations have been running for {patience:g} s; wait, or allow more with at_once="
+        )
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)  # who was forked meanwhile has it open too
+        os.close(lock)
+
+
+def _taken(most: int, deadline: float) -> int | None:
+    while True:
+        for number in range(most):
+            if (lock := _locked(number)) is not None:
+                return lock
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_PAUSE)
+
+
+def _locked(number: int) -> int | None:
+    path = _folder() / f"envweave-evaluation-{number}.lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

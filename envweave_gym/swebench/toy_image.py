@@ -1,0 +1,65 @@
+"""The images of the toy instances, with the layout of the official ones.
+
+They are one image with a name for each instance: the repository in ``/testbed`` at one commit, an
+``activate`` that does what conda's would, and an environment ``testbed`` with the Python of the base image.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import tarfile
+from typing import Any
+
+from envweave_gym.containers.engine import told
+from envweave_gym.data.toy_files import FILES
+from envweave_gym.data.toy_issues import ISSUES
+from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, toy_instances
+
+BASE = "python:3.11-slim"
+_ACTIVATE = """\
+conda() { PATH=/opt/miniconda3/envs/$2/bin:$PATH; }
+"""
+_DOCKERFILE = """\
+FROM {base}
+RUN apt-get update -q \\
+ && apt-get install -y -q --no-install-recommends git patch \\
+ && rm -rf /var/lib/apt/lists/*
+RUN mkdir -p /opt/miniconda3/envs/testbed/bin \\
+ && ln -s "$(command -v python3)" /opt/miniconda3/envs/testbed/bin/python
+COPY activate /opt/miniconda3/bin/activate
+COPY testbed /testbed
+WORKDIR /testbed
+RUN git init -q && git add . && {variables} git commit -q -m {message} \\
+ && git -c user.name=SWE-bench -c user.email=swebench@localhost commit -q --allow-empty -m SWE-bench
+"""
+
+
+def build_toy_images(client: Any, base: str = BASE) -> tuple[str, ...]:
+    """Build them, and give their names; what is built already takes no time."""
+    names = tuple(one.image for split in ISSUES for one in toy_instances(split))
+    with told("the toy images cannot be built"):
+        image, _ = client.images.build(
+            fileobj=io.BytesIO(_context(base)),
+            custom_context=True,
+            network_mode="host",  # to install git; there are machines where nothing else reaches a mirror
+            rm=True,
+            forcerm=True,
+        )
+        for name in names:
+            image.tag(name)
+    return names
+
+
+def _context(base: str) -> bytes:
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in COMMIT_ENVIRONMENT.items())
+    dockerfile = _DOCKERFILE.format(base=base, variables=variables, message=shlex.quote(MESSAGE.strip()))
+    files = {"Dockerfile": dockerfile, "activate": _ACTIVATE}
+    files |= {f"testbed/{name}": text for name, text in FILES.items()}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(text.encode()), 0o644
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return packed.getvalue()
