@@ -67,6 +67,13 @@ class Rows(Sequence[Row]):
             raise IndexError(f"there is no row {place}; there are {self._size}")
         return self._read(number)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the rows of the same table, as those of one file are in a process."""
+        return self._read == other._read if isinstance(other, Rows) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._read)
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self._again
 

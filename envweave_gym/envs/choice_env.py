@@ -50,6 +50,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
     (``Discrete``) or ``"text"``, a reply with a letter in it. ``reward="dense"`` pays 1.0 for the right
     option, 0.1 for a wrong one and 0.0 for a reply that chooses none; ``"sparse"`` pays for the right one
     alone. ``info`` of the step has ``correct`` and ``chosen``, the index, which is -1 where none was chosen.
+    ``question`` is that of the episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": TASK_OPTIONS}
@@ -75,7 +76,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         actions: dict[str, Space[Any]] = {"index": Discrete(options), "text": Unicode(MAX_REPLY)}
         self.action_space = _one_of("action", action, actions)
         self._pay = _one_of("reward", reward, REWARDS)
-        self._question, self._prompt = Question("", ("",) * options, 0), ""
+        self.question, self._prompt = Question("", ("",) * options, 0), ""
 
     @abstractmethod
     def ask(self, task: Task) -> Question:
@@ -85,8 +86,8 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Ask the question of the seed, or of the task that ``options`` name."""
-        self._question = self.ask(self.choose(seed, options))
-        self._prompt = self._question.prompt()
+        self.question = self.ask(self.choose(seed, options))
+        self._prompt = self.question.prompt()
         self.tell(message("user", self._prompt))
         return self._shown(), self.task_info()
 
@@ -94,12 +95,12 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         """Whether the right option was chosen."""
         chosen = self._chosen(action)
         right, wrong, nothing = self._pay
-        correct = chosen == self._question.right
+        correct = chosen == self.question.right
         reward = right if correct else nothing if chosen < 0 else wrong
         return self._shown(), reward, True, False, {**self.task_info(), "correct": correct, "chosen": chosen}
 
     def _chosen(self, action: Any) -> int:
-        there_are = len(self._question.options)
+        there_are = len(self.question.options)
         if self.action == "index":
             return int(action) if action < there_are else -1
         try:
@@ -113,7 +114,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
     def parse_action(self, text: str, agent: str | None = None) -> Any:
         """The action of a reply: the option that its letter chooses; where actions are text, the reply."""
         require_text(text)
-        return text if self.action == "text" else read_letter(text, len(self._question.options))
+        return text if self.action == "text" else read_letter(text, len(self.question.options))
 
     def render(self) -> Any:
         """The question as asked."""

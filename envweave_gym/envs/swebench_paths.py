@@ -1,0 +1,142 @@
+"""Files and the words of an issue: how alike they are, how an issue names a file, and how to hide that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import lru_cache
+
+HIDDEN = "<file>"
+"""What stands in an issue where a file was named."""
+MAX_PATH = 300
+"""Files whose paths are longer, in characters, are no options."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SOURCE_FOLDER = re.compile(r"^(?:lib|src)/")
+_FILE_NAME = re.compile(r"(?:https?://)?[\w./\\~%@+-]*\w\.py[ciwx]?\b")
+_TEST_FOLDERS = frozenset({"test", "tests", "testing"})
+_TEST_NAME = re.compile(r"test_.*|.*_tests?\.py|tests?\.py|conftest\.py")
+
+
+class Leak(StrEnum):
+    """How the text of an issue names the file that must change; the first that holds."""
+
+    PATH = "path"
+    """By its path in the repository, or as it is installed."""
+    DOTTED = "dotted"
+    """As a module: ``package.module``."""
+    NAME = "name"
+    """By the name of the file."""
+    STEM = "stem"
+    """The name without its ending stands there as a word."""
+    NONE = "none"
+    """Not at all."""
+
+
+NAMED = (Leak.PATH, Leak.DOTTED, Leak.NAME)
+"""The levels at which an issue names the file itself."""
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text or a path, in small letters; ``some_name`` and ``SomeName`` are two."""
+    return frozenset(word.lower() for word in _WORD.findall(text) if len(word) > 1)
+
+
+@lru_cache(maxsize=1 << 16)
+def path_words(path: str) -> frozenset[str]:
+    """The words of a path, without its ending."""
+    return words_of(path.removesuffix(".py"))
+
+
+def overlap(path: str, issue_words: frozenset[str]) -> int:
+    """How many words of a path an issue has."""
+    return len(path_words(path) & issue_words)
+
+
+def leak_of(path: str, issue: str) -> Leak:
+    """How an issue names a file."""
+    installed, module, name = names_of(path)
+    if installed in issue:
+        return Leak.PATH
+    if "." in module and _stands(module, issue):
+        return Leak.DOTTED
+    if name == "__init__.py":
+        return Leak.NONE
+    if _stands(name, issue):
+        return Leak.NAME
+    return Leak.STEM if _stands(name.removesuffix(".py"), issue) else Leak.NONE
+
+
+def _stands(name: str, text: str) -> bool:
+    """Whether a name stands in a text by itself: ``b`` does in ``a.b``, ``b.c`` does not in ``a.b.c``."""
+    before = r"[\w.]" if "." in name.removesuffix(".py") else r"\w"
+    return name in text and re.search(rf"(?<!{before}){re.escape(name)}(?!\w)", text) is not None
+
+
+@lru_cache(maxsize=1 << 16)
+def names_of(path: str) -> tuple[str, str, str]:
+    """A source file as it is installed, as a module, and without its folders."""
+    installed = _SOURCE_FOLDER.sub("", path)
+    module = installed.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return installed, module, path.rpartition("/")[2]
+
+
+def is_source(path: str) -> bool:
+    """Whether a file is Python, and no test."""
+    *folders, name = path.split("/")
+    python = name.endswith(".py") and len(path) <= MAX_PATH
+    return python and _TEST_FOLDERS.isdisjoint(folders) and not _TEST_NAME.fullmatch(name)
+
+
+def masked(issue: str, paths: Iterable[str]) -> str:
+    """The issue, with :data:`HIDDEN` for every name of a Python file and for the modules of ``paths``."""
+    issue = _FILE_NAME.sub(HIDDEN, issue)
+    installed = [names_of(path) for path in paths]
+    hidden = {module for _, module, _ in installed if "." in module}
+    hidden |= {path.removesuffix(".py") for path, _, _ in installed if "/" in path}
+    if not hidden:
+        return issue
+    longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
+    return re.sub(rf"(?<![\w.])(?:{'|'.join(longest_first)})(?!\w)", HIDDEN, issue)
+
+
+# What rows alone tell of a repository
+
+
+def roots_of(paths: Iterable[str]) -> dict[str, str]:
+    """The packages that files are in, and the folder before each: ``{"matplotlib": "lib/"}``."""
+    roots: dict[str, str] = {}
+    for path in paths:
+        folder = _SOURCE_FOLDER.match(path)
+        prefix = folder[0] if folder else ""
+        roots[path.removeprefix(prefix).partition("/")[0]] = prefix
+    return {root: prefix for root, prefix in roots.items() if not root.endswith(".py")}
+
+
+def mentioned_paths(text: str, roots: dict[str, str]) -> list[str]:
+    """The source files that a text names by a path, wherever they are installed."""
+    found = [_rooted(name.replace("\\", "/").split("/"), roots) for name in _FILE_NAME.findall(text)]
+    return [path for path in dict.fromkeys(found) if is_source(path)]
+
+
+def _rooted(parts: Sequence[str], roots: dict[str, str]) -> str:
+    """A path from the last part of it that is a package; nothing where none is."""
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] in roots:
+            return roots[parts[place]] + "/".join(parts[place:])
+    return ""
+
+
+_IMPORT = re.compile(r"^[ +-]\s*(?:from\s+([\w.]+)\s+import|import\s+([\w.]+))", re.MULTILINE)
+
+
+def imported_paths(diff: str, roots: dict[str, str], folders: frozenset[str]) -> list[str]:
+    """The source files that a diff imports from; of a package, one of ``folders``, its ``__init__``."""
+    found: list[str] = []
+    for names in _IMPORT.findall(diff):
+        parts = "".join(names).split(".")
+        if len(parts) > 1 and parts[0] in roots:
+            path = roots[parts[0]] + "/".join(parts)
+            found.append(f"{path}/__init__.py" if path in folders else f"{path}.py")
+    return [path for path in dict.fromkeys(found) if is_source(path)]
