@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from gymnasium import Env, Space
+from gymnasium import Space
 from gymnasium.error import CustomSpaceError
 from gymnasium.spaces import Dict, Text, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
@@ -30,6 +30,8 @@ ROWS, MOVES, LIMIT = 3, 30, 7
 """So many environments, moves, and steps an episode: enough for several boundaries in every row."""
 
 AnyVector = VectorEnv[Any, Any, Any]
+_Forms = Mapping[str, Callable[[], AnyVector]]
+"""What makes each vector, by what it is called."""
 Script = Sequence[Sequence[Any]]
 """The actions of every row."""
 Disturb = Callable[[AnyVector, Sequence[Any] | None], None]
@@ -43,13 +45,14 @@ def check_vector_equals_single(subject: Subject) -> None:
     """
     subject.needs_determinism()
     usual = usual_vector(subject)
+    one = partial(subject.make, max_steps=LIMIT)
     for mode in AutoresetMode:
-        vector = partial(usual, autoreset_mode=mode.value, max_steps=LIMIT)
-        _expect_rows(subject, vector, mode, LIMIT, MOVES, f"the vector form ({mode.value})")
-        one = partial(subject.make, max_steps=LIMIT)
-        sync = partial(SyncVectorEnv, [one] * ROWS, autoreset_mode=mode)
-        _expect_rows(subject, sync, mode, LIMIT, MOVES, f"SyncVectorEnv ({mode.value})")
-    _expect_rows(subject, usual, AutoresetMode.NEXT_STEP, None, 110, "the vector form as it is")
+        forms: _Forms = {
+            f"the vector form ({mode.value})": partial(usual, autoreset_mode=mode.value, max_steps=LIMIT),
+            f"SyncVectorEnv ({mode.value})": partial(SyncVectorEnv, [one] * ROWS, autoreset_mode=mode),
+        }
+        _expect_rows(subject, forms, mode, LIMIT, MOVES)
+    _expect_rows(subject, {"the vector form as it is": usual}, AutoresetMode.NEXT_STEP, None, 110)
 
 
 def usual_vector(subject: Subject) -> Callable[..., AnyVector]:
@@ -72,8 +75,8 @@ def check_async_equals_single(subject: Subject) -> None:
         build = partial(AsyncVectorEnv, [one] * 2, **options)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
-            form = f"AsyncVectorEnv ({options['context']})"
-            _expect_rows(subject, build, AutoresetMode.NEXT_STEP, LIMIT, 12, form, rows=2, advice=advice)
+            forms: _Forms = {f"AsyncVectorEnv ({options['context']})": build}
+            _expect_rows(subject, forms, AutoresetMode.NEXT_STEP, LIMIT, 12, rows=2, advice=advice)
 
 
 def async_options(subject: Subject) -> list[dict[str, Any]]:
@@ -98,8 +101,9 @@ def check_autoreset_equals_single(subject: Subject) -> None:
     with translated(f"{subject.name}: make(autoreset=True) fails", ADVICE):
         env = subject.make(max_steps=LIMIT, autoreset=True)
         try:
-            told = [_opening(env, *env.reset(seed=SEED))]
-            told += [_moment(env, action, *env.step(action)) for action in script[0]]
+            as_row = _AsRow(env.observation_space)
+            told = [_opening(as_row, *env.reset(seed=SEED))]
+            told += [_moment(as_row, action, *env.step(action)) for action in script[0]]
         finally:
             env.close()
     what = f"{subject.name}: with autoreset=True it differs from resets made by hand"
@@ -131,22 +135,24 @@ def script_of(subject: Subject, rows: int, moves: int = MOVES) -> list[list[Any]
 
 def _expect_rows(
     subject: Subject,
-    build: Callable[[], AnyVector],
+    forms: _Forms,
     mode: AutoresetMode,
     limit: int | None,
     moves: int,
-    form: str,
     rows: int = ROWS,
     advice: str = SAME_DRAWS,
 ) -> None:
     __tracebackhide__ = True
     script = script_of(subject, rows, moves)
-    with translated(f"{subject.name}: {form} fails", BESIDE):
-        told = play_vector(build, script, mode)
-    for row, actions in enumerate(script):
-        expected = _single(subject, actions, SEED + row, mode, limit)
-        what = f"{subject.name}: row {row} of {form} is not as the single environment with seed {SEED + row}"
-        expect_same(expected, told[row], what, advice)
+    expected: list[Trace] = []
+    for form, build in forms.items():
+        with translated(f"{subject.name}: {form} fails", BESIDE):
+            told = play_vector(build, script, mode)
+        for row, actions in enumerate(script):
+            if row == len(expected):
+                expected.append(_single(subject, actions, SEED + row, mode, limit))
+            what = f"row {row} of {form} is not as the single environment with seed {SEED + row}"
+            expect_same(expected[row], told[row], f"{subject.name}: {what}", advice)
 
 
 def _single(
@@ -155,35 +161,36 @@ def _single(
     """What one environment says when it is reset by hand as ``mode`` would."""
     env = subject.make(**({} if limit is None else {"max_steps": limit}))
     try:
-        trace = [_opening(env, *env.reset(seed=seed))]
+        as_row = _AsRow(env.observation_space)
+        trace = [_opening(as_row, *env.reset(seed=seed))]
         over = False
         for action in actions:
             if over and mode is AutoresetMode.NEXT_STEP:
-                trace.append(_opening(env, *env.reset())._replace(acted=action))
+                trace.append(_opening(as_row, *env.reset())._replace(acted=action))
                 over = False
                 continue
             observation, reward, terminated, truncated, info = env.step(action)
             over = bool(terminated or truncated)
             final = None
             if over and mode is AutoresetMode.SAME_STEP:
-                final, ended = _as_row(env.observation_space, observation), stream_of(info)
+                final, ended = as_row(observation), stream_of(info)
                 observation, info = env.reset()
                 joined = Stream(stream_of(info).requests, ended.events + stream_of(info).events)
                 info = {**info, "stream": joined}
-            trace.append(_moment(env, action, observation, reward, terminated, truncated, info, final))
+            trace.append(_moment(as_row, action, observation, reward, terminated, truncated, info, final))
             if over and mode is AutoresetMode.DISABLED:
-                trace.append(_opening(env, *env.reset()))
+                trace.append(_opening(as_row, *env.reset()))
         return trace
     finally:
         env.close()
 
 
-def _opening(env: Env[Any, Any], observation: Any, info: Mapping[str, Any]) -> Moment:
-    return _moment(env, None, observation, 0.0, False, False, info)
+def _opening(as_row: _AsRow, observation: Any, info: Mapping[str, Any]) -> Moment:
+    return _moment(as_row, None, observation, 0.0, False, False, info)
 
 
 def _moment(
-    env: Env[Any, Any],
+    as_row: _AsRow,
     action: Any,
     observation: Any,
     reward: Any,
@@ -193,14 +200,18 @@ def _moment(
     final: Any = None,
 ) -> Moment:
     told = {"stream": stream_of(info), "seq": info.get("seq"), "final_obs": final}
-    seen = _as_row(env.observation_space, observation)
-    return Moment(action, seen, float(reward), bool(terminated), bool(truncated), told)
+    return Moment(action, as_row(observation), float(reward), bool(terminated), bool(truncated), told)
 
 
-def _as_row(space: Space[Any], observation: Any) -> Any:
-    """The observation as it comes out of a batch of one, where scalars have NumPy's types."""
-    batch = concatenate(space, [observation], create_empty_array(space, 1))
-    return next(iter(iterate(batch_space(space, 1), batch)))
+class _AsRow:
+    """Gives observations as they come out of a batch of one, where scalars have NumPy's types."""
+
+    def __init__(self, space: Space[Any]) -> None:
+        self._space, self._one_row = space, batch_space(space, 1)
+
+    def __call__(self, observation: Any) -> Any:
+        batch = concatenate(self._space, [observation], create_empty_array(self._space, 1))
+        return next(iter(iterate(self._one_row, batch)))
 
 
 def play_vector(
@@ -255,7 +266,7 @@ def _read_step(env: AnyVector, traces: list[Trace], actions: Sequence[Any], resu
     for row, action in enumerate(actions):
         final = finals[row]
         if final is not None:
-            final = _as_row(env.single_observation_space, final)
+            final = _AsRow(env.single_observation_space)(final)
         told = {"stream": streams[row], "seq": int(infos["seq"][row]), "final_obs": final}
         ends = bool(terminated[row]), bool(truncated[row])
         traces[row].append(Moment(action, seen[row], float(rewards[row]), *ends, told))
