@@ -9,6 +9,9 @@ PINS := pyproject.toml setup.cfg constraints.txt
 TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents
 JOBS ?= 2
 
+# What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
+unexport PYTHONDONTWRITEBYTECODE
+
 IMAGES := base core lineworld codefix echo codeact coding repl
 BUILD ?= docker build --quiet
 
