@@ -73,7 +73,7 @@ def parsed(text: str) -> Diff:
     reader = _Reader(lines)
     while reader.place < len(lines):
         reader.read()
-    return Diff("".join(reader.kept), tuple(reader.changes))
+    return Diff(reader.text(), tuple(reader.changes))
 
 
 def in_crlf(diff: Diff) -> str | None:
@@ -83,7 +83,7 @@ def in_crlf(diff: Diff) -> str | None:
     reader = _Reader(lines_of(diff.text))
     while reader.place < len(reader.lines):
         reader.read(b"\r\n")
-    return "".join(reader.kept)
+    return reader.text()
 
 
 class _Reader:
@@ -94,6 +94,13 @@ class _Reader:
         self.kept: list[str] = []
         self.changes: list[Change] = []
         self._has_names = False
+        self._end = 0
+
+    def text(self) -> str:
+        """What was read, without prose before and after it; what lies between stays, as git leaves it out."""
+        while self._end < len(self.kept) and self.kept[self._end][0] in "+-\\":
+            self._end += 1
+        return "".join(self.kept[: self._end])
 
     def read(self, ends: bytes = b"") -> None:
         """Read what comes next: a header, a hunk, or a line that says nothing."""
@@ -107,9 +114,11 @@ class _Reader:
         elif self.changes and _EXTENDED.match(line):
             self._extend(line)
         else:  # prose, or what is left of a hunk that is longer than it says
-            if self.changes and line[:1] in ("+", "-", "\\"):
+            if self.changes:
                 self.kept.append(self.lines[self.place])
             self.place += 1
+            return
+        self._end = len(self.kept)
 
     def _next(self) -> str:
         following = self.lines[self.place + 1 : self.place + 2]

@@ -22,7 +22,7 @@ from envweave_gym.faults import (
     fault_of,
     shown,
 )
-from envweave_gym.swebench.diffs import Diff, parsed
+from envweave_gym.swebench.diffs import LONGEST, Diff, parsed
 from envweave_gym.swebench.grading import Tests, Verdict, check_tests, grade
 from envweave_gym.swebench.phases import apply_patch, run_tests
 from envweave_gym.swebench.policy import violations, violations_of_tree
@@ -112,7 +112,7 @@ def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evalu
     What is wrong with the diff, whatever it is, is in ``violations`` or ``problem``; what is wrong with the
     place it is tried in is a ``fault``. Nothing is raised for either.
     """
-    found = parsed(diff)
+    found = parsed(diff[: LONGEST + 1])  # one that is longer is refused
     if refused := violations(diff, found, instance):
         return Evaluation(violations=refused)
     return _lost_or(lambda clock: _evaluated(instance, found, trial or Trial(), clock))
