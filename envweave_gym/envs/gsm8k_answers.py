@@ -50,6 +50,11 @@ def read_number(text: str) -> Fraction | None:
     return _first_number(_plain(text))
 
 
+def numbers_in(text: str) -> list[Fraction]:
+    """All numbers of a text."""
+    return [value for match in _NUMBER.finditer(_plain(text)) if (value := _value(match)) is not None]
+
+
 # Where an answer stands
 
 _MARKER = re.compile(r"(?<!#)####(?!#)")
