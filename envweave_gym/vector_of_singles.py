@@ -6,6 +6,7 @@ where each row has a process, the one that was given it has ended for good.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import deepcopy
@@ -16,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, CustomSpaceError
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from gymnasium.vector.utils import concatenate, iterate
 
 from envweave_gym.actions import REFUSED, admission
@@ -44,8 +45,10 @@ def vector_of_singles(
     ``options`` are the arguments of Gymnasium's class; ``group`` consecutive rows play the same episodes.
     """
     groups = groups_of(name, group, num_envs)
-    kind = AsyncVector if how == "async" else SyncVector
-    vector = call(name, partial(kind, [make] * num_envs), options)
+    if how == "async":
+        vector = call(name, partial(AsyncVector, [make] * num_envs), {"worker": _work, **options})
+    else:
+        vector = call(name, partial(SyncVector, [make] * num_envs), options)
     vector.name, vector.groups = name, groups
     return vector
 
@@ -246,6 +249,21 @@ class AsyncVector(_Checked, AsyncVectorEnv):
         if self._cut_short:
             self._state, terminate = AsyncState.DEFAULT, True
         super().close_extras(timeout, terminate)
+
+
+def _work(row: int, make: Callable[[], gym.Env[Any, Any]], *rest: Any, **options: Any) -> None:
+    """Gymnasium's worker; why its environment cannot be made is raised where the vector is made."""
+    try:
+        env = make()
+    except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
+        pipe, other_end, _, errors, *_ = rest
+        other_end.close()
+        why = f"the environment of row {row} cannot be made in a process of its own: {error}"
+        errors.put((row, NotAvailable, why, traceback.format_exc()))
+        pipe.recv()
+        pipe.send((None, False))
+        return
+    _async_worker(row, lambda: env, *rest, **options)
 
 
 def _together(call: ResetCall) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -36,6 +38,15 @@ class FailsOn(gym.Env[int, int]):
         if action == 1:
             raise self.error("the disk is full")
         return 0, 0.0, False, False, {}
+
+
+class AtHome(FailsOn):
+    """Can be made in one process alone."""
+
+    def __init__(self, home: int) -> None:
+        super().__init__()
+        if os.getpid() != home:
+            raise RuntimeError("only where it was born")
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -175,6 +186,13 @@ class TestAnErrorOfARow:
             with pytest.raises(ew.NotAvailable, match=r"processes of rows \[1\] ended .* make another"):
                 call()
         env.close()
+
+    @pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
+    def test_as_it_is_made_in_a_process_is_raised_by_who_makes_the_vector(self) -> None:
+        ew.register("local://at-home", factory=partial(AtHome, os.getpid()))
+        with pytest.raises(ew.NotAvailable, match=r"row \d cannot be made .*: only where it was born"):
+            ew.make("local://at-home", num_envs=2, vectorization_mode="async")
+        assert [one for one in multiprocessing.active_children() if "AsyncVector" in one.name] == []
 
     def test_is_a_fault_of_that_row_where_faults_truncate(self, how: str) -> None:
         ew.register("local://fails-on", factory=FailsOn)
