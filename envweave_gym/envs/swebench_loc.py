@@ -126,9 +126,11 @@ def accuracy_by_leak(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[floa
 
 def _outcomes(info: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """The level of leak and whether the answer was right, of an info or of all rows of a vector's."""
+    final = info.get("final_info")  # of rows that ended and began anew in the same step
+    ended = _outcomes(final) if isinstance(final, Mapping) else []
     if "correct" not in info:
-        return []
+        return ended
     if not isinstance(info["correct"], np.ndarray):
-        return [(str(info["leak"]), bool(info["correct"]))]
+        return [*ended, (str(info["leak"]), bool(info["correct"]))]
     rows = zip(info["leak"], info["correct"], info.get("_correct", info["correct"] >= 0), strict=True)
-    return [(str(leak), bool(correct)) for leak, correct, there in rows if there]
+    return [*ended, *((str(leak), bool(correct)) for leak, correct, there in rows if there)]
