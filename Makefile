@@ -12,7 +12,7 @@ JOBS ?= 2
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
 unexport PYTHONDONTWRITEBYTECODE
 
-IMAGES := base core lineworld codefix echo codeact coding repl
+IMAGES := base core lineworld codefix echo codeact coding repl gsm8k swebench-loc swebench-patch
 BUILD ?= docker build --quiet
 
 .PHONY: demo test lint type bench docs trainers floor peer images clean

@@ -69,6 +69,9 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """After so many steps a Gymnasium episode is truncated, unless ``make`` says otherwise."""
     kwargs: dict[str, Any] = {}
     """Default arguments of the constructors; JSON."""
+    trial: dict[str, Any] = {}
+    """Arguments with which it works on any machine, as those of a data set do not by default; the conformance
+    kit gives them."""
     extra: str | None = None
     """The extra of the package that brings what the environment needs."""
     requires: tuple[str, ...] = ()
@@ -76,7 +79,7 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nondeterministic: bool = False
     """Whether a seed does not decide the episode."""
     wire_kwargs: tuple[str, ...] = ()
-    """The kwargs and reset options a remote client may send."""
+    """The kwargs and reset options a remote client may send; ``"name=value"`` is one with that value only."""
     image: str | None = None
     """The container image whose server has it."""
     data: bool = False
@@ -186,6 +189,55 @@ CARDS = [
             "on_lost",
         ),
         image="envweave-repl",
+    ),
+    EnvCard(
+        id="envweave/GSM8K-v0",
+        doc="A word problem of grade school; the reply is text, and its number is right or wrong.",
+        gym="envweave_gym.envs.gsm8k:GSM8KEnv",
+        extra="datasets",
+        trial={"dataset": "synthetic"},
+        wire_kwargs=(
+            "dataset=synthetic",
+            "split",
+            "observation",
+            "system_prompt",
+            "hint_turns",
+            "reward_on_correct",
+            "reward_on_hinted",
+            "reward_on_wrong",
+            "reward_on_format",
+        ),
+        image="envweave-gsm8k",
+        data=True,
+    ),
+    EnvCard(
+        id="envweave/GSM8KMCQ-v0",
+        doc="A word problem of grade school with four options; the wrong ones are results of usual slips.",
+        gym="envweave_gym.envs.gsm8k_mcq:GSM8KMCQEnv",
+        extra="datasets",
+        trial={"dataset": "synthetic"},
+        wire_kwargs=("dataset=synthetic", "split", "observation", "action", "reward"),
+        image="envweave-gsm8k",
+        data=True,
+    ),
+    EnvCard(
+        id="envweave/SWEBenchLiteLocMCQ-v0",
+        doc="Which file must change to resolve an issue of a real project? SWE-bench Lite, with options.",
+        gym="envweave_gym.envs.swebench_loc:SWEBenchLocEnv",
+        extra="datasets",
+        trial={"dataset": "synthetic"},
+        wire_kwargs=(
+            "dataset=synthetic",
+            "split",
+            "options",
+            "observation",
+            "action",
+            "reward",
+            "mask_paths",
+            "max_issue",
+        ),
+        image="envweave-swebench-loc",
+        data=True,
     ),
     EnvCard(
         id="envweave/Remote-v0",

@@ -50,6 +50,12 @@ class Offer:
     observation: Any = None
     """The dataclasses of what ``factory`` makes, where that has no hints."""
 
+    @property
+    def trial(self) -> dict[str, Any]:
+        """Arguments with which it can be made on any machine, for who wants to know what it is like."""
+        card = cards().get(self.target)
+        return {} if card is None else card.trial
+
     def register(self) -> None:
         """Let this process know by its name what a factory makes."""
         if self.factory is not None:
@@ -72,8 +78,8 @@ class Offer:
                 f"{self.name} is served as {', '.join(self.apis)}, not as {shown(create.api)}"
             )
         allowed = self.taken(create.api)
-        for given in create.kwargs:
-            if given not in allowed:
+        for given, value in create.kwargs.items():
+            if given not in allowed and f"{given}={value}" not in allowed:
                 hint = nearest(given, allowed) if isinstance(given, str) else ""
                 raise InvalidArgument(
                     f"{self.name} takes no argument {shown(given)} from a client{hint}; "

@@ -103,8 +103,9 @@ print("envweave_gym.{module}" in sys.modules, "{name}" in vars(envweave_gym))
 def test_making_our_environments_needs_no_extra():
     code = f"""
 import sys, gymnasium, envweave_gym
-for name in [card.id for card in envweave_gym.cards().values() if not (card.is_game or card.proxy)]:
-    gymnasium.make(name).reset(seed=0)
+for card in envweave_gym.cards().values():
+    if not (card.is_game or card.proxy):
+        gymnasium.make(card.id, **card.trial).reset(seed=0)
 print(*[name for name in {HEAVY} if name in sys.modules])
 """
     assert python(code).split() == []

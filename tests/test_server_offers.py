@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -171,6 +171,14 @@ def test_what_one_server_allows_another_of_the_same_offers_does_not():
 def test_what_an_operator_allows_goes_with_what_the_card_names():
     client = JsonClient("envweave/Counter-v0", wire_kwargs={"envweave/Counter": ["more"]})
     assert client.get("/v1/envs/envweave/Counter-v0")["kwargs"][:2] == ["target", "more"]
+
+
+def test_a_card_may_let_clients_give_one_value_of_an_argument():
+    offers = offers_of(["envweave/Counter-v0"])
+    client = JsonClient(replace(offers["envweave/Counter-v0"], kwargs=("target=5",)))
+    assert client.open("envweave/Counter-v0", kwargs={"target": 5})
+    told = client.post("/v1/sessions", {"id": "envweave/Counter-v0", "kwargs": {"target": 6}}, 422)
+    assert "takes no argument 'target' from a client (did you mean 'target=5'?)" in sentence(told)
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,12 @@ def urls_of(
     """The servers that ``backend`` means, none where it is this process; those to be started are.
 
     What says how they are started is taken out of ``kwargs``; ``image`` is the one it is in by default, and
-    ``data`` tells that it needs the data of this machine there.
+    ``data`` tells that it needs the data of this machine there, unless its own are generated.
     """
     if backend is None or backend == "inproc":
         return []
     if (provider := provider_named(backend)) is not None:
-        if data and provider == "docker":
+        if data and provider == "docker" and kwargs.get("dataset") != "synthetic":
             kwargs.setdefault("data", True)
         return of_provider(provider, "urls")(name, image, kwargs)
     if isinstance(backend, str) and _URL.match(backend):

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, get_args
 from envweave_gym.catalog import Api, cards
 from envweave_gym.faults import InvalidArgument, NotAvailable
 from envweave_gym.ids import make, resolve
+from envweave_gym.remote.address import ACTOR
 from envweave_gym.testing.traces import Player, player_of
 
 APIS: tuple[Api, ...] = get_args(Api)
@@ -123,12 +124,20 @@ class Subject:
             raise NotApplicable(f"{self.name} is declared nondeterministic, so traces cannot be compared")
 
 
-def subject_of(name: str, /, *, start_methods: tuple[str, ...] = ("fork",), **kwargs: Any) -> Subject:
-    """The subject with this name, which may be any that :func:`envweave_gym.make` takes."""
-    build, remote = partial(make, name, **kwargs), kwargs.get("backend") not in (None, "inproc")
+def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **kwargs: Any) -> Subject:
+    """The subject with this name, which may be any that :func:`envweave_gym.make` takes.
+
+    ``start_methods`` are those of ``AsyncVectorEnv``: by default ``fork``, and on Ray, which survives no fork
+    and is never tried with one, ``spawn``.
+    Where its card has arguments that work on any machine, these are given, unless others are.
+    """
     card = cards().get(resolve(name) or name)
+    kwargs = {**card.trial, **kwargs} if card else kwargs
+    backend = kwargs.get("backend")
+    build, remote = partial(make, name, **kwargs), backend not in (None, "inproc")
+    methods = _usable(start_methods, backend or name)
     if card is not None:
-        return Subject(name, build, card.kinds, card.nondeterministic, start_methods, remote)
+        return Subject(name, build, card.kinds, card.nondeterministic, methods, remote)
     found: dict[Api, Any] = {api: env for api in APIS if (env := _made(build, api)) is not None}
     if not found:
         build()
@@ -136,7 +145,15 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] = ("fork",), **kw
     spec = getattr(found.get("gym"), "spec", None)
     for env in found.values():
         env.close()
-    return Subject(name, build, tuple(found), bool(spec and spec.nondeterministic), start_methods, remote)
+    return Subject(name, build, tuple(found), bool(spec and spec.nondeterministic), methods, remote)
+
+
+def _usable(methods: tuple[str, ...] | None, where: Any) -> tuple[str, ...]:
+    """The start methods that are tried with what runs at ``where``."""
+    places = where if isinstance(where, list) else [where]
+    if not any(place == "ray" or str(place).startswith(f"{ACTOR}://") for place in places):
+        return ("fork",) if methods is None else methods
+    return ("spawn",) if methods is None else tuple(one for one in methods if one != "fork")
 
 
 def _made(build: Callable[..., Any], api: Api) -> Any:

@@ -30,10 +30,11 @@ def _environment(offer: Offer) -> bodies.Environment:
 @offers.get("/v1/envs/<path:env_id>")
 @operation(bodies.Description, query=("api", "arrays"), refuses=(404, 422, 503))
 def describe_environment(env_id: str) -> Response:
-    """What one is like, made with its default arguments."""
+    """What one is like, made with its default arguments, or with those that need no data."""
     arrays, server = read_arrays(), state()
     offer = server.offers.find(env_id)
     api = request.args.get("api", offer.apis[0])
-    known = server.description(Create(offer.name, api, {"num_envs": 1} if api == "vector" else {}))
+    rows = {"num_envs": 1} if api == "vector" else {}
+    known = server.description(Create(offer.name, api, {**offer.trial, **rows}))
     about = {"id": offer.name, "doc": offer.doc, "apis": offer.apis, "kwargs": offer.taken(api)}
     return told(msgspec.convert({**plain(known, arrays), **about}, bodies.Description))
