@@ -14,7 +14,7 @@ from envweave_gym.envs.tasks import TASK_OPTIONS, TaskEnv
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.protocols import require_text
 from envweave_gym.spaces import Chat, Unicode
-from envweave_gym.stream import message
+from envweave_gym.stream import message, metrics
 
 Task = TypeVar("Task")
 Observation = Literal["text", "chat"]
@@ -50,7 +50,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
     (``Discrete``) or ``"text"``, a reply with a letter in it. ``reward="dense"`` pays 1.0 for the right
     option, 0.1 for a wrong one and 0.0 for a reply that chooses none; ``"sparse"`` pays for the right one
     alone. ``info`` of the step has ``correct`` and ``chosen``, the index, which is -1 where none was chosen.
-    ``question`` is that of the episode.
+    ``question`` is that of the episode. The stream of the step has the numbers ``correct`` and ``formatted``.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": TASK_OPTIONS}
@@ -97,6 +97,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         right, wrong, nothing = self._pay
         correct = chosen == self.question.right
         reward = right if correct else nothing if chosen < 0 else wrong
+        self.tell(metrics(correct=int(correct), formatted=int(chosen >= 0)))
         return self._shown(), reward, True, False, {**self.task_info(), "correct": correct, "chosen": chosen}
 
     def _chosen(self, action: Any) -> int:

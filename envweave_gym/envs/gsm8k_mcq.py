@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, Problem
 from envweave_gym.data.sources import rows_of
 from envweave_gym.envs.choice_env import Action, ChoiceEnv, Observation, Question, Reward
 from envweave_gym.envs.choices import placed
 from envweave_gym.envs.gsm8k_distractors import WRONG, options_of
 from envweave_gym.faults import InvalidArgument
-from envweave_gym.stream import metrics
 
 _MAX_OPTIONS = 1024
 """So much longer than its question a prompt is at most, in characters."""
@@ -58,10 +55,3 @@ class GSM8KMCQEnv(ChoiceEnv[Problem]):
             ) from None
         options, place = placed(right, wrong, self.key)
         return Question(task.question, options, place)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Whether the right option was chosen."""
-        stepped = super().step(action)
-        info = stepped[4]
-        self.tell(metrics(correct=int(info["correct"]), formatted=int(info["chosen"] >= 0)))
-        return stepped
