@@ -106,6 +106,8 @@ def _from_hub(source: Source[Any], dataset: str, split: str) -> Table:
         return _downloaded(dataset, config, split, source.row)
     except MissingExtra as error:
         raise MissingExtra(f"dataset={shown(dataset)}: {error}; or {_ways(source, split)}") from None
+    except InvalidArgument:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         why = " ".join(str(error).split())
         raise NotAvailable(
@@ -148,7 +150,6 @@ def _answers(url: str) -> bool:
     import requests  # here, as few ever ask the hub
 
     try:
-        requests.head(url, timeout=HUB_DEADLINE)
+        return requests.head(url, timeout=HUB_DEADLINE).status_code < 500
     except requests.RequestException:
         return False
-    return True
