@@ -32,6 +32,10 @@ UNBOUNDED = 2**31 - 1
 _HEADER = 4
 _SAMPLED = string.ascii_letters + string.digits + " .,;:!?'\"()[]{}+-*/=<>_#\n" + "äéß☃中文𝄞"
 _SAMPLE_LENGTH = 32
+_ALPHABET = {
+    name: value for name, value in vars(Text(1, charset=_SAMPLED)).items() if name.startswith("_char")
+}
+"""What Gymnasium keeps of the characters, 17 kB a space, once for all spaces."""
 _SCALARS = (str, int, float, type(None))
 _DEPTH = 100
 
@@ -49,6 +53,7 @@ class Unicode(Text):
         """``max_length=None`` sets no bound; such a space needs ``AsyncVectorEnv(shared_memory=False)``."""
         bound = UNBOUNDED if max_length is None else max_length
         super().__init__(bound, min_length=min_length, charset=_SAMPLED, seed=seed)
+        vars(self).update(_ALPHABET)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

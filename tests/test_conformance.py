@@ -16,6 +16,8 @@ OTHER_ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     ("envweave/LineWorld-v0", {"length": 2}),
     ("envweave/CodeFix-v0", {"observation": "text"}),
     ("envweave/CodeFix-v0", {"observation": "both"}),
+    ("envweave/GSM8K-v0", {"observation": "chat", "hint_turns": 1}),
+    ("envweave/GSM8KMCQ-v0", {"observation": "chat", "action": "text"}),
     ("envweave/CodeReview-v0", {"comments": "text"}),
     ("envweave/LineRace-v0", {"runners": 2}),
 ]

@@ -1,0 +1,27 @@
+"""The rows of GSM8K that a machine has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from absent import absent
+
+from envweave_gym.data.gsm8k import GSM8K, SPLITS, Problem
+from envweave_gym.data.problems import problems
+from envweave_gym.data.sources import rows_of
+
+SYNTHETIC = [*problems("train"), *problems("test")]
+
+
+def real_rows(split: str) -> Sequence[Problem]:
+    """The rows of a split in the folder that ENVWEAVE_DATA names."""
+    if not Path(os.environ.get("ENVWEAVE_DATA", "/nowhere"), f"gsm8k_{split}.jsonl").is_file():
+        absent(f"ENVWEAVE_DATA names no folder with gsm8k_{split}.jsonl")
+    return rows_of(GSM8K, GSM8K.hub, split)
+
+
+def all_real_rows() -> list[Problem]:
+    """The rows of both splits."""
+    return [row for split in SPLITS for row in real_rows(split)]
