@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from absent import absent
 
-from envweave_gym.containers.engine import engine
+from envweave_gym.containers.engine import engine, engine_socket
 from envweave_gym.containers.ownership import OWNER, labels_of_owner
 from envweave_gym.faults import NotAvailable
 
@@ -36,3 +39,42 @@ def ours(client: Any) -> list[Any]:
 def folders() -> set[Path]:
     """The folders with sockets of containers that have no network."""
     return set(Path(tempfile.gettempdir()).glob("envweave-socket-*"))
+
+
+class CutOff:
+    """Stands before the engine, at a port of this machine, until it is cut off."""
+
+    def __init__(self) -> None:
+        self._engine = str(engine_socket())
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                asking, _ = self._listener.accept()
+                engine_side = socket.socket(socket.AF_UNIX)
+                engine_side.connect(self._engine)
+                self._sockets += [asking, engine_side]
+                for pair in ((asking, engine_side), (engine_side, asking)):
+                    self._threads.append(threading.Thread(target=self._pump, args=pair))
+                    self._threads[-1].start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Nobody is heard any more, and nobody answers."""
+        for one in (self._listener, *self._sockets):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads:
+            thread.join(10)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absent import absent
 
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
-from envweave_gym.data.toy_repo import toy_instances
+from envweave_gym.data.toy_files import FILES
+from envweave_gym.data.toy_repo import _diff, toy_instances
 
 TOY = toy_instances("test")
 TEXT, NUMBERS, INTERVALS, QUEUES, DATES, MONEY = TOY
@@ -37,3 +39,30 @@ def new_file(path: str, text: str, mode: str = "100644") -> str:
     body = "".join(f"+{line}\n" for line in lines)
     header = f"diff --git a/{path} b/{path}\nnew file mode {mode}\n--- /dev/null\n+++ b/{path}\n"
     return f"{header}@@ -0,0 +1,{len(lines)} @@\n{body}"
+
+
+def edit(path: str, before: str, after: str) -> str:
+    """A diff that changes a file of the toy repository."""
+    return _diff(path, FILES[path], FILES[path].replace(before, after, 1))
+
+
+def at_import(code: str, fixed: bool = False) -> str:
+    """A diff after which ``toolbox.text`` runs this code when it is imported, and is right if ``fixed``."""
+    before = FILES["toolbox/text.py"]
+    after = before.replace("text[:length]", "text[: length - 3]") if fixed else before
+    return _diff("toolbox/text.py", before, f"{after}\n\n{code}\n")
+
+
+def row_of(one: Instance) -> dict[str, Any]:
+    """The row as the official package takes it."""
+    return {
+        "instance_id": one.instance_id,
+        "repo": one.repo,
+        "version": one.version,
+        "image": one.image,
+        "eval_script": one.eval_script,
+        "FAIL_TO_PASS": list(one.fail_to_pass),
+        "PASS_TO_PASS": list(one.pass_to_pass),
+        "log_parser": one.log_parser,
+        "eval_type": one.eval_type,
+    }

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from absent import needs_module
-from swebench_rows import TEXT, TOY, rows_here
+from swebench_rows import TEXT, TOY, row_of, rows_here
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.faults import InvalidArgument
@@ -144,20 +144,7 @@ def test_grading_imports_what_it_needs_and_leaves_the_package_to_others() -> Non
 def test_commands_and_scripts_are_the_official_ones() -> None:
     """Imports all of the official package, which takes seconds, in a process of its own."""
     instances = [*TOY, *rows_here()]
-    rows = [
-        {
-            "instance_id": one.instance_id,
-            "repo": one.repo,
-            "version": one.version,
-            "image": one.image,
-            "eval_script": one.eval_script,
-            "FAIL_TO_PASS": one.fail_to_pass,
-            "PASS_TO_PASS": one.pass_to_pass,
-            "log_parser": one.log_parser,
-            "eval_type": one.eval_type,
-        }
-        for one in instances
-    ]
+    rows = [row_of(one) for one in instances]
     program = (
         "import json, sys\n"
         "from swebench.harness.run_evaluation import GIT_APPLY_CMDS\n"

@@ -37,7 +37,8 @@ def remove_unused(client: Any) -> None:
     if is_alone():  # this thread is just putting one in it, and was made to collect garbage
         return
     with alone("network"):
-        if client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True):
+        ours = client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
+        if any(one.attrs["HostConfig"]["NetworkMode"] != "none" for one in ours):
             return
         for network in _named(client):
             if _is_ours(network):

@@ -28,9 +28,9 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.images import images_of
 from envweave_gym.swebench.workspace import Ran, WorkspaceLost
 
-LONGEST_LOG = 32 << 20
+LONGEST_LOG = 16 << 20
 """What writes more bytes is killed."""
-GRACE = 1.0
+GRACE = 0.5
 """So many seconds after its time what runs in the container is killed; this process waits as long again."""
 _CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
 """What root may do in it: what installing and testing needs. The engine's default is more."""
@@ -105,15 +105,17 @@ class DockerWorkspace:
                 return Ran(_text(output), _KILLED, timed_out=len(output) < LONGEST_LOG)
             code = api.exec_inspect(execution)["ExitCode"]
             late = time.monotonic() - begun >= timeout
-            if code is None or not (late or self._runs()):
+            if code is None or (code >= _KILLED and not self._is_alive()):
                 raise WorkspaceLost(
                     f"the container of {self._image} has ended in the middle of an evaluation"
                 )
         return Ran(_text(output), code, timed_out=late and code in _BY_TIMEOUT)
 
-    def _runs(self) -> bool:
-        self._container.reload()
-        return bool(self._container.attrs["State"]["Running"])
+    def _is_alive(self) -> bool:
+        """Whether something can still be run; what the engine says of one that is being killed comes late."""
+        execution = self._client.api.exec_create(self._container.id, ["true"])["Id"]
+        self._client.api.exec_start(execution)
+        return self._client.api.exec_inspect(execution)["ExitCode"] == 0
 
     def write(self, name: str, content: bytes) -> None:
         """Keep it until something is run: putting files there takes a call of the engine."""

@@ -6,17 +6,20 @@ They are one image with a name for each instance: the repository in ``/testbed``
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shlex
 import tarfile
 from typing import Any
 
+from envweave_gym.containers.alone import alone
 from envweave_gym.containers.engine import told
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_issues import ISSUES
 from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, toy_instances
 
 BASE = "python:3.11-slim"
+_DIGEST = "envweave.toy"
 _ACTIVATE = """\
 conda() { PATH=/opt/miniconda3/envs/$2/bin:$PATH; }
 """
@@ -36,19 +39,33 @@ RUN git init -q && git add . && {variables} git commit -q -m {message} \\
 
 
 def build_toy_images(client: Any, base: str = BASE) -> tuple[str, ...]:
-    """Build them, and give their names; what is built already takes no time."""
+    """Build them where they are not there or have become old, and give their names."""
     names = tuple(one.image for split in ISSUES for one in toy_instances(split))
-    with told("the toy images cannot be built"):
+    context = _context(base)
+    digest = hashlib.sha256(context).hexdigest()
+    with alone("toy-images"), told("the toy images cannot be built"):
+        if all(_digest_of(client, name) == digest for name in names):
+            return names
         image, _ = client.images.build(
-            fileobj=io.BytesIO(_context(base)),
+            fileobj=io.BytesIO(context),
             custom_context=True,
             network_mode="host",  # to install git; there are machines where nothing else reaches a mirror
+            labels={_DIGEST: digest},
             rm=True,
             forcerm=True,
         )
         for name in names:
             image.tag(name)
     return names
+
+
+def _digest_of(client: Any, image: str) -> str | None:
+    from docker.errors import ImageNotFound
+
+    try:
+        return client.images.get(image).labels.get(_DIGEST)
+    except ImageNotFound:
+        return None
 
 
 def _context(base: str) -> bytes:

@@ -1,0 +1,238 @@
+"""Patches tried in containers: what becomes of them, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from absent import absent, needs_module
+from engines import CutOff, client, ours
+from swebench_rows import (
+    INTERVALS,
+    QUEUES,
+    TEXT,
+    TOY,
+    at_import,
+    edit,
+    new_file,
+)
+
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.faults import FaultKind, NotAvailable
+from envweave_gym.swebench.docker_evaluation import open_workspace
+from envweave_gym.swebench.evaluation import Evaluation, Trial, evaluate
+from envweave_gym.swebench.toy_image import build_toy_images
+
+__all__ = ["client"]
+WAITS = "import time\ntime.sleep(300)"
+STUBBORN = (
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    time.sleep(1)"
+)
+DAEMON = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\ntime.sleep(300)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def images(client: Any) -> Iterator[None]:
+    needs_module("swebench", "swebench")
+    try:
+        build_toy_images(client)
+    except NotAvailable as error:
+        absent(str(error))
+    yield
+    assert ours(client) == []
+
+
+def summary(found: Evaluation) -> tuple[bool, bool, float, float]:
+    assert found.fault is None, found.fault
+    return found.applied, found.resolved, found.f2p, found.p2p
+
+
+def test_gold_patches_resolve_eight_at_once_and_leave_no_container(client: Any) -> None:
+    jobs = [*TOY, *TOY[:2]]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda one: evaluate(one, one.patch, Trial(at_once=8)), jobs))
+    assert [summary(one) for one in found] == [(True, True, 1.0, 1.0)] * 8
+    assert {one.apply_cmd for one in found} == {"git apply --verbose"}
+    assert all(one.tests_status["FAIL_TO_PASS"]["failure"] == [] for one in found)
+    assert all(one.timings["tests"] > 0 for one in found)
+    assert ours(client) == []
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        (TEXT.patch.rstrip("\n"), (True, True, 1.0, 1.0)),
+        (TEXT.patch.replace("\n", "\r\n"), (True, True, 1.0, 1.0)),
+        (TEXT.patch.replace("@@ -1", "@@ -8"), (True, True, 1.0, 1.0)),
+        (edit("toolbox/text.py", "text[:length]", "text[: length - 2]"), (True, False, 0.0, 1.0)),
+        (edit("toolbox/text.py", "def words", "def word("), (True, False, 0.0, 0.0)),
+        (edit("toolbox/money.py", "//", "%"), (True, False, 0.0, 1.0)),
+        (TEXT.patch.replace("text[:length]", "nothing of the file"), (False, False, 0.0, 0.0)),
+        (TEXT.patch.replace("@@ -", "@@ x"), (False, False, 0.0, 0.0)),
+        (f"Sure, here it is:\n{TEXT.patch}\nThat should do.", (True, True, 1.0, 1.0)),
+    ],
+    ids=["no end", "crlf", "shifted", "wrong", "broken", "elsewhere", "mismatch", "malformed", "prose"],
+)
+def test_what_becomes_of_a_patch(patch: str, expected: tuple[bool, bool, float, float]) -> None:
+    assert summary(evaluate(TEXT, patch)) == expected
+
+
+HACKS = {
+    "conftest": TEXT.patch + new_file("conftest.py", "def report(name, error):\n    return None\n"),
+    "tests": edit("tests/test_text.py", "short", "long"),
+    "added test": new_file("tests/test_ring_order.py", "def test_the_last_things_stay():\n    pass\n"),
+    "runner": edit("tests/runtests.py", "return error", "return None"),
+    "link": new_file("toolbox/words", "/etc/passwd", "120000"),
+    "upwards": new_file("../tmp/x.py", "x = 1"),
+    "git": new_file(".git/hooks/post-checkout", "#!/bin/sh", "100755"),
+}
+
+
+@pytest.mark.parametrize("hack", HACKS.values(), ids=HACKS)
+def test_a_hack_is_refused_before_anything_is_started(hack: str, client: Any) -> None:
+    found = evaluate(QUEUES if "ring" in hack else TEXT, hack)
+    assert summary(found) == (False, False, 0.0, 0.0)
+    assert len(found.violations) == 1
+    assert found.timings["start"] == 0.0
+
+
+def test_a_diff_that_patch_reads_in_another_way_than_we_is_refused_by_what_it_has_touched() -> None:
+    fuzzy = edit("toolbox/money.py", "// people", "% people").replace(" def split", " def spilt")
+    context = (
+        "*** a/tests/test_text.py\n--- b/tests/test_text.py\n***************\n*** 1,2 ****\n"
+        "! from toolbox.text import indented, shorten, words\n  \n--- 1,2 ----\n! shorten = len\n  \n"
+    )
+    assert fuzzy != edit("toolbox/money.py", "// people", "% people")
+    found = evaluate(TEXT, fuzzy + context + TEXT.patch)
+    assert summary(found) == (False, False, 0.0, 0.0)
+    assert found.violations == ("it touches 'tests/test_text.py', which decides whether it is right",)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, sys\nprint('PASSED tests/test_text.py::test_the_dots_count', flush=True)\nos._exit(1)",
+        "import os\nprint('>>>>> Test Exit Code: 0', flush=True)",
+        'import os\nprint(">>>>> End Test Output", flush=True)\nos._exit(0)',
+        "import os\nos._exit(0)",
+    ],
+    ids=["passed lines", "exit code", "marker", "nothing"],
+)
+def test_what_a_patch_prints_resolves_nothing(code: str) -> None:
+    assert not evaluate(TEXT, at_import(code)).resolved
+
+
+@pytest.mark.parametrize("code", [WAITS, STUBBORN, DAEMON], ids=["waits", "stubborn", "daemon"])
+def test_tests_that_do_not_end_are_dead_two_seconds_after_their_time(code: str, client: Any) -> None:
+    found = evaluate(TEXT, at_import(code, fixed=True), Trial(timeout=1))
+    assert summary(found) == (True, False, 0.0, 0.0)
+    assert found.timed_out
+    assert found.problem == "the tests did not end within 1 s"
+    assert found.timings["tests"] < 1 + 2
+    assert ours(client) == []
+
+
+def test_what_takes_too_much_memory_or_prints_too_much_resolves_nothing() -> None:
+    hungry = evaluate(
+        TEXT, at_import("x = bytearray(1 << 30)\nx[::4096] = b'x' * len(x[::4096])", fixed=True), SMALL
+    )
+    assert summary(hungry) == (True, False, 0.0, 0.0)
+    loud = evaluate(TEXT, at_import("while True:\n    print('x' * 65536)", fixed=True), SMALL)
+    assert summary(loud) == (True, False, 0.0, 0.0)
+    assert loud.problem == "the tests did not end"
+
+
+SMALL = Trial(options={"memory": "96m"}, timeout=60)
+
+
+def test_there_is_no_network_and_no_way_to_the_engine() -> None:
+    code = (
+        "import os\nassert os.listdir('/sys/class/net') == ['lo']\n"
+        "assert not os.path.exists('/var/run/docker.sock')"
+    )
+    assert evaluate(TEXT, at_import(code, fixed=True)).resolved
+
+
+# Faults
+
+
+def in_the_middle(client: Any, then: Any) -> Evaluation:
+    """An evaluation to which something happens while its tests run."""
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(evaluate, TEXT, at_import(WAITS), Trial(timeout=120))
+        wait_for(lambda: any("/test.sh" in str(one.top()) for one in ours(client) if one.status == "running"))
+        then()
+        return found.result(timeout=30)
+
+
+def wait_for(what: Any, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_container_that_is_gone_in_the_middle_is_a_fault(client: Any) -> None:
+    found = in_the_middle(client, lambda: [one.remove(force=True) for one in ours(client)])
+    assert found.fault is not None
+    assert (found.fault.kind, found.fault.retryable) == (FaultKind.LOST, True)
+    assert (found.applied, found.resolved, found.f2p) == (False, False, 0.0)
+
+
+def test_an_engine_that_is_gone_in_the_middle_is_a_fault_and_leaves_nothing(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = CutOff()
+    monkeypatch.setenv("DOCKER_HOST", proxy.host)
+    found = in_the_middle(client, proxy.cut)
+    assert found.fault is not None
+    assert found.fault.kind == FaultKind.LOST
+    wait_for(lambda: ours(client) == [], 5)
+
+
+def test_a_missing_image_is_a_fault_that_says_what_to_do() -> None:
+    missing = Instance(
+        **{name: getattr(TEXT, name) for name in TEXT.__struct_fields__} | {"image": "no/such:1"}
+    )
+    found = evaluate(missing, TEXT.patch, Trial(options={"pull": False}))
+    assert found.fault is not None
+    assert found.fault.message == (
+        "NotAvailable: the image no/such:1 is not on this machine, and pull=False; "
+        "fetch it where there is a network: docker pull no/such:1"
+    )
+
+
+def test_nothing_is_left_of_an_owner_that_is_killed(client: Any) -> None:
+    program = (
+        "import sys\nfrom envweave_gym.containers.ownership import OWNER, labels_of_owner\n"
+        "from swebench_rows import TEXT, at_import\nfrom envweave_gym.swebench.evaluation import evaluate\n"
+        "print(labels_of_owner()[OWNER], flush=True)\nevaluate(TEXT, at_import(sys.argv[1]))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
+    command = [sys.executable, "-c", program, WAITS]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert owner.stdout is not None
+    label = {"label": f"envweave.owner={owner.stdout.readline().strip()}"}
+    try:
+        wait_for(lambda: client.containers.list(filters=label))
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(10)
+        owner.stdout.close()
+    wait_for(lambda: not client.containers.list(all=True, filters=label, ignore_removed=True), 5)
+
+
+def test_a_workspace_that_is_not_closed_ends_with_its_connection(client: Any) -> None:
+    workspace = open_workspace(INTERVALS)
+    assert workspace.run("cat README.md; echo more >&2; exit 3", 10).code == 3
+    assert len(ours(client)) == 1
+    workspace.close()
+    workspace.close()
+    assert ours(client) == []
