@@ -231,7 +231,7 @@ def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[
         answer=answer,
         popular=tuple(path for path in other for _ in range(answers[path])),
         near=_most(rest, lambda path: _folders_shared(path, answer)),
-        lexical=_most(rest, lambda path: overlap(path, words)),
+        lexical=_most(list(filter(is_source, other)), lambda path: overlap(path, words)),
         mentioned=tuple([path for path in rest if leak_of(path, issue) in NAMED][:MOST]),
     )
 

@@ -73,11 +73,10 @@ class _Draw:
 
 
 def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
-    """The popular files, and the others by kind; none of them is the answer."""
-    popular = [path for path in candidates.popular if path != candidates.answer]
-    known = {candidates.answer, *popular}
-    kinds = (candidates.near or candidates.sibling, candidates.lexical, candidates.mentioned)
-    others = ([path for path in kind if path not in known] for kind in kinds)
+    """The popular files, and all by other kinds; none of them is the answer."""
+    near = candidates.near or candidates.sibling
+    kinds = (candidates.popular, near, candidates.lexical, candidates.mentioned)
+    popular, *others = [[path for path in kind if path != candidates.answer] for kind in kinds]
     return popular, [bag for bag in others if bag]
 
 
