@@ -22,7 +22,7 @@ from typing import Any
 from envweave_gym.faults import EnvweaveError, NotAvailable
 from envweave_gym.sandbox.forkserver import Fork
 from envweave_gym.sandbox.inside.channel import LENGTH, Message
-from envweave_gym.sandbox.inside.kernel import children
+from envweave_gym.sandbox.inside.kernel import children, kill_families
 from envweave_gym.sandbox.notifications import Forks
 from envweave_gym.sandbox.output import Output
 
@@ -273,6 +273,10 @@ class WorkerProcess:
             self.signal(signal.SIGKILL)
         else:
             self.fork.kill()
+
+    def kill_children(self) -> None:
+        """Kill what its programs have started, and what that has left behind."""
+        kill_families(children(self._pid))
 
     def _lost(self, why: str) -> WorkerDied:
         """What to raise where it is of no use any more; it is killed, if it has not ended itself."""
