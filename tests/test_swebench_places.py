@@ -1,0 +1,97 @@
+"""The sandbox and containers say the same of a patch."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absent import absent, needs_module
+from engines import client
+from swebench_rows import NUMBERS, QUEUES, TEXT, at_import, edit, new_file
+
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.faults import NotAvailable
+from envweave_gym.swebench.evaluation import Trial, baseline, evaluate
+from envweave_gym.swebench.toy_image import build_toy_images
+
+__all__ = ["client"]
+STUBBORN = (
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    time.sleep(1)"
+)
+CASES: dict[str, tuple[Instance, str]] = {
+    "gold": (TEXT, TEXT.patch),
+    "gold of another": (NUMBERS, NUMBERS.patch),
+    "gold that adds tests": (QUEUES, QUEUES.patch),
+    "gold of the wrong one": (TEXT, NUMBERS.patch),
+    "crlf": (TEXT, TEXT.patch.replace("\n", "\r\n")),
+    "prose": (TEXT, f"Sure, here it is:\n{TEXT.patch}\nThat should do."),
+    "wrong": (TEXT, edit("toolbox/text.py", "text[:length]", "text[: length - 2]")),
+    "broken": (TEXT, edit("toolbox/text.py", "def words", "def word(")),
+    "empty": (TEXT, ""),
+    "mismatch": (TEXT, TEXT.patch.replace("text[:length]", "nothing of the file")),
+    "malformed": (TEXT, TEXT.patch.replace("@@ -", "@@ x")),
+    "conftest": (TEXT, TEXT.patch + new_file("conftest.py", "def report(name, error):\n    return None\n")),
+    "passed lines": (
+        TEXT,
+        at_import("print('PASSED tests/test_text.py::test_the_dots_count')\nraise SystemExit"),
+    ),
+    "leaves at once": (TEXT, at_import("import os\nos._exit(0)")),
+    "does not end": (TEXT, at_import(STUBBORN, fixed=True)),
+}
+RIGHT = ("gold", "gold of another", "gold that adds tests", "crlf", "prose")
+
+
+@pytest.fixture(scope="module")
+def images(client: Any) -> None:
+    needs_module("swebench", "swebench")
+    try:
+        build_toy_images(client)
+    except NotAvailable as error:
+        absent(str(error))
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[dict[str, Any]]:
+    folder = tempfile.mkdtemp(prefix="swebench-tests-")
+    Path(folder).chmod(0o755)
+    yield {"cache": folder}
+    shutil.rmtree(folder)
+
+
+def said(found: Any) -> dict[str, Any]:
+    """All that is to be the same, wherever a patch is tried."""
+    assert found.fault is None, found.fault
+    names = (
+        "applied",
+        "apply_cmd",
+        "resolved",
+        "f2p",
+        "p2p",
+        "tests_status",
+        "problem",
+        "violations",
+        "timed_out",
+    )
+    return {name: getattr(found, name) for name in names}
+
+
+@pytest.mark.usefixtures("images")
+@pytest.mark.parametrize("case", CASES)
+def test_both_say_the_same_of_a_patch(case: str, local: dict[str, Any]) -> None:
+    instance, patch = CASES[case]
+    there = evaluate(instance, patch, Trial(timeout=3))
+    here = evaluate(instance, patch, Trial(backend="local", timeout=3, options=local))
+    assert said(here) == said(there)
+    assert here.resolved == (case in RIGHT)
+
+
+@pytest.mark.usefixtures("images")
+def test_both_say_the_same_of_no_patch(local: dict[str, Any]) -> None:
+    there, here = (
+        baseline(TEXT, Trial(backend=one, options=more)) for one, more in (("docker", {}), ("local", local))
+    )
+    assert said(here) == said(there)
