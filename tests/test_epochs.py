@@ -86,6 +86,21 @@ def test_a_group_of_rows_meets_one_task(form: str, make: Make) -> None:
     assert played == [[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5], [6, 6]]
 
 
+@pytest.mark.parametrize("backend", [None, "subprocess"])
+def test_an_epoch_of_word_problems_meets_each_once_in_groups(backend: str | None) -> None:
+    options: dict[str, Any] = {"dataset": "synthetic", "split": "test", "backend": backend}
+    env = ew.make("envweave/GSM8K-v0", num_envs=200, group=2, **options)
+    epoch, met = ew.epoch(env, seed=1), []
+    for number in (0, 1, len(epoch) - 1):
+        prompts, infos = env.reset(options=epoch[number])
+        assert prompts[::2] == prompts[1::2]
+        met += infos["index"][: len(epoch[number]["rows"]) : 2].tolist()
+    tasks = ew.state_of(env)[0]["tasks"]
+    assert len(epoch) == -(-tasks // 100)
+    assert len(set(met)) == len(met) == 200 + (tasks % 100 or 100)
+    env.close()
+
+
 def test_an_epoch_sees_a_vector_through_its_wrappers() -> None:
     env = RecordEpisodeStatistics(ew.make(NUMBERED, num_envs=4))
     assert ew.epoch(env)[1] == {"rows": [{"index": index} for index in (4, 5, 6)]}
