@@ -5,7 +5,19 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("steps", "vectors", "imports", "training", "remote", "docker", "ray", "sandbox", "hostile")
+NAMES = (
+    "steps",
+    "vectors",
+    "imports",
+    "training",
+    "remote",
+    "docker",
+    "ray",
+    "sandbox",
+    "hostile",
+    "gsm8k",
+    "swebench_loc",
+)
 
 
 def main(names: list[str]) -> int:

@@ -69,7 +69,7 @@ class SWEBenchLocEnv(ChoiceEnv[Instance]):
         issue = self.issue = self._shown_issue(task, candidates)
         self._instance_id, self._leak = task.instance_id, leak_of(candidates.answer, issue)
         key = mix(self.key, _number_of(task.instance_id))
-        wrong = distractors(candidates, issue, self.options - 1, key)
+        wrong = self.wrong_options(candidates, key)
         if not wrong:
             raise InvalidArgument(
                 f"{self.name}: nothing is known of {task.repo} that could be a wrong option for "
@@ -77,6 +77,10 @@ class SWEBenchLocEnv(ChoiceEnv[Instance]):
             )
         options, right = placed(candidates.answer, wrong, key)
         return Question(f"Repository: {task.repo}\n\nIssue:\n{issue}\n\n{QUESTION}", options, right)
+
+    def wrong_options(self, candidates: Candidates, key: int) -> tuple[str, ...]:
+        """The wrong options beside the issue that is shown; ``key`` decides which."""
+        return distractors(candidates, self.issue, self.options - 1, key)
 
     def _shown_issue(self, task: Instance, candidates: Candidates) -> str:
         issue = task.problem_statement.strip()
