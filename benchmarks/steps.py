@@ -23,12 +23,18 @@ from benchmarks.rounds import interleave, show
 ROUNDS, SECONDS = 15, 0.25
 
 
+def ours(env_id: str) -> gym.Env[Any, Any]:
+    """What ``gym.make`` builds, over generated data where it reads any."""
+    return gym.make(env_id, **envweave_gym.cards()[env_id].trial)
+
+
 def by_hand(env_id: str) -> gym.Env[Any, Any]:
     """What ``gym.make`` of a class registered the usual way would build."""
-    with closing(gym.make(env_id)) as made:
+    card = envweave_gym.cards()[env_id]
+    with closing(ours(env_id)) as made:
         core = type(made.unwrapped)
-    env: gym.Env[Any, Any] = OrderEnforcing(PassiveEnvChecker(core()))
-    limit = envweave_gym.cards()[env_id].max_steps
+    env: gym.Env[Any, Any] = OrderEnforcing(PassiveEnvChecker(core(**card.trial)))
+    limit = card.max_steps
     return env if limit is None else TimeLimit(env, limit)
 
 
@@ -53,7 +59,7 @@ def bare_loop(make: Callable[[str], gym.Env[Any, Any]], env_id: str, actions: li
 
 
 def drawn(env_id: str) -> list[Any]:
-    with closing(gym.make(env_id)) as env:
+    with closing(ours(env_id)) as env:
         env.action_space.seed(0)
         return [env.action_space.sample() for _ in range(257)]
 
@@ -66,9 +72,9 @@ def main() -> None:
         actions = drawn(env_id)
         rates = interleave(
             {
-                "ours": partial(sampling, gym.make, env_id),
+                "ours": partial(sampling, ours, env_id),
                 "by hand": partial(sampling, by_hand, env_id),
-                "ours, bare": partial(bare_loop, gym.make, env_id, actions),
+                "ours, bare": partial(bare_loop, ours, env_id, actions),
                 "by hand, bare": partial(bare_loop, by_hand, env_id, actions),
             },
             ROUNDS,

@@ -59,7 +59,9 @@ def numbers_in(text: str) -> list[Fraction]:
 
 _MARKER = re.compile(r"(?<!#)####(?!#)")
 _BOX = re.compile(r"\\f?boxed\s*(\{|(?=[\d.$-]))")
-_STATEMENT = re.compile(r"\banswer\s*(?:(?:is|was|will be|would be|equals)\b\s*:?|[:=])", re.IGNORECASE)
+_STATEMENT = re.compile(
+    r"\banswer[\s*_`]*(?:(?:is|was|will be|would be|equals)\b[\s*_`]*:?|[:=])|<answer>", re.IGNORECASE
+)
 _FILLER = re.compile(
     r"(?:[\s*`_(\[{$:=]|\\boxed|\b(?:the|a|final|answer|result|total|is|of|equals?|to|exactly|therefore|thus|hence|"
     r"so|simply|just|about|approximately|now|usd|eur|[a-z](?=\s*=)|[a-z]{1,2}(?=\$))\b)*",
@@ -184,7 +186,8 @@ _LATEX = (
     (re.compile(r"\^\s*\{\s*([-+]?\d+)\s*\}"), r"^\1"),
     (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))"), " "),
 )
-_GROUPED = re.compile(rf"(?<=\d)['_{_THIN}](?=\d{{3}}(?!\d))")
+_SEPARATORS = "'_" + _THIN
+_GROUPED = re.compile(rf"(?<=\d)[{_SEPARATORS}](?=\d{{3}}(?!\d))")
 
 
 def _plain(text: str) -> str:
@@ -194,7 +197,9 @@ def _plain(text: str) -> str:
     if "\\" in text or "{" in text or "~" in text:
         for pattern, replacement in _LATEX:
             text = pattern.sub(replacement, text)
-    return _GROUPED.sub(",", text).replace(_THIN, " ")
+    if any(separator in text for separator in _SEPARATORS):
+        text = _GROUPED.sub(",", text).replace(_THIN, " ")
+    return text
 
 
 def _power(match: re.Match[str]) -> str:
