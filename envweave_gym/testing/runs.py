@@ -61,11 +61,11 @@ def name_of(check: Check) -> str:
     return getattr(check, "__name__", str(check)).removeprefix("check_")
 
 
-def check_all(name: str, /, *, start_methods: tuple[str, ...] = ("fork",), **kwargs: Any) -> dict[str, str]:
+def check_all(name: str, /, *, start_methods: tuple[str, ...] | None = None, **kwargs: Any) -> dict[str, str]:
     """Run every check on an environment made with ``kwargs``; raise one error that names all that failed.
 
     Gives what became of each check: ``"passed"``, or why it does not apply. ``start_methods`` are those of
-    ``AsyncVectorEnv``; ``spawn`` and ``forkserver`` take seconds each.
+    ``AsyncVectorEnv``, as :func:`subject_of` has them; ``spawn`` and ``forkserver`` take seconds each.
     """
     subject = subject_of(name, start_methods=start_methods, **kwargs)
     subject.probe()

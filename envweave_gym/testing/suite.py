@@ -32,7 +32,7 @@ class Checks(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """One item for each; a name that cannot be made is an error in one sentence."""
-        methods = SLOW_START_METHODS if self.config.getoption("envweave_slow") else ("fork",)
+        methods = SLOW_START_METHODS if self.config.getoption("envweave_slow") else None
         try:
             subject = subject_of(self.name, start_methods=methods, **_where(self.config))
             subject.probe()

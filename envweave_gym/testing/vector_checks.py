@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,8 +35,8 @@ _Forms = Mapping[str, Callable[[], AnyVector]]
 """What makes each vector, by what it is called."""
 Script = Sequence[Sequence[Any]]
 """The actions of every row."""
-Disturb = Callable[[AnyVector, Sequence[Any] | None], None]
-"""Called before the reset, without actions, and before every step with those that are next."""
+Disturb = Callable[[AnyVector, Sequence[Any]], None]
+"""Called before every step with the actions that are next."""
 
 
 def check_vector_equals_single(subject: Subject) -> None:
@@ -68,7 +69,7 @@ def check_async_equals_single(subject: Subject) -> None:
     subject.needs_determinism()
     sets = async_options(subject)
     if not sets:
-        raise NotApplicable(f"none of the start methods {', '.join(subject.start_methods)} can be used here")
+        raise NotApplicable("none of the start methods that were asked for can be used here")
     one = partial(subject.make, max_steps=LIMIT)
     for options in sets:
         advice = NO_TEXT if options["shared_memory"] and _has_text(_seen(subject)) else SAME_DRAWS
@@ -214,34 +215,44 @@ class _AsRow:
         return next(iter(iterate(self._one_row, batch)))
 
 
-def play_vector(
-    build: Callable[[], AnyVector], script: Script, mode: AutoresetMode, before_each: Disturb | None = None
-) -> list[Trace]:
+def play_vector(build: Callable[[], AnyVector], script: Script, mode: AutoresetMode) -> list[Trace]:
     """What every row of a vector says."""
+    with opened(build) as env:
+        return play_rows(env, script, mode)
+
+
+@contextmanager
+def opened(build: Callable[[], AnyVector]) -> Generator[AnyVector]:
+    """Make a vector, and close it."""
     env = build()
     finished = False
     try:
-        rows = range(len(script))
-        traces: list[Trace] = [[] for _ in rows]
-        if before_each is not None:
-            before_each(env, None)
-        _read_openings(env, traces, env.reset(seed=SEED), rows)
-        for actions in zip(*script, strict=True):
-            if before_each is not None:
-                before_each(env, actions)
-            results = env.step(batched(env.single_action_space, actions))
-            _read_step(env, traces, actions, results)
-            over = np.logical_or(results[2], results[3])
-            if mode is AutoresetMode.DISABLED and over.any():
-                again = env.reset(options={"reset_mask": over})
-                _read_openings(env, traces, again, np.flatnonzero(over).tolist())
+        yield env
         finished = True
-        return traces
     finally:
         if isinstance(env, AsyncVectorEnv):
             env.close(terminate=not finished)  # after a worker's error a plain close() may wait for ever
         else:
             env.close()
+
+
+def play_rows(
+    env: AnyVector, script: Script, mode: AutoresetMode, before_each: Disturb | None = None
+) -> list[Trace]:
+    """What every row says from a reset on."""
+    rows = range(len(script))
+    traces: list[Trace] = [[] for _ in rows]
+    _read_openings(env, traces, env.reset(seed=SEED), rows)
+    for actions in zip(*script, strict=True):
+        if before_each is not None:
+            before_each(env, actions)
+        results = env.step(batched(env.single_action_space, actions))
+        _read_step(env, traces, actions, results)
+        over = np.logical_or(results[2], results[3])
+        if mode is AutoresetMode.DISABLED and over.any():
+            again = env.reset(options={"reset_mask": over})
+            _read_openings(env, traces, again, np.flatnonzero(over).tolist())
+    return traces
 
 
 def batched(space: Space[Any], actions: Sequence[Any]) -> Any:

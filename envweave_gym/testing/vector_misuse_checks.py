@@ -23,7 +23,8 @@ from envweave_gym.testing.vector_checks import (
     AnyVector,
     async_options,
     batched,
-    play_vector,
+    opened,
+    play_rows,
     script_of,
     usual_vector,
 )
@@ -39,40 +40,43 @@ def check_vectors_refuse_misuse(subject: Subject) -> None:
     """
     subject.needs_determinism()
     script = script_of(subject, ROWS, MOVES)
-    for form, build in _forms(subject):
+    for form, rows, build in _forms(subject):
         what = f"{subject.name}: {form}"
-        with warnings.catch_warnings(), translated(f"{what} fails", BEFORE_ANY_MOVES):
+        refused = partial(_refused, subject, what)
+        with warnings.catch_warnings(), translated(f"{what} fails", BEFORE_ANY_MOVES), opened(build) as env:
             warnings.simplefilter("ignore")  # Box warns of whatever it has to cast, and Python of fork
-            quiet = play_vector(build, script, AutoresetMode.NEXT_STEP)
-            misused = play_vector(build, script, AutoresetMode.NEXT_STEP, partial(_misuse, subject, what))
+            with refused(ResetNeeded, "step() before reset()"):
+                env.step(env.action_space.sample())
+            play = partial(play_rows, env, script[:rows], AutoresetMode.NEXT_STEP)
+            quiet, misused = play(), play(partial(_misuse, refused))
         for row, (one, other) in enumerate(zip(quiet, misused, strict=True)):
             after = f"{what}: after refused calls row {row} does not go on as it should"
             expect_same(one, other, after, BEFORE_ANY_MOVES)
 
 
-def _forms(subject: Subject) -> Iterator[tuple[str, Callable[[], AnyVector]]]:
-    yield "the vector form", partial(usual_vector(subject), max_steps=LIMIT)
-    build = partial(subject.make, num_envs=ROWS, max_steps=LIMIT)
-    yield "the vector with vectorization_mode='sync'", partial(build, vectorization_mode="sync")
+def _forms(subject: Subject) -> Iterator[tuple[str, int, Callable[[], AnyVector]]]:
+    """What each vector is called, how many rows it has, and what makes it."""
+    build = partial(subject.make, max_steps=LIMIT)
+    usual_vector(subject)
+    yield "the vector form", ROWS, partial(build, num_envs=ROWS)
+    in_turn = partial(build, num_envs=ROWS, vectorization_mode="sync")
+    yield "the vector with vectorization_mode='sync'", ROWS, in_turn
     options = async_options(subject)
-    if options:
-        in_processes = partial(build, vectorization_mode="async", vector_kwargs=options[0])
-        yield "the vector with vectorization_mode='async'", in_processes
+    if options:  # the least rows of which one may move before another: each costs a process
+        in_processes = partial(build, num_envs=2, vectorization_mode="async", vector_kwargs=options[0])
+        yield "the vector with vectorization_mode='async'", 2, in_processes
 
 
-def _misuse(subject: Subject, what: str, env: AnyVector, actions: Sequence[Any] | None) -> None:
-    """Call it in every wrong way; there are no ``actions`` before the reset."""
-    refused = partial(_refused, subject, what)
-    if actions is None:
-        with refused(ResetNeeded, "step() before reset()"):
-            env.step(env.action_space.sample())
-        return
+def _misuse(refused: Callable[..., Any], env: AnyVector, actions: Sequence[Any]) -> None:
+    """Call it in every wrong way."""
+    rows = len(actions)
     for wrong in _wrong_batches(env.single_action_space, actions):
-        with refused(InvalidAction, f"step({brief(wrong)}) of {ROWS} rows"):
+        with refused(InvalidAction, f"step({brief(wrong)}) of {rows} rows"):
             env.step(wrong)
-    seeds: list[Any] = [*NOT_SEEDS, [*range(ROWS - 1), -1]]
+    too_few = [*range(rows - 1)]
+    seeds: list[Any] = [*(one for one in NOT_SEEDS if not isinstance(one, list)), too_few, [*too_few, -1]]
     for seed in seeds:
-        with refused(InvalidArgument, f"reset(seed={seed!r}) of {ROWS} rows"):
+        with refused(InvalidArgument, f"reset(seed={seed!r}) of {rows} rows"):
             env.reset(seed=seed)
 
 
