@@ -19,6 +19,8 @@ from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.seeding import mix
 
 QUESTION = "Which of these files of the repository must be changed to resolve the issue?"
+MOST_ISSUE = 1_000_000
+"""No more characters of an issue are shown, whatever ``max_issue`` says."""
 _LEFT_OUT = "\n[…]"
 
 
@@ -103,9 +105,9 @@ def _number_of(instance_id: str) -> int:
 
 
 def _checked_length(length: Any) -> int:
-    if isinstance(length, int) and not isinstance(length, bool) and length >= 1:
+    if isinstance(length, int) and not isinstance(length, bool) and 1 <= length <= MOST_ISSUE:
         return length
-    raise InvalidArgument(f"max_issue={shown(length)} is no length; give an int of at least 1")
+    raise InvalidArgument(f"max_issue={shown(length)} is no length; give an int from 1 to {MOST_ISSUE:,}")
 
 
 def _longest_frame(options: Any) -> int:

@@ -14,7 +14,7 @@ MAX_PATH = 300
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SOURCE_FOLDER = re.compile(r"^(?:lib|src)/")
-_FILE_NAME = re.compile(r"(?:https?://)?[\w./\\~%@+-]*\w\.py[ciwx]?\b")
+_FILE_NAME = re.compile(r"(?<![\w./\\~%@+-])(?:https?://)?[\w./\\~%@+-]*\w\.py[ciwx]?\b")
 _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 _TEST_NAME = re.compile(r"test_.*|.*_tests?\.py|tests?\.py|conftest\.py")
 
@@ -83,18 +83,20 @@ def names_of(path: str) -> tuple[str, str, str]:
 
 
 def is_source(path: str) -> bool:
-    """Whether a file is Python, and no test."""
+    """Whether a file is Python and no test, and its path can be shown in a line."""
     *folders, name = path.split("/")
-    python = name.endswith(".py") and len(path) <= MAX_PATH
+    python = name.endswith(".py") and len(path) <= MAX_PATH and path.isprintable()
     return python and _TEST_FOLDERS.isdisjoint(folders) and not _TEST_NAME.fullmatch(name)
 
 
 def masked(issue: str, paths: Iterable[str]) -> str:
     """The issue, with :data:`HIDDEN` for every name of a Python file and for the modules of ``paths``."""
     issue = _FILE_NAME.sub(HIDDEN, issue)
-    installed = [names_of(path) for path in paths]
-    hidden = {module for _, module, _ in installed if "." in module}
-    hidden |= {path.removesuffix(".py") for path, _, _ in installed if "/" in path}
+    hidden: set[str] = set()
+    for path in paths:
+        installed, module, _ = names_of(path)
+        hidden |= {name.removesuffix(".py") for name in (path, installed) if "/" in name}
+        hidden |= {module} if "." in module else set()
     if not hidden:
         return issue
     longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
