@@ -1,0 +1,144 @@
+"""Looks at a repository before a patch is final: a small language, and how it is done in a workspace.
+
+``ls PATH``, ``cat PATH [from-to]`` and ``grep PATTERN PATH`` read; ``test PATH …`` runs the tests of the
+repository that are there, with a diff below it if there is one. None of them leaves anything changed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.data.swebench_scripts import _selected
+from envweave_gym.swebench.diffs import LONGEST, parsed
+from envweave_gym.swebench.grading import END, START
+from envweave_gym.swebench.phases import apply_patch
+from envweave_gym.swebench.policy import NO_DIFF, violations, violations_of_tree
+from envweave_gym.swebench.replies import diff_in
+from envweave_gym.swebench.workspace import Workspace
+
+LONGEST_LOOK = 16_000
+"""So many characters of what a look shows are kept: the first ones, and of tests the last."""
+USAGE = (
+    "ls PATH | cat PATH [FROM-TO] | grep PATTERN PATH | test [PATH …], with a diff below it or none; "
+    "paths are those of the repository"
+)
+NAMES = ("ls", "cat", "grep", "test")
+_WORDS = {"ls": (0, 1), "cat": (1, 2), "grep": (1, 2), "test": (0, 32)}
+_LINES = re.compile(r"(\d{1,9})-(\d{1,9})")
+_LOOKING = 30.0
+_READ = """\
+root=$(realpath -e -- {testbed})
+path=$(realpath -e -- "$root"/{path} 2> /dev/null) || {{ echo 'there is no such path'; exit; }}
+case $path/ in
+    "$root"/.git/*) echo 'what git keeps is not shown'; exit;;
+    "$root"/*) ;;
+    *) echo 'that is outside of the repository'; exit;;
+esac
+cd "$root" && path=${{path#"$root"}} && path=${{path#/}} && path=${{path:-.}}
+{{ {command}; }} 2>&1 | head -c {most}
+"""
+_COMMANDS = {
+    "ls": 'ls -1Ap -- "$path"',
+    "cat": "sed -n '{first},{last}p' -- \"$path\"",
+    "grep": 'grep -rnIE --exclude-dir=.git -e {pattern} -- "$path" || echo "no line matches"',
+}
+_CLEAN = "git reset -q --hard HEAD && git clean -fdq"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is to be shown."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    diff: str = ""
+    """What ``test`` is to be run with."""
+    wrong: str = ""
+    """Why it cannot be shown, in a sentence."""
+
+
+def look_in(reply: str) -> Look | None:
+    """The look that a reply asks for on its first line; None where it asks for none."""
+    first, _, rest = reply.strip().removeprefix("$ ").partition("\n")
+    name = first.split(maxsplit=1)[0] if first.split() else ""
+    if name not in NAMES:
+        return None
+    try:
+        words = tuple(shlex.split(first)[1:])
+    except ValueError as error:
+        return Look(name, wrong=f"that line cannot be read ({error})")
+    least, most = _WORDS[name]
+    if not least <= len(words) <= most or any("\0" in word for word in words):
+        return Look(name, wrong=f"{name} does not take {len(words)} words")
+    if name == "cat" and len(words) == 2 and not _LINES.fullmatch(words[1]):
+        return Look(name, wrong="lines are given like 10-40")
+    return Look(name, words, diff_in(rest) if name == "test" else "")
+
+
+def shown_of(workspace: Workspace, instance: Instance, look: Look, timeout: float) -> tuple[str, bool]:
+    """What a look shows, and whether the workspace can be used for another."""
+    if look.wrong:
+        return f"{look.wrong}; there is {USAGE}", True
+    if look.name == "test":
+        return _tested(workspace, instance, look, timeout)
+    ran = workspace.run(_reading(workspace, look), _LOOKING)
+    if ran.timed_out:
+        return f"that took more than {_LOOKING:g} s", False
+    return ran.output[:LONGEST_LOOK] or "(nothing)", True
+
+
+def _reading(workspace: Workspace, look: Look) -> str:
+    pattern, path = "", look.words[0] if look.words else "."
+    if look.name == "grep":
+        pattern, path = look.words[0], look.words[1] if len(look.words) == 2 else "."
+    lines = _LINES.fullmatch(look.words[1]) if look.name == "cat" and len(look.words) == 2 else None
+    command = _COMMANDS[look.name].format(
+        first=lines[1] if lines else 1, last=lines[2] if lines else "$", pattern=shlex.quote(pattern)
+    )
+    return _READ.format(
+        testbed=shlex.quote(workspace.testbed), path=shlex.quote(path), command=command, most=LONGEST_LOOK
+    )
+
+
+def _tested(workspace: Workspace, instance: Instance, look: Look, timeout: float) -> tuple[str, bool]:
+    diff = parsed(look.diff[: LONGEST + 1])
+    refused = [why for why in violations(look.diff, diff, instance) if why != NO_DIFF]
+    if refused:
+        return _refused(refused), True
+    if diff.changes:
+        applied = apply_patch(workspace, diff)
+        if not applied.command:
+            workspace.run(_CLEAN, _LOOKING)
+            return f"the diff does not apply:\n{applied.log[-LONGEST_LOOK:]}", True
+        if hidden := violations_of_tree(applied.touched, diff, instance):
+            return _refused(hidden), False
+    script = workspace.adapted(_visible_script(instance, look.words))
+    workspace.write("look.sh", script.encode())
+    ran = workspace.run(f"exec bash {workspace.scratch}/look.sh 2>&1", timeout)
+    output = ran.output.rpartition(START)[2].lstrip("'\n")[-LONGEST_LOOK:]
+    if ran.timed_out:
+        return f"{output}\nthe tests did not end within {timeout:g} s", False
+    workspace.run(_CLEAN, _LOOKING)
+    return output or "(nothing)", True
+
+
+def _refused(sentences: Sequence[str]) -> str:
+    return f"the diff is refused: {'; '.join(sentences)}"
+
+
+def _visible_script(instance: Instance, paths: Sequence[str]) -> str:
+    """The official script up to the test patch, and its test command on other tests.
+
+    Which tests the hidden patch changes gives away which file is wrong, so they are left out of the command.
+    """
+    before, _, after = instance.eval_script.partition(f": '{START}'\n")
+    setup = before.partition(f"\ngit checkout {instance.base_commit}")[0]
+    command = after.partition(f": '{END}'")[0].strip()
+    hidden = " ".join(_selected(instance.repo, instance.test_files))
+    command = command.removesuffix(hidden).rstrip()
+    asked = " ".join(map(shlex.quote, _selected(instance.repo, paths)))
+    return f'{setup}\nset +x\necho "{START}"\n{command} {asked}\n'
