@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 from servers import until
-from swebench_rows import NUMBERS, TEXT, TOY, real_rows
+from swebench_rows import TEXT, TOY, real_rows
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.toy_files import FILES
@@ -290,23 +290,24 @@ class TestCheckouts:
         self, opened: Any, tmp_path: Path
     ) -> None:
         setup = "from setuptools import setup\nsetup(name='greet', version='1', package_dir={'': 'src'})\n"
-        files = {"setup.py": setup, "src/greet.py": "WORD = 'hello'\n"}
+        files = {"setup.py": setup, "src/greet.py": "WORD = 'hello'\n", "src/greet.egg-info/PKG-INFO": "old"}
         _, base = repository(tmp_path / "tests" / "greet", files)
         (tmp_path / "needs.txt").write_text(f"{wheel(tmp_path)}\n")
         options = {"repos": f"{tmp_path}/{{repo}}", "requirements": f"{tmp_path}/needs.txt"}
         space = opened(instance_of(base), **options)
+        assert space.run("git status --porcelain --untracked-files=no", 20).output == ""
         told = space.run("echo \"WORD = 'patched'\" > src/greet.py; cd /; python -c '" + IMPORTS + "'", 30)
         assert told.output == f"patched {space.testbed}/src/greet.py pinned\n"
 
-    def test_requirements_that_are_not_there_or_cannot_be_had_are_faults(
+    def test_requirements_and_interpreters_that_are_not_there_are_faults(
         self, cache: str, tmp_path: Path
     ) -> None:
-        (tmp_path / f"{NUMBERS.instance_id}.txt").write_text(f"{tmp_path}/none.whl")
-        for instance, why in (
-            (TEXT, f"there is no file {tmp_path}/toy__"),
-            (NUMBERS, "cannot be installed:"),
+        for options, why in (
+            ({"requirements": f"{tmp_path}/{{instance_id}}.txt"}, f"there is no file {tmp_path}/toy__"),
+            ({"python": "/bin/false"}, "its packages cannot be installed: false failed"),
+            ({"python": "/nowhere/python"}, "its packages cannot be installed: /nowhere/python does not run"),
         ):
-            found = tried(instance, instance.patch, cache, requirements=f"{tmp_path}/{{instance_id}}.txt")
+            found = tried(TEXT, TEXT.patch, cache, **options)
             assert found.fault is not None
             assert why in found.fault.message
 
@@ -340,7 +341,7 @@ def repository(folder: Path, files: dict[str, str]) -> tuple[Path, str]:
     folder.mkdir(parents=True)
     git(folder, "init", "-q")
     for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "first")

@@ -188,7 +188,11 @@ def _make_toy(tree: Path) -> None:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
     _git(tree, "add", ".")
-    _git(tree, "-c", "commit.gpgSign=false", "commit", "-q", "-m", MESSAGE.strip(), **COMMIT_ENVIRONMENT)
+    _commit(tree, "-m", MESSAGE.strip())
+
+
+def _commit(tree: Path, *arguments: str) -> None:
+    _git(tree, "-c", "commit.gpgSign=false", "commit", "-q", *arguments, **COMMIT_ENVIRONMENT)
 
 
 def _git(tree: Path, *arguments: str, **environment: str) -> str:
@@ -235,6 +239,8 @@ def _install(
         _run([*pip, "-r", str(requirements)], _INSTALLING, _PIP)
         version = {"SETUPTOOLS_SCM_PRETEND_VERSION": instance.version}
         _run([*pip, "--no-deps", "-e", str(tree)], _INSTALLING, {**_PIP, **version})
+        if _git(tree, "status", "--porcelain", "--untracked-files=no"):  # as the official images do
+            _commit(tree, "-a", "-m", "Installed")
         return _taken_out(environment, tree)
 
 
