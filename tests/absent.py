@@ -1,10 +1,14 @@
-"""What a machine lacks: tests that need it are skipped with one line; in CI, which has it all, they fail."""
+"""What a machine lacks: tests that need it are skipped with one line; in CI, which has it all, they fail.
+
+Real data are what CI may lack too: they are not in the project.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import shutil
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -33,3 +37,11 @@ def needs_module(name: str, extra: str = "dev") -> ModuleType:
         if error.name != name.partition(".")[0]:
             raise
         absent(f"{name} is not installed: pip install 'envweave-gym[{extra}]'")
+
+
+def needs_data(name: str) -> Path:
+    """A file of real data, in the folder that ENVWEAVE_DATA names."""
+    path = Path(os.environ.get("ENVWEAVE_DATA", ""), name)
+    if not os.environ.get("ENVWEAVE_DATA") or not path.is_file():
+        pytest.skip(f"ENVWEAVE_DATA names no folder with {name}")
+    return path

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
-from absent import absent
+from absent import needs_data
 
 from envweave_gym.data.gsm8k import GSM8K, SPLITS, Problem
 from envweave_gym.data.problems import problems
@@ -17,8 +15,7 @@ SYNTHETIC = [*problems("train"), *problems("test")]
 
 def real_rows(split: str) -> Sequence[Problem]:
     """The rows of a split in the folder that ENVWEAVE_DATA names."""
-    if not Path(os.environ.get("ENVWEAVE_DATA", "/nowhere"), f"gsm8k_{split}.jsonl").is_file():
-        absent(f"ENVWEAVE_DATA names no folder with gsm8k_{split}.jsonl")
+    needs_data(f"gsm8k_{split}.jsonl")
     return rows_of(GSM8K, GSM8K.hub, split)
 
 

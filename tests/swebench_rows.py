@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absent import absent
+from absent import needs_data
 
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
 from envweave_gym.data.toy_files import FILES
@@ -25,7 +25,8 @@ def rows_here() -> Sequence[Instance]:
 
 def real_rows() -> Sequence[Instance]:
     """The 300 rows of the test split, or none of the test."""
-    return rows_here() or absent("ENVWEAVE_DATA names no folder with swebench_lite_test.jsonl")
+    needs_data("swebench_lite_test.jsonl")
+    return rows_here()
 
 
 def patch_of(path: str, before: str, after: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from absent import absent, needs_command, needs_module
+from absent import absent, needs_command, needs_data, needs_module
 
 
 def test_what_is_there_is_used() -> None:
@@ -33,3 +35,15 @@ def test_what_is_lacking_skips_with_one_line_and_fails_in_ci(
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="with CI set nothing is skipped"):
         lacking()
+
+
+def test_real_data_may_be_lacking_in_ci_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("ENVWEAVE_DATA", str(tmp_path))
+    (tmp_path / "rows.jsonl").write_text("")
+    assert needs_data("rows.jsonl") == tmp_path / "rows.jsonl"
+    with pytest.raises(pytest.skip.Exception, match=r"names no folder with none\.jsonl"):
+        needs_data("none.jsonl")
+    monkeypatch.delenv("ENVWEAVE_DATA")
+    with pytest.raises(pytest.skip.Exception, match=r"names no folder with rows\.jsonl"):
+        needs_data("rows.jsonl")

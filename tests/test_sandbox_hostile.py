@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absent import absent, needs_command
+from absent import absent, needs_command, needs_data
 from engines import CORE, client
 from sandboxes import SNIPPETS, Snippet, all_problems, given, needs, readable_python
 
@@ -28,8 +28,7 @@ def snippets(request: pytest.FixtureRequest) -> list[Snippet]:
     """Those of this project, and those of the folder with data, where there is one."""
     if request.param == "own":
         return SNIPPETS
-    if "ENVWEAVE_DATA" not in os.environ:
-        pytest.skip("ENVWEAVE_DATA names no folder with hostile_snippets.json")
+    needs_data("hostile_snippets.json")
     return given()
 
 

@@ -7,14 +7,12 @@ wrong options hides that the right file shares more words with its issue than th
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from absent import absent
+from absent import needs_data
 from swebench_rows import real_rows
 
 from envweave_gym.envs.swebench_loc import SWEBenchLocEnv
@@ -29,8 +27,8 @@ BOUNDS = {"file": (0.45, 0.40), "rows": (0.48, 0.40)}
 
 def real_env(candidates: str | None = None, **kwargs: Any) -> SWEBenchLocEnv:
     real_rows()
-    if candidates is None and not Path(os.environ["ENVWEAVE_DATA"], "swebench_lite_mcq.jsonl").is_file():
-        absent("ENVWEAVE_DATA names no folder with swebench_lite_mcq.jsonl")
+    if candidates is None:
+        needs_data("swebench_lite_mcq.jsonl")
     return SWEBenchLocEnv(candidates=candidates, **kwargs)
 
 
@@ -81,7 +79,7 @@ def test_every_real_issue_has_its_options_and_fits_the_space(candidates: str | N
 
 
 def test_candidates_of_the_test_split_are_none_of_the_dev_split() -> None:
-    path = Path(os.environ.get("ENVWEAVE_DATA", ""), "swebench_lite_mcq.jsonl")
+    path = needs_data("swebench_lite_mcq.jsonl")
     assert real_env(split="dev").episode_state()["candidates"] == "rows"
     with pytest.raises(InvalidArgument, match="give the candidates of this data set"):
         real_env(str(path), split="dev")
