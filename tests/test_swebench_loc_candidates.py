@@ -182,6 +182,12 @@ def test_a_truncated_line_of_candidates_is_named(tmp_path: Path) -> None:
         toy(str(path))
 
 
+def test_a_candidate_that_no_line_of_a_prompt_holds_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "long.jsonl", candidate_rows(popular=["p" * 301]))
+    with pytest.raises(InvalidArgument, match=rf"^{path}, line 1: [^\n]*length <= 300[^\n]*$"):
+        toy(str(path))
+
+
 @pytest.mark.parametrize("candidates", [7, [], [7], {"a": 1}])
 def test_what_is_no_place_is_one_sentence(candidates: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"candidates=.* is none of what there is: 'rows'"):

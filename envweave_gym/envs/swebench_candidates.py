@@ -20,6 +20,7 @@ from envweave_gym.data.sources import FOLDER
 from envweave_gym.data.swebench_lite import SOURCE, Instance
 from envweave_gym.envs.swebench_distractors import Candidates
 from envweave_gym.envs.swebench_paths import (
+    MAX_PATH,
     NAMED,
     imported_paths,
     is_source,
@@ -93,7 +94,7 @@ class Repository:
     """What all rows of a repository together know of its files."""
 
     answers: Counter[str] = field(default_factory=Counter)
-    """The files that their patches change, and how often."""
+    """The files that must change, and of how many issues."""
     texts: list[tuple[str, str]] = field(default_factory=list)
     """Their issues and test patches."""
 
@@ -120,11 +121,14 @@ def repositories(tasks: Rows[Instance]) -> Mapping[str, Repository]:
     """What the rows know of each repository; every row has an answer."""
     known: dict[str, Repository] = defaultdict(Repository)
     for instance in tasks:
-        if not answer_of(instance):
+        answer = answer_of(instance)
+        if not 0 < len(answer) <= MAX_PATH:
+            changes = f"a file with a path of {len(answer):,} characters" if answer else "no file"
             raise InvalidArgument(
-                f"{instance.instance_id}: its patch changes no file; give rows whose patches do"
+                f"{instance.instance_id}: its patch changes {changes}; give rows whose patches change "
+                f"a file with a path of at most {MAX_PATH}"
             )
-        known[instance.repo].answers.update(instance.gold_files)
+        known[instance.repo].answers[answer] += 1
         known[instance.repo].texts.append((instance.problem_statement, instance.test_patch))
     return dict(known)
 

@@ -9,32 +9,35 @@ than the right one is drawn too, so that the right one is the most likely as oft
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from envweave_gym.envs.swebench_paths import NAMED, Leak, leak_of, overlap, words_of
+from envweave_gym.envs.swebench_paths import MAX_PATH, NAMED, Leak, leak_of, overlap, words_of
 from envweave_gym.seeding import mix
 
 _ATTEMPTS = 32
 """So many sets of wrong options are drawn at most, and the one that fits best is taken."""
 
 
+_Path = Annotated[str, msgspec.Meta(max_length=MAX_PATH)]
+
+
 class Candidates(msgspec.Struct, frozen=True, gc=False):
     """The files that may be wrong options of an issue, by why they are plausible."""
 
     instance_id: str
-    answer: str
+    answer: _Path
     """The file that must change."""
-    popular: tuple[str, ...] = ()
+    popular: tuple[_Path, ...] = ()
     """Files that are the answer of other issues."""
-    near: tuple[str, ...] = ()
+    near: tuple[_Path, ...] = ()
     """Files in the same folder, or not far."""
-    sibling: tuple[str, ...] = ()
+    sibling: tuple[_Path, ...] = ()
     """Files in the same folder."""
-    lexical: tuple[str, ...] = ()
+    lexical: tuple[_Path, ...] = ()
     """Files whose paths share most words with the issue."""
-    mentioned: tuple[str, ...] = ()
+    mentioned: tuple[_Path, ...] = ()
     """Files that the issue names."""
 
     def paths(self) -> tuple[str, ...]:
