@@ -305,7 +305,10 @@ class TestCheckouts:
         for options, why in (
             ({"requirements": f"{tmp_path}/{{instance_id}}.txt"}, f"there is no file {tmp_path}/toy__"),
             ({"python": "/bin/false"}, "its packages cannot be installed: false failed"),
-            ({"python": "/nowhere/python"}, "its packages cannot be installed: /nowhere/python does not run"),
+            (
+                {"python": "/nowhere/python"},
+                "its packages cannot be installed: there is no /nowhere/python here",
+            ),
         ):
             found = tried(TEXT, TEXT.patch, cache, **options)
             assert found.fault is not None

@@ -213,6 +213,10 @@ def _run(command: Sequence[str], timeout: float, environment: dict[str, str]) ->
             check=False,
             umask=0o022,
         )
+    except FileNotFoundError:
+        raise NotAvailable(
+            f"there is no {command[0]} here, which local evaluations need; install it"
+        ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotAvailable(f"{command[0]} does not run: {error}") from None
     if done.returncode:
