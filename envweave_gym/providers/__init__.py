@@ -12,6 +12,7 @@ Those that are shared are found by ``repr(start)``, so that who asks for the sam
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import threading
 from collections.abc import Callable, Generator
@@ -80,6 +81,15 @@ def at_end_of_block(end: Callable[[], None]) -> bool:
     if ends is not None:
         ends.append(end)
     return ends is not None
+
+
+def _forget_block() -> None:
+    """A process that is forked in a block never comes to its end, and has taken nothing in it."""
+    global _block
+    _block = threading.local()
+
+
+os.register_at_fork(after_in_child=_forget_block)
 
 
 def start_of(name: str, provider: str, kwargs: dict[str, Any], image: str | None = None) -> Start:
