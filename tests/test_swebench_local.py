@@ -39,6 +39,12 @@ if os.fork() == 0:
 while True:
     time.sleep(0.01)
 """
+STUBBORN = (
+    HANGING,
+    "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(1000)",
+    "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
+    "import os, signal\nos.kill(-1, signal.SIGSTOP)",
+)
 
 
 @pytest.fixture(scope="module")
@@ -192,11 +198,20 @@ class TestEnds:
         assert (ran.output, ran.code) == (f"one\ntwo\nthree\n{space.testbed}\n", 3)
         assert space.run("kill -9 $$", 20).code == 128 + signal.SIGKILL
 
-    def test_a_command_that_took_too_long_leaves_nothing_that_runs(self, opened: Any) -> None:
-        space = opened()
-        ran = space.run("setsid sleep 1000 & echo begun; sleep 1000", 0.5)
+    @pytest.mark.parametrize("program", STUBBORN, ids=["signals", "session", "bomb", "stops"])
+    def test_a_command_that_took_too_long_leaves_nothing_that_runs(self, program: str, opened: Any) -> None:
+        space = opened(pids=100)
+        space.write("program.py", program.encode())
+        begun = time.monotonic()
+        ran = space.run(f"echo begun; python {space.scratch}/program.py", 0.5)
+        assert time.monotonic() - begun < 0.5 + 2
         assert (ran.output, ran.timed_out) == ("begun\n", True)
-        assert space.run("pgrep -u $(id -u) sleep", 20).output == ""
+        until(lambda: not _working_in(Path(space.testbed)), 2)
+
+    def test_a_place_is_still_there_after_a_command_that_took_too_long(self, opened: Any) -> None:
+        space = opened()
+        assert space.run("touch new; sleep 1000", 0.5).timed_out
+        assert space.run("git status --porcelain", 20).output == "?? new\n"
 
     def test_what_is_closed_is_gone(self, opened: Any) -> None:
         space = opened()

@@ -12,6 +12,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from envweave_gym.containers.box import memory_of
@@ -27,7 +29,7 @@ LONGEST_LOG = 32 << 20
 LEVELS = ("landlock", "namespace", "container")
 """How well patches may be kept in; what leaves them the network or the files of the machine is not here."""
 _COPYING = 600.0
-_KILLED = 128 + signal.SIGKILL
+_GRACE = 0.5
 _LINE = ["/bin/bash", "-c", 'exec 2>&1 && cd -- "$0" && exec bash -c "$1"']
 _PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -118,16 +120,21 @@ class LocalWorkspace:
     _session: Session | None
 
     def run(self, command: str, timeout: float) -> Ran:
-        """Run it in the sandbox; what ends it from outside takes all that it has started with it."""
-        session = self._there()
+        """Run it in the sandbox; after its time all that it has started is killed from here.
+
+        The sandbox has a clock too, for who has stopped or killed the process that it asks.
+        """
+        session, line = self._there(), [*_LINE, self.testbed, command]
+        clock = _Clock(timeout, session.process.kill_children)
         try:
-            done = session.shell([*_LINE, self.testbed, command], timeout=timeout, env=self._variables)
+            done = session.shell(line, timeout=timeout + _GRACE, env=self._variables)
         except (NotAvailable, WorkerDied) as error:
             raise WorkspaceLost(f"the sandbox of an evaluation is gone: {error}") from None
-        is_over = isinstance(done.value, int) and not done.error_type
-        if not is_over and not done.state_lost:
+        finally:
+            is_late = clock.stop()
+        if done.error_type and not done.state_lost:
             session.process.kill_children()
-        return Ran(done.stdout, _code(done) if is_over else _KILLED, timed_out=done.timed_out)
+        return Ran(done.stdout, _code(done), timed_out=is_late)
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file into the folder that was made for that, wherever a program has moved it meanwhile."""
@@ -163,9 +170,28 @@ class LocalWorkspace:
         return self._session
 
 
+class _Clock:
+    """Calls a function after some seconds, unless it is stopped before."""
+
+    def __init__(self, seconds: float, end: Callable[[], None]) -> None:
+        self._end, self._is_late = end, False
+        self._timer = threading.Timer(seconds, self._ring)
+        self._timer.start()
+
+    def _ring(self) -> None:
+        self._is_late = True
+        self._end()
+
+    def stop(self) -> bool:
+        """Stop it; whether it was too late for that."""
+        self._timer.cancel()
+        self._timer.join()
+        return self._is_late
+
+
 def _code(done: Execution) -> int:
-    """An exit code, as a shell tells how a program ended."""
-    code = int(done.value)
+    """An exit code, as a shell tells how a program ended; what was ended from outside was killed."""
+    code = done.value if isinstance(done.value, int) and not done.error_type else -signal.SIGKILL
     return code if code >= 0 else 128 - code
 
 
