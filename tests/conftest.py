@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,9 @@ import pettingzoo
 import pytest
 
 from envweave_gym import catalog, ids
+
+# a shell starts what runs in its background deaf to Ctrl-C, and what tests start would be so, too
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
