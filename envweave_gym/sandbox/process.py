@@ -275,8 +275,14 @@ class WorkerProcess:
             self.fork.kill()
 
     def kill_children(self) -> None:
-        """Kill what its programs have started, and what that has left behind."""
-        kill_families(children(self._pid))
+        """Kill what its programs have started, and what that has left behind.
+
+        A fork that is under way when its process is stopped is found when that has been killed.
+        """
+        until = time.monotonic() + _STOPPING
+        while (left := {pid for pid in children(self._pid) if _lives(pid)}) and time.monotonic() < until:
+            kill_families(left)
+            time.sleep(0.001)
 
     def _lost(self, why: str) -> WorkerDied:
         """What to raise where it is of no use any more; it is killed, if it has not ended itself."""
@@ -364,6 +370,13 @@ class WorkerProcess:
         if os.getpid() == self._owner:  # it is forgotten; a forked process only lets go of it
             self.kill()
         self.let_go()
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there, and not only what is left of it."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return False
 
 
 def _frame(data: bytearray) -> Message:
