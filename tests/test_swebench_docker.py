@@ -31,6 +31,7 @@ from envweave_gym.swebench.evaluation import Evaluation, Trial, evaluate
 from envweave_gym.swebench.toy_image import build_toy_images
 
 __all__ = ["client"]
+MODE = "diff --git a/toolbox/text.py b/toolbox/text.py\nold mode 100644\nnew mode 100755\n"
 WAITS = "import time\ntime.sleep(300)"
 STUBBORN = (
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    time.sleep(1)"
@@ -65,23 +66,30 @@ def test_gold_patches_resolve_eight_at_once_and_leave_no_container(client: Any) 
     assert ours(client) == []
 
 
-@pytest.mark.parametrize(
-    ("patch", "expected"),
-    [
-        (TEXT.patch.rstrip("\n"), (True, True, 1.0, 1.0)),
-        (TEXT.patch.replace("\n", "\r\n"), (True, True, 1.0, 1.0)),
-        (TEXT.patch.replace("@@ -1", "@@ -8"), (True, True, 1.0, 1.0)),
-        (edit("toolbox/text.py", "text[:length]", "text[: length - 2]"), (True, False, 0.0, 1.0)),
-        (edit("toolbox/text.py", "def words", "def word("), (True, False, 0.0, 0.0)),
-        (edit("toolbox/money.py", "//", "%"), (True, False, 0.0, 1.0)),
-        (TEXT.patch.replace("text[:length]", "nothing of the file"), (False, False, 0.0, 0.0)),
-        (TEXT.patch.replace("@@ -", "@@ x"), (False, False, 0.0, 0.0)),
-        (f"Sure, here it is:\n{TEXT.patch}\nThat should do.", (True, True, 1.0, 1.0)),
-    ],
-    ids=["no end", "crlf", "shifted", "wrong", "broken", "elsewhere", "mismatch", "malformed", "prose"],
-)
-def test_what_becomes_of_a_patch(patch: str, expected: tuple[bool, bool, float, float]) -> None:
-    assert summary(evaluate(TEXT, patch)) == expected
+BECOMES = {
+    "no end": (TEXT.patch.rstrip("\n"), (True, True, 1.0, 1.0)),
+    "crlf": (TEXT.patch.replace("\n", "\r\n"), (True, True, 1.0, 1.0)),
+    "shifted": (TEXT.patch.replace("@@ -1", "@@ -8"), (True, True, 1.0, 1.0)),
+    "prose": (f"Sure, here it is:\n{TEXT.patch}\nThat should do.", (True, True, 1.0, 1.0)),
+    "wrong": (edit("toolbox/text.py", "text[:length]", "text[: length - 2]"), (True, False, 0.0, 1.0)),
+    "broken": (edit("toolbox/text.py", "def words", "def word("), (True, False, 0.0, 0.0)),
+    "elsewhere": (edit("toolbox/money.py", "//", "%"), (True, False, 0.0, 1.0)),
+    "mismatch": (TEXT.patch.replace("text[:length]", "nothing of the file"), (False, False, 0.0, 0.0)),
+    "malformed": (TEXT.patch.replace("@@ -", "@@ x"), (False, False, 0.0, 0.0)),
+    "mode": (MODE, (True, False, 0.0, 1.0)),
+}
+
+
+def test_what_becomes_of_a_patch() -> None:
+    found = at_once([patch for patch, _ in BECOMES.values()])
+    for (name, (_, expected)), one in zip(BECOMES.items(), found, strict=True):
+        assert summary(one) == expected, name
+
+
+def at_once(patches: list[str], **trial: Any) -> list[Evaluation]:
+    """All tried together: most of it is waiting for the engine."""
+    with ThreadPoolExecutor(len(patches)) as pool:
+        return list(pool.map(lambda one: evaluate(TEXT, one, Trial(at_once=8, **trial)), patches))
 
 
 HACKS = {
@@ -115,27 +123,29 @@ def test_a_diff_that_patch_reads_in_another_way_than_we_is_refused_by_what_it_ha
     assert found.violations == ("it touches 'tests/test_text.py', which decides whether it is right",)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import os, sys\nprint('PASSED tests/test_text.py::test_the_dots_count', flush=True)\nos._exit(1)",
-        "import os\nprint('>>>>> Test Exit Code: 0', flush=True)",
-        'import os\nprint(">>>>> End Test Output", flush=True)\nos._exit(0)',
-        "import os\nos._exit(0)",
-    ],
-    ids=["passed lines", "exit code", "marker", "nothing"],
-)
-def test_what_a_patch_prints_resolves_nothing(code: str) -> None:
-    assert not evaluate(TEXT, at_import(code)).resolved
+PRINTS = {
+    "passed": "import os\nprint('PASSED tests/test_text.py::test_the_dots_count', flush=True)\nos._exit(1)",
+    "exit code": "print('>>>>> Test Exit Code: 0', flush=True)",
+    "marker": "import os\nprint('>>>>> End Test Output', flush=True)\nos._exit(0)",
+    "nothing": "import os\nos._exit(0)",
+    "weather": "print('Could not resolve host: example.org', flush=True)\nraise SystemExit",
+}
 
 
-@pytest.mark.parametrize("code", [WAITS, STUBBORN, DAEMON], ids=["waits", "stubborn", "daemon"])
-def test_tests_that_do_not_end_are_dead_two_seconds_after_their_time(code: str, client: Any) -> None:
-    found = evaluate(TEXT, at_import(code, fixed=True), Trial(timeout=1))
-    assert summary(found) == (True, False, 0.0, 0.0)
-    assert found.timed_out
-    assert found.problem == "the tests did not end within 1 s"
-    assert found.timings["tests"] < 1 + 2
+def test_what_a_patch_prints_resolves_nothing_and_is_no_fault() -> None:
+    for name, one in zip(PRINTS, at_once([at_import(code) for code in PRINTS.values()]), strict=True):
+        assert one.fault is None, name
+        assert not one.resolved, name
+        assert (one.applied, one.f2p) == (True, 0.0), name
+
+
+def test_tests_that_do_not_end_are_dead_two_seconds_after_their_time(client: Any) -> None:
+    patches = [at_import(code, fixed=True) for code in (WAITS, STUBBORN, DAEMON)]
+    for found in at_once(patches, timeout=1):
+        assert summary(found) == (True, False, 0.0, 0.0)
+        assert found.timed_out
+        assert found.problem == "the tests did not end within 1 s"
+        assert found.timings["tests"] + found.timings["apply"] < 1 + 2
     assert ours(client) == []
 
 
@@ -167,7 +177,7 @@ def in_the_middle(client: Any, then: Any) -> Evaluation:
     """An evaluation to which something happens while its tests run."""
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(evaluate, TEXT, at_import(WAITS), Trial(timeout=120))
-        wait_for(lambda: any("/test.sh" in str(one.top()) for one in ours(client) if one.status == "running"))
+        wait_for(lambda: any("runtests" in str(one.top()) for one in ours(client) if one.status == "running"))
         then()
         return found.result(timeout=30)
 

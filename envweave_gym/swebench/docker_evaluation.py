@@ -143,14 +143,16 @@ class DockerWorkspace:
 
     def close(self) -> None:
         """Remove the container; what cannot be removed now ends as its owner goes, and is swept."""
+        container, owner, self._owner, self._container = self._container, self._owner, None, None
+        if container is not None:
+            self._remove(container)
+        if owner is not None:
+            _hang_up(owner)
+
+    def _remove(self, container: Any) -> None:
         from docker.errors import APIError
         from requests import RequestException
 
-        if self._owner is not None:
-            _hang_up(self._owner)
-        container, self._owner, self._container = self._container, None, None
-        if container is None:
-            return
         try:
             container.remove(force=True, v=True)
         except APIError as error:

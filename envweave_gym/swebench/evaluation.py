@@ -24,7 +24,7 @@ from envweave_gym.faults import (
 )
 from envweave_gym.swebench.diffs import LONGEST, Diff, parsed
 from envweave_gym.swebench.grading import Tests, Verdict, check_tests, grade
-from envweave_gym.swebench.phases import apply_patch, run_tests
+from envweave_gym.swebench.phases import Applied, apply_and_test, run_tests
 from envweave_gym.swebench.policy import violations, violations_of_tree
 from envweave_gym.swebench.slots import check_at_once, turn
 from envweave_gym.swebench.workspace import Workspace
@@ -151,6 +151,11 @@ class _Clock:
         finally:
             self.timings[name] += time.perf_counter() - begun
 
+    def part(self, name: str, whole: str, seconds: float) -> None:
+        """So much of one phase was another."""
+        self.timings[name] += seconds
+        self.timings[whole] -= seconds
+
 
 def _lost_or(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
     """What an evaluation gives, or the fault that it was lost by."""
@@ -211,18 +216,19 @@ def _tried(
     workspace: Workspace, instance: Instance, diff: Diff | None, trial: Trial, clock: _Clock
 ) -> _Tried:
     given = Evaluation()
+    with clock.phase("tests"):
+        if diff is None:
+            applied, ran = Applied(""), run_tests(workspace, instance, trial.timeout)
+        else:
+            applied, ran = apply_and_test(workspace, instance, diff, trial.timeout)
+    clock.part("apply", "tests", applied.seconds)
     if diff is not None:
-        with clock.phase("apply"):
-            applied = apply_patch(workspace, diff)
-        given = Evaluation(
-            applied=bool(applied.command), apply_cmd=applied.command, log_tail=applied.log[-LOG_TAIL:]
-        )
-        if not applied.command:
-            return _Tried(replace(given, problem="the patch does not apply"))
         if refused := violations_of_tree(applied.touched, diff, instance):
             return _Tried(Evaluation(violations=refused))
-    with clock.phase("tests"):
-        ran = run_tests(workspace, instance, trial.timeout)
+        given = Evaluation(applied=bool(applied.command), apply_cmd=applied.command)
+        if not given.applied:
+            problem = "the patch does not apply"
+            return _Tried(replace(given, problem=problem, log_tail=applied.log[-LOG_TAIL:]))
     tail = ran.output[-LOG_TAIL:]
     if ran.timed_out:
         problem = f"the tests did not end within {trial.timeout:g} s"

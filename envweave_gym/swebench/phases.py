@@ -1,12 +1,13 @@
 """What is done in a workspace, wherever it is: the patch of a model is applied, and the official script run.
 
-Both are one command each, as every command costs a container a tenth of a second.
+Both are one command together, as every command costs a container a tenth of a second.
 """
 
 from __future__ import annotations
 
+import secrets
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.diffs import Diff, in_crlf, parsed
@@ -22,39 +23,38 @@ APPLY_COMMANDS = (
 ALREADY = "git apply --check --reverse"
 """What then tells that the patch is in the tree though each of them complained."""
 _APPLY_TIMEOUT = 120.0
-_FIRST, _NOT_APPLIED = 10, 9
-_APPLY = """\
+_ATTEMPTS = """\
+exec 2>&1
+begun=$EPOCHREALTIME
 cd {testbed}
 git config --global --add safe.directory {testbed}
 git ls-files --others -z | sort -z > {scratch}/before
-again=
 attempt() {{
-    if [ "$again" ]; then git checkout -- . ; git clean -fd; fi >> {scratch}/apply.log 2>&1
+    if [ "$again" ]; then git checkout -- . ; git clean -fd; fi
     again=yes
-    "$@" >> {scratch}/apply.log 2>&1
-}}
-found() {{
-    git diff --name-only --no-renames -z HEAD
-    git ls-files --others -z | sort -z | comm -z -13 {scratch}/before -
-    printf '\\0'
-    tail -c 4000 {scratch}/apply.log
-    exit "$1"
+    "$@"
 }}
 try() {{
-{attempts}
-    if {already} "$1" >> {scratch}/apply.log 2>&1; then found {last}; fi
+    {attempts}
+    {already} "$1" && {{ taken={last}; return; }}
+    return 1
 }}
-try {scratch}/patch.diff
-if [ -e {scratch}/crlf.diff ] && grep -qU $'\\r' -- {files} 2> {scratch}/grep.log; then
-    try {scratch}/crlf.diff
-fi
-tail -c 4000 {scratch}/apply.log
-exit {not_applied}
+more() {{
+    [ -e {scratch}/crlf.diff ] && grep -qU $'\\r' -- {files} && try {scratch}/crlf.diff
+}}
+{{ try {scratch}/patch.diff || more; }} > {scratch}/apply.log 2>&1
+end() {{ printf '\\000{boundary}\\000'; }}
+printf '%s %s %s' "${{taken:--1}}" "$begun" "$EPOCHREALTIME"; end
+git diff --name-only --no-renames -z HEAD
+git ls-files --others -z | sort -z | comm -z -13 {scratch}/before -; end
+tail -c 4000 {scratch}/apply.log | tr -d '\\000'; end
+[ "$taken" ] || exit 0
 """
 _TEST = """\
+exec 2>&1
 cd {testbed}
 {reset}
-exec bash {scratch}/eval.sh 2>&1
+exec bash {scratch}/eval.sh
 """
 _END_MARKER, _EXIT_CODE = ">>>>> End Test Output", "SWEBENCH_TEST_EXIT_CODE"
 
@@ -65,41 +65,15 @@ class Applied:
 
     command: str
     """The official command that took it; empty where none did."""
-    touched: tuple[str, ...]
+    touched: tuple[str, ...] = ()
     """The files that are no longer what they were, as git sees it."""
-    log: str
+    log: str = ""
+    seconds: float = 0.0
 
 
 def apply_patch(workspace: Workspace, diff: Diff) -> Applied:
     """Try the official commands in turn, until one takes the patch."""
-    workspace.write("patch.diff", diff.text.encode())
-    if (other := in_crlf(diff)) is not None:
-        workspace.write("crlf.diff", other.encode())
-    workspace.write("apply.sh", _apply_script(workspace, diff).encode())
-    ran = workspace.run(f"bash {workspace.scratch}/apply.sh", _APPLY_TIMEOUT)
-    if ran.code == _NOT_APPLIED or ran.timed_out:
-        return Applied("", (), ran.output)
-    commands = (*APPLY_COMMANDS, ALREADY)
-    if not 0 <= ran.code - _FIRST < len(commands):
-        raise WorkspaceLost(f"the patch could not even be tried (exit code {ran.code}): {ran.output[-500:]}")
-    names, _, log = ran.output.partition("\0\0")
-    return Applied(commands[ran.code - _FIRST], tuple(name for name in names.split("\0") if name), log)
-
-
-def _apply_script(workspace: Workspace, diff: Diff) -> str:
-    attempts = (
-        f'    if attempt {command} "$1"; then found {_FIRST + number}; fi'
-        for number, command in enumerate(APPLY_COMMANDS)
-    )
-    return _APPLY.format(
-        testbed=workspace.testbed,
-        scratch=workspace.scratch,
-        attempts="\n".join(attempts),
-        already=ALREADY,
-        last=_FIRST + len(APPLY_COMMANDS),
-        files=" ".join(map(shlex.quote, diff.paths)),
-        not_applied=_NOT_APPLIED,
-    )
+    return _attempted(workspace, diff, "", _APPLY_TIMEOUT)[0]
 
 
 def run_tests(workspace: Workspace, instance: Instance, timeout: float) -> Ran:
@@ -107,12 +81,61 @@ def run_tests(workspace: Workspace, instance: Instance, timeout: float) -> Ran:
 
     The script does so itself, but where the test patch adds a file its ``git checkout`` fails as a whole.
     """
-    workspace.write("eval.sh", workspace.adapted(official_script(instance)).encode())
-    script = _TEST.format(
-        testbed=workspace.testbed, scratch=workspace.scratch, reset=_reset(instance).rstrip()
+    workspace.write("try.sh", _test_script(workspace, instance).encode())
+    return workspace.run(f"exec bash {workspace.scratch}/try.sh", timeout)
+
+
+def apply_and_test(
+    workspace: Workspace, instance: Instance, diff: Diff, timeout: float
+) -> tuple[Applied, Ran]:
+    """Both in one go; the tests are not run where nothing takes the patch."""
+    return _attempted(workspace, diff, _test_script(workspace, instance), timeout)
+
+
+def _attempted(workspace: Workspace, diff: Diff, then: str, timeout: float) -> tuple[Applied, Ran]:
+    workspace.write("patch.diff", diff.text.encode())
+    if (other := in_crlf(diff)) is not None:
+        workspace.write("crlf.diff", other.encode())
+    boundary = secrets.token_hex(16)
+    workspace.write("try.sh", (_attempts(workspace, diff, boundary) + then).encode())
+    ran = workspace.run(f"exec bash {workspace.scratch}/try.sh", timeout)
+    outcome, *parts = ran.output.split(f"\0{boundary}\0", 3)
+    if len(parts) < 3:
+        if ran.timed_out:
+            return Applied("", log=ran.output), ran
+        raise WorkspaceLost(f"the patch could not even be tried (exit code {ran.code}): {ran.output[-500:]}")
+    names, log, output = parts
+    taken, *times = outcome.rpartition("\n")[2].split(" ")
+    command = (*APPLY_COMMANDS, ALREADY)[int(taken)] if taken != "-1" else ""
+    touched = tuple(name for name in names.split("\0") if name)
+    return Applied(command, touched, log, _seconds(times)), replace(ran, output=output)
+
+
+def _seconds(times: list[str]) -> float:
+    """What passed between two times; shells of old do not tell them."""
+    begun, ended = (time.replace(",", ".") for time in times)
+    return float(ended) - float(begun) if begun and ended else 0.0
+
+
+def _attempts(workspace: Workspace, diff: Diff, boundary: str) -> str:
+    attempts = (
+        f'attempt {command} "$1" && {{ taken={number}; return; }}'
+        for number, command in enumerate(APPLY_COMMANDS)
     )
-    workspace.write("test.sh", script.encode())
-    return workspace.run(f"exec bash {workspace.scratch}/test.sh", timeout)
+    return _ATTEMPTS.format(
+        testbed=workspace.testbed,
+        scratch=workspace.scratch,
+        attempts="\n    ".join(attempts),
+        already=ALREADY,
+        last=len(APPLY_COMMANDS),
+        files=" ".join(map(shlex.quote, diff.paths)),
+        boundary=boundary,
+    )
+
+
+def _test_script(workspace: Workspace, instance: Instance) -> str:
+    workspace.write("eval.sh", workspace.adapted(official_script(instance)).encode())
+    return _TEST.format(testbed=workspace.testbed, scratch=workspace.scratch, reset=_reset(instance).rstrip())
 
 
 def _reset(instance: Instance) -> str:
