@@ -23,6 +23,7 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.faults import InvalidArgument, NotAvailable
 from envweave_gym.sandbox import levels
+from envweave_gym.swebench.checkouts import Recipe
 from envweave_gym.swebench.evaluation import Trial, baseline, evaluate
 from envweave_gym.swebench.local_evaluation import LocalWorkspace, open_workspace
 from envweave_gym.swebench.phases import official_script
@@ -328,6 +329,16 @@ class TestCheckouts:
             found = tried(TEXT, TEXT.patch, cache, **options)
             assert found.fault is not None
             assert why in found.fault.message
+
+    def test_checkouts_are_kept_where_caches_are(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+        assert Recipe("python").folder == tmp_path / "own" / "envweave-swebench"
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        assert Recipe("python").folder == Path(tempfile.gettempdir(), "envweave-swebench-4711")
 
     def test_a_cache_that_is_not_ones_own_is_refused(self, opened: Any, tmp_path: Path) -> None:
         shared = tmp_path / "shared"

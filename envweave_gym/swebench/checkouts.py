@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class Recipe:
     """A file of requirements, with ``{instance_id}``, ``{repo}`` or ``{version}`` in its path. They are
     installed first, and then the repository; without them nothing is."""
     cache: str | None = None
-    """The folder that checkouts are kept in; by default one of this user among the temporary ones."""
+    """The folder that checkouts are kept in, by default where this user keeps what can be made again."""
 
     def __post_init__(self) -> None:
         for name in ("python", "repos", "requirements", "cache"):
@@ -73,8 +73,7 @@ class Recipe:
     @property
     def folder(self) -> Path:
         """The folder that checkouts are kept in."""
-        given = self.cache or os.path.join(tempfile.gettempdir(), f"envweave-swebench-{os.getuid()}")
-        return Path(os.path.abspath(given))
+        return Path(os.path.abspath(self.cache or _default_cache()))
 
     @property
     def environments(self) -> Path:
@@ -126,6 +125,17 @@ def _filled(template: str, instance: Instance) -> str:
 
 
 # Folders
+
+
+def _default_cache() -> str:
+    """A folder that nobody tidies up; what others are not to see is no place for what all programs read."""
+    caches = "/var/cache" if os.getuid() == 0 else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    place = Path(caches).expanduser()
+    with suppress(OSError):  # a container may have no such place
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if os.access(place, os.W_OK):
+            return str(place / "envweave-swebench")
+    return os.path.join(tempfile.gettempdir(), f"envweave-swebench-{os.getuid()}")
 
 
 def _own(folder: Path) -> None:
