@@ -82,6 +82,13 @@ def test_nothing_of_a_step_shows_in_the_next(session: Session) -> None:
     assert (done.stdout, done.error, done.value) == ("", "", 2)
 
 
+@pytest.mark.parametrize("spoil", ["close()", "buffer.close()", "detach()", "buffer.detach()"])
+def test_a_step_prints_again_after_one_that_closed_its_output(session: Session, spoil: str) -> None:
+    assert session.run(f"import sys; sys.stdout.{spoil}; sys.stderr.{spoil}").success
+    done = session.run("print('out'); print('err', file=sys.stderr)")
+    assert (done.stdout, done.stderr, done.success) == ("out\n", "err\n", True)
+
+
 def test_a_final_answer_ends_the_step_at_once(session: Session) -> None:
     done = session.run("try:\n    FINAL({'a': [1]})\nexcept Exception:\n    pass\nprint('never')")
     assert done.final == Final("{'a': [1]}", {"a": [1]})
@@ -244,6 +251,16 @@ def test_what_ends_an_episode_is_called_what_programs_call_it(session: Session) 
     done = session.run("FINAL()")
     assert done.error.endswith("TypeError: FINAL(value): missing a required argument: 'value'")
     assert session.run("FINAL(value=7)").final == Final("7", 7)
+
+
+def test_a_module_that_cannot_be_warm_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    needs("landlock")
+    made = Sandbox(Setup(warm=("json", "nope")))
+    for _ in range(2):
+        with pytest.raises(NotAvailable, match=r"warm='nope' cannot be imported: No module named 'nope'$"):
+            made.open()
+    made.close()
+    assert "ModuleNotFoundError" in capfd.readouterr().err
 
 
 def test_a_session_that_is_closed_says_so(sandbox: Sandbox) -> None:

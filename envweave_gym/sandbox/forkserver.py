@@ -186,6 +186,8 @@ class _Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._unwanted = False
         self._failure: OSError | None = None
+        self._cannot = ""
+        """Why it could not get ready."""
         self._pid = os.getpid()
         self._forks: dict[int, Fork] = {}
         self._keys = itertools.count(1)
@@ -256,6 +258,7 @@ class _Zygote:
                 while note := self._control.recv(_PACKET):
                     self._hear(note)
             words = ending(process.wait())
+            words = f"cannot begin: {self._cannot}" if self._cannot else words
         except OSError as error:
             self._failure = error
         finally:
@@ -265,6 +268,9 @@ class _Zygote:
         what, key = PACKET.unpack_from(note)
         if what == READY:
             self.ready.set()
+            return
+        if key == 0:
+            self._cannot = note[PACKET.size :].decode()
             return
         with self._lock:
             fork = self._forks.get(key) if what == ADOPTED else self._forks.pop(key, None)

@@ -44,7 +44,10 @@ _ADOPTED = 5.0
 def prepare(warm: list[str]) -> Callable[[list[int]], None]:
     """In the zygote: import what programs are to find imported; gives what each worker does."""
     for module in warm:
-        __import__(module)
+        try:
+            __import__(module)
+        except Exception as error:
+            raise ImportError(f"warm={module!r} cannot be imported: {error}") from error
     sys.path.insert(0, "")  # what a program writes into its folder it can import
     threading.stack_size(_STACK)
     parent = os.getpid()
@@ -85,6 +88,14 @@ def move_to(folder: str) -> None:
 
 def _stream(descriptor: int) -> TextIO:
     return open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
+
+
+def _open(stream: TextIO, descriptor: int) -> TextIO:
+    """The stream; another where a program has closed it, or taken it apart."""
+    try:
+        return _stream(descriptor) if stream.closed else stream
+    except ValueError:
+        return _stream(descriptor)
 
 
 class Worker:
@@ -206,6 +217,7 @@ class Worker:
         sys.path_importer_cache.pop(self._folder, None)  # modules that the last step has written are found
         if self._is_full:
             self._limit_memory(self._policy["memory"])
+        self._out, self._err = _open(self._out, 1), _open(self._err, 2)
         sys.stdout, sys.stderr = self._out, self._err
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

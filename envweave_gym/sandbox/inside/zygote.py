@@ -48,6 +48,8 @@ PID = struct.Struct("<i")
 """What follows :data:`ADOPT`: the number of the process, as the zygote sees it."""
 READY, ENDED, FAILED, ADOPTED = b"r", b"e", b"x", b"t"
 _PACKET = PACKET.size + PID.size
+_LONGEST = 1000
+"""So many characters of why it cannot begin are told."""
 _MOST = 8
 """So many descriptors a child may be given."""
 
@@ -208,7 +210,12 @@ def main() -> None:
         os.environ.update(start["environ"])
     gc.disable()
     adopt_orphans()
-    run = pkgutil.resolve_name(start["prepare"])(pickle.load(source))
+    try:
+        run = pkgutil.resolve_name(start["prepare"])(pickle.load(source))
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:_LONGEST]
+        control.send(PACKET.pack(FAILED, 0) + why.encode(errors="replace"))
+        raise
     if threads() > 1:
         print(
             f"the zygote has {threads()} threads: a module it imported has started some, and what those "
