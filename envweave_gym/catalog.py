@@ -248,6 +248,7 @@ CARDS = [
         wire_kwargs=(
             "dataset=synthetic",
             "split",
+            "evaluation=local",
             "reward",
             "tests",
             "max_tests",
