@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 from absent import absent
@@ -10,6 +11,11 @@ from absent import absent
 from envweave_gym.faults import MissingExtra
 from envweave_gym.testing import NotApplicable, Subject, checks_of
 from envweave_gym.testing.runs import Check, name_of
+
+ELSEWHERE = tuple(
+    f"envweave/{name}-v0" for name in ("Counter", "KuhnPoker", "CodeAct", "Coding", "REPL", "REPLTeam")
+)
+"""Those that are tried where each takes long: a plain one, a game, and all whose actions are programs."""
 
 
 def every_check(subjects: Sequence[tuple[str, Subject]]) -> pytest.MarkDecorator:
@@ -22,6 +28,16 @@ def every_check(subjects: Sequence[tuple[str, Subject]]) -> pytest.MarkDecorator
             for check in checks_of(subject)
         ],
     )
+
+
+@contextmanager
+def kept_open(subjects: Sequence[tuple[str, Subject]]) -> Generator[None]:
+    """An episode of each goes on meanwhile, so that what serves them is not started for every check."""
+    with ExitStack() as opened:
+        for _, subject in subjects:
+            with suppress(MissingExtra):
+                opened.enter_context(closing(subject.make(api=subject.apis[0]))).reset(seed=0)
+        yield
 
 
 def run(check: Check, subject: Subject) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -111,7 +112,8 @@ class KubernetesApi:
         self._changes: list[tuple[str, dict[str, Any]]] = []
         self._changed, self._is_over = threading.Condition(threading.RLock()), False
         self._threads: list[threading.Thread] = []
-        self._net = f"127.{random.SystemRandom().randrange(64, 250)}.{random.SystemRandom().randrange(250)}"
+        net = f"127.{random.SystemRandom().randrange(64, 250)}.{random.SystemRandom().randrange(250)}"
+        self._ips = itertools.cycle(f"{net}.{last}" for last in range(1, 255))
         self._server = HttpServer(("127.0.0.1", 0), Handler)
         self._server.api = self
         if tls is not None:
@@ -283,7 +285,7 @@ class KubernetesApi:
                 return
             time.sleep(0.02)
         data = self._objects["secrets", namespace, reference["name"]]["data"]
-        ip = f"{self._net}.{random.SystemRandom().randrange(1, 255)}"
+        ip = next(self._ips)
         node = self._nodes[name] = Node(pod, base64.b64decode(data[reference["key"]]).decode(), ip)
         running = _container(running={"startedAt": pod["metadata"]["creationTimestamp"]})
         self._set(pod, phase="Running", podIP=ip, **running)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import every_check, run
+from conforming import every_check, kept_open, run
 
 from envweave_gym.catalog import cards
 from envweave_gym.testing import Subject, check_async_equals_single, subject_of
@@ -30,6 +31,13 @@ CASES = [(subject.name, subject) for subject in SUBJECTS] + [
     )
     for env_id, kwargs in OTHER_ARGUMENTS
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandboxes() -> Iterator[None]:
+    """What runs programs lasts for all checks."""
+    with kept_open(CASES):
+        yield
 
 
 @every_check(CASES)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import every_check, run
+from conforming import every_check, kept_open, run
 from engines import client, ours
 
-import envweave_gym as ew
 from envweave_gym.catalog import cards
 from envweave_gym.testing import Subject, subject_of
 from envweave_gym.testing.runs import Check
@@ -21,12 +20,9 @@ SUBJECTS = [(env_id, subject_of(env_id, backend="docker")) for env_id in CORE]
 
 @pytest.fixture(scope="module", autouse=True)
 def containers(client: Any) -> Iterator[None]:
-    """One environment of each image stays open, so that its container serves all checks."""
-    ids = {card.image: env_id for env_id, card in CORE.items()}
-    open_envs = [ew.make(env_id, backend="docker") for env_id in ids.values()]
-    yield
-    for env in open_envs:
-        env.close()
+    """One container of each image serves all checks."""
+    with kept_open(SUBJECTS):
+        yield
     assert ours(client) == []
 
 

@@ -389,3 +389,9 @@ def test_functions_need_no_pytest() -> None:
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def test_on_ray_no_fork_is_tried() -> None:
+    asked = (None, ("fork", "forkserver"))
+    subjects = [subject_of(LINE, backend="ray", start_methods=methods) for methods in asked]
+    assert [subject.start_methods for subject in subjects] == [("spawn",), ("forkserver",)]

@@ -1,0 +1,40 @@
+"""IDs of every kind keep every rule of the conformance kit in Ray actors, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conforming import ELSEWHERE, every_check, kept_open, run
+from ray_clusters import cluster
+
+import envweave_gym as ew
+from envweave_gym.testing import Subject, subject_of
+from envweave_gym.testing.runs import Check
+
+__all__ = ["cluster"]
+SUBJECTS = [
+    (env_id, subject_of(env_id, backend="ray", start_methods=("forkserver",))) for env_id in ELSEWHERE
+]
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def actor(cluster: Any) -> Iterator[None]:
+    """One actor serves all checks."""
+    with kept_open(SUBJECTS):
+        yield
+
+
+@every_check(SUBJECTS)
+def test_registered_id_conforms_in_an_actor(subject: Subject, check: Check) -> None:
+    run(check, subject)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning", "ignore:.*use of fork.*:DeprecationWarning")
+def test_a_vector_in_forked_processes_is_refused_in_one_sentence() -> None:
+    told = r"row \d cannot be made .*: Ray does not work in a process that was forked from one that uses it"
+    forked = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
+    with pytest.raises(ew.NotAvailable, match=told):
+        ew.make(ELSEWHERE[0], num_envs=2, backend="ray", **forked)
