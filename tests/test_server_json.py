@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import pytest
 import served_envs  # noqa: F401 - registers its IDs
 from json_clients import JsonClient, sentence
 from served_envs import Coin
+from servers import until
 from toy_games import LEAVE, Auction
 
 import envweave_gym
@@ -249,14 +251,18 @@ def test_a_session_says_how_it_stands(client: JsonClient):
     assert told["state"]["episode"] == 0
 
 
-def test_a_session_under_way_says_so_without_waiting(client: JsonClient):
+def test_a_session_under_way_says_so_without_waiting(
+    client: JsonClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WAKE", str(tmp_path / "wake"))
     session = client.open("served/Nap-v0")
     client.post(f"{session}/reset")
     with ThreadPoolExecutor(1) as pool:
-        step = pool.submit(client.post, f"{session}/step", {"action": 0.5})
-        while not client.get(session)["busy"]:
-            pass
+        step = pool.submit(client.post, f"{session}/step", {"action": 60})
+        until(lambda: client.get(session)["busy"])
         assert client.get(session)["state"] is None
+        assert not step.done()
+        (tmp_path / "wake").touch()
         assert step.result()["call"] == 2
 
 

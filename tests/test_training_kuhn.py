@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,24 @@ from envweave_gym.multiagent.kuhn_value import INFORMATION_SETS, nash_conv
 from envweave_gym.training import kuhn
 
 
+def trained(seed: int, folder: Path) -> dict[str, float]:
+    """What the default run comes to, whose lines nobody counts, as that makes it three times as long."""
+    program = (
+        "import json, sys; from envweave_gym.training import kuhn\n"
+        "print(json.dumps(kuhn.train(kuhn.Options(seed=int(sys.argv[1]), out=sys.argv[2]))))"
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    command = [sys.executable, "-c", program, str(seed), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220, env=environ)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_self_play_ends_near_the_equilibrium_and_the_saved_policy_is_the_one_reported(
     seed: int, tmp_path: Path
 ):
-    result = kuhn.train(kuhn.Options(seed=seed, out=str(tmp_path)))
+    result = trained(seed, tmp_path)
     saved = json.loads((tmp_path / "kuhn" / "policy.json").read_text())
     assert set(saved) == set(INFORMATION_SETS)
     assert nash_conv(saved) / 2 == pytest.approx(result["NashConv/2"], abs=1e-12)
