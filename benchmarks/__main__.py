@@ -17,6 +17,7 @@ NAMES = (
     "hostile",
     "gsm8k",
     "swebench_loc",
+    "swebench",
 )
 
 

@@ -26,8 +26,10 @@ from swebench_rows import (
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.faults import FaultKind, NotAvailable
+from envweave_gym.swebench.diffs import parsed
 from envweave_gym.swebench.docker_evaluation import open_workspace
 from envweave_gym.swebench.evaluation import Evaluation, Trial, evaluate
+from envweave_gym.swebench.phases import apply_patch
 from envweave_gym.swebench.toy_image import build_toy_images
 
 __all__ = ["client"]
@@ -246,3 +248,13 @@ def test_a_workspace_that_is_not_closed_ends_with_its_connection(client: Any) ->
     workspace.close()
     workspace.close()
     assert ours(client) == []
+
+
+def test_what_was_changed_before_is_not_taken_for_the_patch() -> None:
+    workspace = open_workspace(TEXT)
+    try:
+        workspace.run("echo more >> README.md; touch new.py; chmod +x toolbox/money.py", 10)
+        applied = apply_patch(workspace, parsed(TEXT.patch))
+        assert (applied.command, applied.touched) == ("git apply --verbose", ("toolbox/text.py",))
+    finally:
+        workspace.close()

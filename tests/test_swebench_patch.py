@@ -65,7 +65,7 @@ def test_the_prompt_has_the_issue_and_nothing_of_its_patches() -> None:
     "action", ["", "I do not know.", reply(new_file("conftest.py", "x = 1")), "```diff\n```"]
 )
 def test_what_cannot_be_tried_is_worth_nothing_and_starts_nothing(action: str) -> None:
-    env = made(reward="shaped", evaluation_kwargs={"no_such": "argument"})
+    env = made(reward="shaped", evaluation_kwargs={"memory": "no size"})
     observation, info = env.reset(seed=3)
     again, reward, terminated, truncated, after = env.step(action)
     assert (again, reward, terminated, truncated) == (observation, 0.0, True, False)
@@ -153,6 +153,10 @@ def test_shaping_pays_for_parts_and_never_as_much_as_for_the_whole() -> None:
         ({"at_once": 0}, "at_once=0 is no number of evaluations"),
         ({"observation": "image"}, "observation='image' is unknown; there are 'text' and 'chat'"),
         ({"evaluation_kwargs": 3}, "evaluation_kwargs=3 is no dict"),
+        (
+            {"evaluation_kwargs": {"memroy": "1g"}},
+            r"have 'memroy', which evaluation='docker' does not take \(did you mean 'memory'\?\)",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_in_one_sentence(wrong: dict[str, Any], sentence: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import threading
 import time
@@ -20,6 +21,7 @@ from envweave_gym.faults import (
     NotAvailable,
     SessionLost,
     fault_of,
+    nearest,
     shown,
 )
 from envweave_gym.swebench.diffs import LONGEST, Diff, parsed
@@ -100,10 +102,23 @@ class Trial:
         if type(timeout) not in (int, float) or not (math.isfinite(timeout) and timeout > 0):
             raise InvalidArgument(f"timeout={shown(timeout)} is no number of seconds; give one above 0")
 
+        self._check_options()
+
+    def _check_options(self) -> None:
+        known = list(inspect.signature(self._opener()).parameters)[1:]
+        for name in self.options:
+            if name not in known:
+                raise InvalidArgument(
+                    f"evaluation_kwargs have {shown(name)}, which evaluation={self.backend!r} does not take"
+                    f"{nearest(str(name), known)}; it takes {', '.join(known)}"
+                )
+
+    def _opener(self) -> Opener:
+        return importlib.import_module(_BACKENDS[self.backend]).open_workspace
+
     def opened(self, instance: Instance) -> Workspace:
         """A workspace for one evaluation, or for a look at the repository."""
-        module = importlib.import_module(_BACKENDS[self.backend])
-        return module.open_workspace(instance, **self.options)
+        return self._opener()(instance, **self.options)
 
 
 def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evaluation:

@@ -28,7 +28,13 @@ exec 2>&1
 begun=$EPOCHREALTIME
 cd {testbed}
 git config --global --add safe.directory {testbed}
-git ls-files --others -z | sort -z > {scratch}/before
+differing() {{
+    {{
+        git -c core.fileMode=false diff --name-only --no-renames -z HEAD
+        git ls-files --others -z
+    }} | sort -z
+}}
+differing > {scratch}/before
 attempt() {{
     if [ "$again" ]; then git checkout -- . ; git clean -fd; fi
     again=yes
@@ -45,8 +51,7 @@ more() {{
 {{ try {scratch}/patch.diff || more; }} > {scratch}/apply.log 2>&1
 end() {{ printf '\\000{boundary}\\000'; }}
 printf '%s %s %s' "${{taken:--1}}" "$begun" "$EPOCHREALTIME"; end
-git diff --name-only --no-renames -z HEAD
-git ls-files --others -z | sort -z | comm -z -13 {scratch}/before -; end
+differing | comm -z -13 {scratch}/before -; end
 tail -c 4000 {scratch}/apply.log | tr -d '\\000'; end
 [ "$taken" ] || exit 0
 """
