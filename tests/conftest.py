@@ -32,3 +32,8 @@ def registries() -> Iterator[None]:
     for store, content in zip(stores, before, strict=True):
         store.clear()
         store.update(content)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that no process waits long for another at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -86,7 +86,7 @@ def test_a_frame_that_comes_twice_is_done_once(url: str):
 
 
 def test_somebody_else_at_the_place_of_a_server_that_died_is_a_loss(mortal: PrivateServer):
-    env = RemoteEnv(COUNTER, mortal.url, call_deadline=1.0)
+    env = RemoteEnv(COUNTER, mortal.url, call_deadline=10.0)
     env.reset(seed=1)
     remember_token(mortal.url, "of who was there before")
     kill(mortal)
