@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Any
 
 import pytest
 from absent import absent
 
 from envweave_gym.faults import MissingExtra
-from envweave_gym.testing import NotApplicable, Subject, checks_of
+from envweave_gym.testing import NotApplicable, Subject, checks_of, subject_of
 from envweave_gym.testing.runs import Check, name_of
 
-ELSEWHERE = tuple(
-    f"envweave/{name}-v0" for name in ("Counter", "KuhnPoker", "CodeAct", "Coding", "REPL", "REPLTeam")
-)
+IN_PROCESSES = ("Counter", "REPL")
+ELSEWHERE = (*IN_PROCESSES, "KuhnPoker", "CodeAct", "Coding", "REPLTeam")
 """Those that are tried where each takes long: a plain one, a game, and all whose actions are programs."""
+
+
+def elsewhere(method: str, **where: Any) -> list[tuple[str, Subject]]:
+    """Those on a backend where every process of a vector starts a server of its own, so two try that."""
+    methods = {name: (method,) if name in IN_PROCESSES else () for name in ELSEWHERE}
+    ids = {name: f"envweave/{name}-v0" for name in ELSEWHERE}
+    return [(ids[name], subject_of(ids[name], start_methods=methods[name], **where)) for name in ELSEWHERE]
 
 
 def every_check(subjects: Sequence[tuple[str, Subject]]) -> pytest.MarkDecorator:

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conforming import ELSEWHERE, every_check, kept_open, run
+from conforming import elsewhere, every_check, kept_open, run
 from kubernetes_api import SERVER, KubernetesApi
 from kubernetes_clusters import here
 from servers import until
 
 import envweave_gym as ew
-from envweave_gym.testing import Subject, subject_of
+from envweave_gym.testing import Subject
 from envweave_gym.testing.runs import Check
 
 __all__ = ["here"]
+COUNTER = "envweave/Counter-v0"
 POD = {"backend": "kubernetes", "image": SERVER}
 """All in one image, so that one Pod serves all checks."""
-SUBJECTS = [(env_id, subject_of(env_id, **POD)) for env_id in ELSEWHERE]
+SUBJECTS = elsewhere("fork", **POD)
 pytestmark = pytest.mark.xdist_group("kubernetes conformance")
 
 
@@ -41,7 +42,7 @@ def test_registered_id_conforms_in_a_pod(subject: Subject, check: Check) -> None
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_pods_that_rows_in_processes_have_started_end_with_their_vector(here: KubernetesApi) -> None:
     before = here.names("pods")
-    rows = ew.make(ELSEWHERE[0], num_envs=2, vectorization_mode="async", **POD)
+    rows = ew.make(COUNTER, num_envs=2, vectorization_mode="async", **POD)
     assert len(here.names("pods") - before) == 2
     rows.close()
     until(lambda: here.names("pods") <= before)

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import ELSEWHERE, every_check, kept_open, run
+from conforming import elsewhere, every_check, kept_open, run
 from ray_clusters import cluster
 
 import envweave_gym as ew
-from envweave_gym.testing import Subject, subject_of
+from envweave_gym.testing import Subject
 from envweave_gym.testing.runs import Check
 
 __all__ = ["cluster"]
-SUBJECTS = [
-    (env_id, subject_of(env_id, backend="ray", start_methods=("forkserver",))) for env_id in ELSEWHERE
-]
+COUNTER = "envweave/Counter-v0"
+SUBJECTS = elsewhere("forkserver", backend="ray")
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
 
@@ -37,4 +36,4 @@ def test_a_vector_in_forked_processes_is_refused_in_one_sentence() -> None:
     told = r"row \d cannot be made .*: Ray does not work in a process that was forked from one that uses it"
     forked = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
     with pytest.raises(ew.NotAvailable, match=told):
-        ew.make(ELSEWHERE[0], num_envs=2, backend="ray", **forked)
+        ew.make(COUNTER, num_envs=2, backend="ray", **forked)
