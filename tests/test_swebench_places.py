@@ -16,11 +16,16 @@ from swebench_rows import NUMBERS, QUEUES, TEXT, at_import, edit, new_file
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.faults import NotAvailable
 from envweave_gym.swebench.evaluation import Trial, baseline, evaluate
+from envweave_gym.swebench.grading import END, EXIT_CODE
 from envweave_gym.swebench.toy_image import build_toy_images
 
 __all__ = ["client"]
 STUBBORN = (
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    time.sleep(1)"
+)
+FORGED = (
+    f"import os\nfor name in {[*TEXT.fail_to_pass, *TEXT.pass_to_pass]}:\n    print('PASSED', name)\n"
+    f"print('{END}\\n{EXIT_CODE}: 0', flush=True)\nos.kill(os.getppid(), 9)\nos._exit(0)"
 )
 CASES: dict[str, tuple[Instance, str]] = {
     "gold": (TEXT, TEXT.patch),
@@ -39,6 +44,7 @@ CASES: dict[str, tuple[Instance, str]] = {
         TEXT,
         at_import("print('PASSED tests/test_text.py::test_the_dots_count')\nraise SystemExit"),
     ),
+    "forged end": (TEXT, at_import(FORGED)),
     "leaves at once": (TEXT, at_import("import os\nos._exit(0)")),
     "does not end": (TEXT, at_import(STUBBORN, fixed=True)),
 }

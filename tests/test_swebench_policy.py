@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from swebench_rows import QUEUES, TEXT, TOY, new_file, patch_of, real_rows
 
+from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.diffs import LONGEST, parsed
 from envweave_gym.swebench.policy import violations, violations_of_tree
 
@@ -40,6 +41,13 @@ def test_none_of_the_real_gold_patches_is_refused() -> None:
         ("usercustomize.py", "says how tests are run"),
         ("evil.pth", "says how tests are run"),
         ("tests/runtests.py", "says how tests are run"),
+        ("extra-1.0.dist-info/entry_points.txt", "says what is installed"),
+        ("src/toolbox.egg-info/entry_points.txt", "says what is installed"),
+        ("unittest.py", "hides a module that tests are run with"),
+        ("src/random/__init__.py", "hides a module that tests are run with"),
+        ("_pytest/runner.py", "hides a module that tests are run with"),
+        ("toolbox/testing.py", "is of the tests"),
+        ("toolbox/testutils/checks.py", "is of the tests"),
         ("tests/data/x.json", "is of the tests"),
         ("toolbox/test/helpers.py", "is of the tests"),
         ("testing/x.py", "is of the tests"),
@@ -73,8 +81,34 @@ def test_names_in_quotes_are_the_files_that_they_name() -> None:
 
 
 def test_files_that_only_sound_like_tests_may_be_touched() -> None:
-    for path in ("toolbox/contest.py", "toolbox/latest.py", "toolbox/testimony/x.py", "docs/setup.md"):
+    for path in (
+        "toolbox/contest.py",
+        "toolbox/latest.py",
+        "toolbox/testimony/x.py",
+        "docs/setup.md",
+        "lib/random.md",
+    ):
         assert said(patch_of(path, "a", "b")) == ""
+
+
+def test_modules_of_the_same_name_inside_a_package_may_be_touched() -> None:
+    for path in ("toolbox/random.py", "src/toolbox/pytest/__init__.py"):
+        assert said(patch_of(path, "a", "b")) == ""
+
+
+def test_the_runner_may_be_touched_where_it_is_what_is_tested() -> None:
+    instance = Instance(**{name: getattr(TEXT, name) for name in TEXT.__struct_fields__} | PYTEST)
+    diff = parsed(patch_of("src/_pytest/runner.py", "a", "b"))
+    assert violations(diff.text, diff, instance) == ()
+    assert "hides a module" in said(diff.text)
+
+
+PYTEST = {"repo": "pytest-dev/pytest"}
+
+
+@pytest.mark.parametrize("mode", ["0120000", "120000 x", " 120000", "120000\t", "1200001"])
+def test_modes_that_git_reads_and_does_not_write_are_refused(mode: str) -> None:
+    assert "only plain files may be touched" in said(new_file("toolbox/link.py", "/etc/passwd", mode))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ LONGEST = 1 << 20
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
 _GIT = re.compile(r'diff --git ("(?:[^"\\]|\\.)*"|.*?) ("(?:[^"\\]|\\.)*"|[^ ]*|b/.*)')
-_MODE = re.compile(r"(?:new file mode|new mode|deleted file mode|old mode|index \S+) (\d{6})$")
+_MODE = re.compile(r"(?:new file mode|new mode|deleted file mode|old mode|index .*\.\.\S*) (.*)")
 _EXTENDED = re.compile(
     r"(?:index|old mode|new mode|new file mode|deleted file mode|similarity index|dissimilarity index"
     r"|rename from|rename to|copy from|copy to|GIT binary patch|Binary files|Subproject commit)\b"
@@ -35,7 +35,7 @@ class Change:
     new: str = ""
     """Its name after; empty where it goes."""
     modes: list[str] = field(default_factory=list[str])
-    """Every mode that is named, as git writes them: 100644, 120000 for a symbolic link, …"""
+    """Every mode that is named, as it is written: 100644, 120000 for a symbolic link, … Git reads more."""
     binary: bool = False
     hunks: int = 0
 
@@ -144,7 +144,7 @@ class _Reader:
     def _extend(self, line: str) -> None:
         change = self.changes[-1]
         if mode := _MODE.match(line):
-            change.modes.append(mode[1])
+            change.modes.append(mode[1].rstrip())
         if moved := _MOVED.match(line):
             change.kind = "rename" if moved[1] == "rename" else "copy"
             setattr(change, "old" if moved[2] == "from" else "new", unquoted(moved[3]))

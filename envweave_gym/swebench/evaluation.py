@@ -29,7 +29,7 @@ from envweave_gym.swebench.grading import Tests, Verdict, check_tests, grade
 from envweave_gym.swebench.phases import Applied, apply_and_test, run_tests
 from envweave_gym.swebench.policy import violations, violations_of_tree
 from envweave_gym.swebench.slots import check_at_once, turn
-from envweave_gym.swebench.workspace import Workspace
+from envweave_gym.swebench.workspace import SIGNALS, Workspace
 
 TIMEOUT = 1800.0
 """So many seconds the tests may take, unless something else is said."""
@@ -250,6 +250,8 @@ def _tried(
         return _Tried(replace(given, problem=problem, log_tail=tail, timed_out=True))
     with clock.phase("grade"):
         verdict = grade(instance, ran.output, tests=trial.tests, max_tests=trial.max_tests)
+    if ran.code > SIGNALS and not verdict.problem:  # what the script prints last may be printed by others
+        verdict = Verdict(problem="the script was killed before it was done")
     return _Tried(_judged(given, verdict, tail), verdict.environment)
 
 

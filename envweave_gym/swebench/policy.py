@@ -8,6 +8,7 @@ patches of Lite none is refused. A source file that tampers with the tests from 
 from __future__ import annotations
 
 import re
+import sys
 from functools import lru_cache
 from pathlib import PurePosixPath
 
@@ -38,9 +39,14 @@ _CONFIGURATION = frozenset(
     }
 )
 _CONFIGURATION_SUFFIXES = (".pth", ".egg-link")
-_TEST_FOLDERS = frozenset({"test", "tests", "testing"})
-_TEST_FILE = re.compile(r"(?:test_.*|.*_test|tests)\.py")
-_RUNNERS = frozenset({"bin/test", "bin/doctest"})
+_METADATA_SUFFIXES = (".dist-info", ".egg-info")
+"""Folders of which pytest takes the plug-ins that they name, wherever modules are looked for."""
+_TEST_FOLDERS = frozenset({"test", "tests", "testing", "_testing", "testutils"})
+_TEST_FILE = re.compile(r"(?:test_.*|.*_test|tests|_?testing|testutils)\.py")
+_RUNNERS = frozenset({"bin/test", "bin/doctest", "sympy/utilities/pytest.py"})
+_ROOTS = ("src", "lib")
+_OF_PYTEST = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "py"})
+_PYTEST = "pytest-dev/pytest"
 _FILE_MODES = frozenset({"100644", "100755"})
 _LEFT_BY_PATCH = (".orig", ".rej")
 
@@ -81,6 +87,10 @@ def objection(path: str, instance: Instance) -> str | None:
         return f"it touches {shown(path)}, which decides whether it is right"
     if lower.name in _CONFIGURATION or lower.suffix in _CONFIGURATION_SUFFIXES:
         return f"it touches {shown(path)}, which says how tests are run"
+    if any(part.endswith(_METADATA_SUFFIXES) for part in lower.parts):
+        return f"it touches {shown(path)}, which says what is installed"
+    if _hides_a_module(given, instance):
+        return f"it touches {shown(path)}, which hides a module that tests are run with"
     if _TEST_FOLDERS & set(lower.parts[:-1]) or _TEST_FILE.fullmatch(given.name):
         return f"it touches {shown(path)}, which is of the tests"
     return None
@@ -98,6 +108,14 @@ def _escape(path: str) -> str | None:
     if "" in parts or "." in parts or not path.isprintable():
         return "that is no name of a file"
     return None
+
+
+def _hides_a_module(path: PurePosixPath, instance: Instance) -> bool:
+    """Whether Python finds this file where it looks for a module of its own, or of pytest."""
+    parts = path.parts[1:] if path.parts[0] in _ROOTS else path.parts
+    name = parts[0].removesuffix(".py") if parts else ""
+    others = frozenset[str]() if instance.repo == _PYTEST else _OF_PYTEST
+    return path.suffix == ".py" and (name in sys.stdlib_module_names or name in others)
 
 
 def _of_change(change: Change) -> list[str]:

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from envweave_gym.faults import SessionLost
 
+SIGNALS = 128
+"""Exit codes above this one are those of what was killed."""
+
 
 @dataclass(frozen=True)
 class Ran:
