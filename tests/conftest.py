@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -32,6 +33,13 @@ def registries() -> Iterator[None]:
     for store, content in zip(stores, before, strict=True):
         store.clear()
         store.update(content)
+
+
+@pytest.fixture
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test starts counts no lines, which others do: it takes long, or is killed before it tells."""
+    for name in [name for name in os.environ if name.startswith("COV")]:
+        monkeypatch.delenv(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

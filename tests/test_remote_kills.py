@@ -9,6 +9,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 import envweave_gym as ew
 from envweave_gym.envs.counter import CounterEnv
@@ -18,6 +19,8 @@ from envweave_gym.stream import stream_of
 ROWS, KILLS = 4, 50
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("uncounted")
 def test_fifty_kills_are_fifty_honest_losses_and_the_rollout_goes_on() -> None:
     server = PrivateServer()
     env = ew.make(

@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +12,18 @@ from envweave_gym.training import kuhn
 
 
 def trained(seed: int, folder: Path) -> dict[str, float]:
-    """What the default run comes to, whose lines nobody counts, as that makes it three times as long."""
+    """What the default run comes to."""
     program = (
         "import json, sys; from envweave_gym.training import kuhn\n"
         "print(json.dumps(kuhn.train(kuhn.Options(seed=int(sys.argv[1]), out=sys.argv[2]))))"
     )
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     command = [sys.executable, "-c", program, str(seed), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=220, env=environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize("seed", range(2))
 def test_self_play_ends_near_the_equilibrium_and_the_saved_policy_is_the_one_reported(
     seed: int, tmp_path: Path
