@@ -106,6 +106,24 @@ def test_what_a_diff_touches_is_read_from_its_headers(header: str, kind: str, ol
     assert (change.kind, change.old, change.new) == (kind, old, new)
 
 
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("diff --git a/x b/x\nold mode 100644\nnew mode 100755\n+++ b/conftest.py\n", "conftest.py"),
+        ("diff --git a/x b/x\n--- a/x\nnew mode 100755\n+++ b/conftest.py\n", "conftest.py"),
+        ("diff --git a/x b/conftest.py\nrename from x\nrename to conftest.py\nrename to y\n", "conftest.py"),
+        (f"{GOLD}rename to conftest.py\n", "conftest.py"),
+        (f"{GOLD}rename to conftest.py\n", "toolbox/text.py"),
+        (
+            "diff --git a/x b/x\n--- a/conftest.py\n+++ b/conftest.py\nrename from x\nrename to x\n",
+            "conftest.py",
+        ),
+    ],
+)
+def test_where_headers_contradict_each_other_every_name_counts(text: str, hidden: str) -> None:
+    assert hidden in parsed(text).paths
+
+
 def test_modes_and_binary_files_are_seen() -> None:
     link = "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n"
     assert parsed(link).changes[0].modes == ["120000"]

@@ -38,6 +38,8 @@ class Change:
     """Every mode that is named, as it is written: 100644, 120000 for a symbolic link, … Git reads more."""
     binary: bool = False
     hunks: int = 0
+    names: list[str] = field(default_factory=list[str])
+    """Every name that a line about it has, also where the lines contradict each other."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Diff:
     @property
     def paths(self) -> tuple[str, ...]:
         """Every name that its headers have, before or after."""
-        return tuple(dict.fromkeys(path for one in self.changes for path in (one.old, one.new) if path))
+        return tuple(dict.fromkeys(path for one in self.changes for path in one.names if path))
 
 
 def lines_of(text: str) -> list[str]:
@@ -113,6 +115,9 @@ class _Reader:
             self._hunk(hunk, ends.decode())
         elif self.changes and _EXTENDED.match(line):
             self._extend(line)
+        elif self.changes and line.startswith(("--- ", "+++ ")):  # alone, which git takes in a header
+            self.changes[-1].names.append(_name_in(line[4:]))
+            self._keep(line)
         else:  # prose, or what is left of a hunk that is longer than it says
             if self.changes:
                 self.kept.append(self.lines[self.place])
@@ -128,6 +133,7 @@ class _Reader:
         change, self._has_names = Change(), False
         if named := _git_names(line):
             change.old, change.new = named
+            change.names += named
         self.changes.append(change)
         self._keep(line)
 
@@ -139,6 +145,7 @@ class _Reader:
         if change.kind in ("change", "add", "delete"):
             change.kind = "add" if not old else "delete" if not new else "change"
         change.old, change.new = old, new
+        change.names += (old, new)
         self._keep(before, after)
 
     def _extend(self, line: str) -> None:
@@ -147,7 +154,9 @@ class _Reader:
             change.modes.append(mode[1].rstrip())
         if moved := _MOVED.match(line):
             change.kind = "rename" if moved[1] == "rename" else "copy"
-            setattr(change, "old" if moved[2] == "from" else "new", unquoted(moved[3]))
+            name = unquoted(moved[3])
+            setattr(change, "old" if moved[2] == "from" else "new", name)
+            change.names.append(name)
         elif line.startswith("new file mode "):
             change.kind, change.old = "add", ""
         elif line.startswith("deleted file mode "):

@@ -25,7 +25,7 @@ from envweave_gym.faults import (
     shown,
 )
 from envweave_gym.swebench.diffs import LONGEST, Diff, parsed
-from envweave_gym.swebench.grading import Tests, Verdict, check_tests, grade
+from envweave_gym.swebench.grading import Tests, Verdict, check_instance, check_tests, grade
 from envweave_gym.swebench.phases import Applied, apply_and_test, run_tests
 from envweave_gym.swebench.policy import violations, violations_of_tree
 from envweave_gym.swebench.slots import check_at_once, turn
@@ -125,8 +125,10 @@ def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evalu
     """Try a diff on its instance.
 
     What is wrong with the diff, whatever it is, is in ``violations`` or ``problem``; what is wrong with the
-    place it is tried in is a ``fault``. Nothing is raised for either.
+    place it is tried in is a ``fault``. Nothing is raised for either; an instance whose patches nobody can
+    judge is refused.
     """
+    check_instance(instance)
     found = parsed(diff[: LONGEST + 1])  # one that is longer is refused
     if refused := violations(diff, found, instance):
         return Evaluation(violations=refused)

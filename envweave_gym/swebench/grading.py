@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.faults import InvalidArgument, need, shown
+from envweave_gym.faults import InvalidArgument, nearest, need, shown
 from envweave_gym.seeding import mix
 from envweave_gym.swebench.phases import official_script
 
@@ -57,6 +57,20 @@ def check_tests(tests: Any, max_tests: Any) -> None:
         raise InvalidArgument(f"max_tests={shown(max_tests)} is no number of tests; give an int >= 0 or None")
 
 
+def check_instance(instance: Instance) -> None:
+    """Refuse an instance of which nobody knows how patches are judged: every one would be wrong, or right."""
+    needed = {
+        "eval_script": instance.eval_script.strip(),
+        "log_parser": instance.log_parser,
+        "FAIL_TO_PASS": instance.fail_to_pass,
+    }
+    if lacking := [name for name, value in needed.items() if not value]:
+        raise InvalidArgument(
+            f"{instance.instance_id} of {instance.repo} has no {' and no '.join(lacking)}, so its patches "
+            "cannot be tried; give rows that have them, as those of SWE-bench Lite do"
+        )
+
+
 def grade(instance: Instance, log: str, *, tests: Tests = "all", max_tests: int | None = None) -> Verdict:
     """The verdict on what the official script has printed.
 
@@ -65,7 +79,7 @@ def grade(instance: Instance, log: str, *, tests: Tests = "all", max_tests: int 
     """
     if problem := _problem(log):
         return Verdict(problem=problem, environment=_environment(log))
-    official = official_grading()
+    official = _official_for(instance)
     statuses, found = _statuses(instance, log)
     if not found:
         return Verdict(problem="the tests have printed no results that count", environment=_environment(log))
@@ -108,6 +122,21 @@ def _problem(log: str) -> str:
     if START in inside or START in rest or END in rest or EXIT_CODE in inside:
         return "the tests have printed what only the script prints"
     return ""
+
+
+def _official_for(instance: Instance) -> Any:
+    """The official functions, which know the parser and the kind of evaluation of this instance."""
+    official = official_grading()
+    for name, value, known in (
+        ("log_parser", instance.log_parser, official.PARSER_REGISTRY),
+        ("eval_type", instance.eval_type, [kind.value for kind in official.EvalType]),
+    ):
+        if value not in known:
+            raise InvalidArgument(
+                f"{instance.instance_id} has {name}={shown(value)}, which the official package does not know"
+                f"{nearest(value, known)}"
+            )
+    return official
 
 
 def _statuses(instance: Instance, log: str) -> tuple[dict[str, str], bool]:

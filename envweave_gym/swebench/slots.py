@@ -13,7 +13,7 @@ from envweave_gym.faults import AtCapacity, InvalidArgument, shown
 
 PATIENCE = 3600.0
 """So many seconds an evaluation waits for its turn."""
-_PAUSE = 0.02
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.2
 _MOST = 1024
 
 
@@ -45,13 +45,15 @@ def turn(at_once: int | None = None, patience: float = PATIENCE) -> Generator[No
 
 
 def _taken(most: int, deadline: float) -> int | None:
+    pause = _PAUSE
     while True:
         for number in range(most):
             if (lock := _locked(number)) is not None:
                 return lock
         if time.monotonic() > deadline:
             return None
-        time.sleep(_PAUSE)
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)  # hundreds may wait, and each look is a call for each core
 
 
 def _locked(number: int) -> int | None:
