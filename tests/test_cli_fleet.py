@@ -222,6 +222,12 @@ def test_the_image_of_an_id_is_found_wherever_there_are_images(backend: str):
     assert options(*line) == {"image": "envweave-lineworld"}
     assert options(*line, "--image=mine") == options(*line, "--option=image=mine") == {"image": "mine"}
     assert options("envweave/LineWorld-v0", "--backend=ray") == {}
+    assert options("--option=pids=9", "--image=mine", "--docker-sock") == {
+        "image": "mine",
+        "pids": 9,
+        "docker_sock": True,
+    }
+    assert options("--image=mine") == {"image": "mine"}
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(

@@ -69,6 +69,13 @@ def add_options(
         help="another option of the backend; the value is JSON, or else text; may be repeated",
     )
     up.add_argument(
+        "--docker-sock",
+        dest="option",
+        action="append_const",
+        const=("docker_sock", True),
+        help="let them use the container engine, which is as good as being root on this machine",
+    )
+    up.add_argument(
         "--token-file", metavar="PATH", help="the file with the token, written where there is none"
     )
     up.add_argument("--detach", action="store_true", help="keep it up in the background, and return")
