@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
@@ -13,16 +13,15 @@ from envweave_gym.faults import MissingExtra
 from envweave_gym.testing import NotApplicable, Subject, checks_of, subject_of
 from envweave_gym.testing.runs import Check, name_of
 
-IN_PROCESSES = ("Counter", "REPL")
-ELSEWHERE = (*IN_PROCESSES, "KuhnPoker", "CodeAct", "Coding", "REPLTeam")
+IN_PROCESSES = ("envweave/Counter-v0", "envweave/REPL-v0")
+FEW = (*IN_PROCESSES, *(f"envweave/{name}-v0" for name in ("KuhnPoker", "CodeAct", "Coding", "REPLTeam")))
 """Those that are tried where each takes long: a plain one, a game, and all whose actions are programs."""
 
 
-def elsewhere(method: str, **where: Any) -> list[tuple[str, Subject]]:
-    """Those on a backend where every process of a vector starts a server of its own, so two try that."""
-    methods = {name: (method,) if name in IN_PROCESSES else () for name in ELSEWHERE}
-    ids = {name: f"envweave/{name}-v0" for name in ELSEWHERE}
-    return [(ids[name], subject_of(ids[name], start_methods=methods[name], **where)) for name in ELSEWHERE]
+def elsewhere(env_ids: Iterable[str], method: str, **where: Any) -> list[tuple[str, Subject]]:
+    """Subjects on a backend where every process of a vector starts a server of its own, so two try that."""
+    methods = {env_id: (method,) if env_id in IN_PROCESSES else () for env_id in env_ids}
+    return [(one, subject_of(one, start_methods=methods[one], **where)) for one in methods]
 
 
 def every_check(subjects: Sequence[tuple[str, Subject]]) -> pytest.MarkDecorator:

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import every_check, kept_open, run
+from conforming import elsewhere, every_check, kept_open, run
 from engines import client, ours
 
 from envweave_gym.catalog import cards
-from envweave_gym.testing import Subject, subject_of
+from envweave_gym.testing import Subject
 from envweave_gym.testing.runs import Check
 
 __all__ = ["client"]
 CORE = {env_id: card for env_id, card in cards().items() if not card.proxy and card.image}
-SUBJECTS = [(env_id, subject_of(env_id, backend="docker")) for env_id in CORE]
+SUBJECTS = elsewhere(CORE, "fork", backend="docker")
 
 
 @pytest.fixture(scope="module", autouse=True)

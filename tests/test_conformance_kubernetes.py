@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conforming import elsewhere, every_check, kept_open, run
+from conforming import FEW, elsewhere, every_check, kept_open, run
 from kubernetes_api import SERVER, KubernetesApi
 from kubernetes_clusters import here
 from servers import until
@@ -21,7 +21,7 @@ __all__ = ["here"]
 COUNTER = "envweave/Counter-v0"
 POD = {"backend": "kubernetes", "image": SERVER}
 """All in one image, so that one Pod serves all checks."""
-SUBJECTS = elsewhere("fork", **POD)
+SUBJECTS = elsewhere(FEW, "fork", **POD)
 pytestmark = pytest.mark.xdist_group("kubernetes conformance")
 
 

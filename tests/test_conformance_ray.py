@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conforming import elsewhere, every_check, kept_open, run
+from conforming import FEW, elsewhere, every_check, kept_open, run
 from ray_clusters import cluster
 
 import envweave_gym as ew
@@ -15,7 +15,7 @@ from envweave_gym.testing.runs import Check
 
 __all__ = ["cluster"]
 COUNTER = "envweave/Counter-v0"
-SUBJECTS = elsewhere("forkserver", backend="ray")
+SUBJECTS = elsewhere(FEW, "forkserver", backend="ray")
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
 
