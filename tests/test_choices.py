@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -94,3 +95,15 @@ def test_placing_is_decided_by_the_key() -> None:
 def test_options_are_lines_with_letters() -> None:
     assert lettered(["one", "two"]) == "A. one\nB. two"
     assert letters_of(4) == "A, B, C or D"
+
+
+@pytest.mark.parametrize("piece", ["\n", "\n*", "\n ", "`\n"])
+def test_a_long_reply_is_read_in_time_that_grows_with_it(piece: str) -> None:
+    def seconds(size: int) -> float:
+        text = piece * (size // len(piece)) + "?"
+        begun = time.process_time()
+        with pytest.raises(InvalidAction):
+            read_letter(text, 2)
+        return time.process_time() - begun
+
+    assert seconds(1 << 16) < 60 * max(seconds(1 << 12), 0.005)

@@ -12,7 +12,15 @@ from swebench_rows import TEXT, TOY, row_of, rows_here
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.faults import InvalidArgument
-from envweave_gym.swebench.grading import END, EXIT_CODE, START, check_tests, grade, graded_to_pass
+from envweave_gym.swebench.grading import (
+    END,
+    EXIT_CODE,
+    START,
+    check_instance,
+    check_tests,
+    grade,
+    graded_to_pass,
+)
 from envweave_gym.swebench.phases import APPLY_COMMANDS, official_script
 
 SETUP = "+ git status\n+ git apply -v -\nChecking patch tests/test_text.py...\n"
@@ -123,6 +131,25 @@ def test_faults_of_the_environment_are_named() -> None:
 def test_what_narrows_nothing_is_refused(given: tuple[object, object], sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         check_tests(*given)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "sentence"),
+    [
+        ({"eval_script": "\n"}, "has no eval_script, so its patches cannot be tried"),
+        ({"log_parser": "", "repo": "a/b"}, "of a/b has no log_parser"),
+        ({"failing": (), "passing": ()}, "has no FAIL_TO_PASS"),
+    ],
+)
+def test_an_instance_that_nobody_can_judge_is_refused(lacking: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InvalidArgument, match=sentence):
+        check_instance(Instance(**{**_row(TEXT), **lacking}))
+
+
+@pytest.mark.parametrize("column", ["log_parser", "eval_type"])
+def test_what_the_official_package_does_not_know_is_refused(column: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"has {column}='of nobody', which the official package"):
+        grade(Instance(**{**_row(TEXT), column: "of nobody"}), log(statuses()))
 
 
 def python(program: str, *arguments: str) -> str:

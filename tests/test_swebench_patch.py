@@ -284,7 +284,10 @@ def test_a_vector_and_a_server_give_the_same_as_one_here() -> None:
 def test_what_passes_without_a_patch_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     env = SWEBenchPatchEnv(dataset="synthetic", reward="shaped", timeout=30)
     monkeypatch.setattr(evaluations, "_baselines", {})
+    patch = reply(at_import("words = len", fixed=True))  # it breaks what passed before
     for _ in range(2):
         env.reset(options={"index": 0})
-        assert env.step(reply(edit("toolbox/money.py", "//", "%")))[1] == APPLIES
+        _, reward, _, _, info = env.step(patch)
+        assert info["f2p"] == 1.0
+        assert reward == pytest.approx(APPLIES + SOME_PASS * info["p2p"])
     assert [one.f2p for one in evaluations._baselines.values()] == [0.0]

@@ -42,8 +42,9 @@ def read_letter(text: str, count: int) -> int:
     letter it names.
     """
     require_text(text)
-    for pattern in _patterns(count):
-        if said := pattern.findall(text):
+    stated, last = _patterns(count)
+    for pattern, where in ((stated, text), (last, _MARGIN.sub("\n", text))):
+        if said := pattern.findall(where):
             return LETTERS.index(said[-1].upper())
     named = set() if _NEGATION.search(text) else set(_named(count).findall(text))
     if len(named) != 1:
@@ -53,6 +54,8 @@ def read_letter(text: str, count: int) -> int:
     return LETTERS.index(named.pop())
 
 
+_MARGIN = re.compile(r"\n[\s*_`'\"(\[{$]+")
+"""What a last line may begin with; left out, as empty lines would be looked through from each of them."""
 _NEGATION = re.compile(
     r"\b(?:not|never|neither|nor|except|wrong|incorrect|unlikely)\b|n['\u2019]t\b", re.IGNORECASE
 )

@@ -23,7 +23,7 @@ from envweave_gym.spaces import Chat, Unicode
 from envweave_gym.stream import message, metrics
 from envweave_gym.swebench.diffs import LONGEST
 from envweave_gym.swebench.evaluation import TIMEOUT, Evaluation, Trial, baseline, evaluate
-from envweave_gym.swebench.grading import Tests
+from envweave_gym.swebench.grading import Tests, check_instance
 from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_in, shown_of
 from envweave_gym.swebench.replies import diff_in
 from envweave_gym.swebench.slots import turn
@@ -111,6 +111,7 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         """Show the issue of the seed, or the one that ``options`` name."""
         self._leave()
         self._instance = self.choose(seed, options)
+        check_instance(self._instance)
         self.evaluation, self._replies, self._messages = Evaluation(), 0, []
         self._say(_prompt(self._instance, self.turns))
         return self._shown(), self._info()
@@ -130,7 +131,7 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
 
     def _judged(self, instance: Instance, found: Evaluation) -> Stepped:
         before = 0.0
-        if found.fault is None and self.reward == "shaped" and found.applied and not found.resolved:
+        if found.fault is None and self.reward == "shaped" and found.f2p > 0.0 and not found.resolved:
             base = baseline(instance, self.trial)
             before, lost = base.f2p, base.fault
             if lost is not None:
