@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import pettingzoo
 import pytest
+from uncounted import starting_uncounted
 
 from envweave_gym import catalog, ids
 
@@ -36,10 +36,10 @@ def registries() -> Iterator[None]:
 
 
 @pytest.fixture
-def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test starts counts no lines, which others do: it takes long, or is killed before it tells."""
-    for name in [name for name in os.environ if name.startswith("COV")]:
-        monkeypatch.delenv(name)
+def uncounted() -> Iterator[None]:
+    """What the test starts counts no lines."""
+    with starting_uncounted():
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

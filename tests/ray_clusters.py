@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from uncounted import starting_uncounted
 
 import envweave_gym  # noqa: F401 - registers the IDs
 
@@ -49,7 +50,8 @@ def three_nodes() -> Iterator[Any]:
 
 def add_node(nodes: Any, place: str) -> Any:
     """A node that has a resource of this name."""
-    return nodes.add_node(num_cpus=2, resources={place: ROOM}, include_dashboard=False)
+    with starting_uncounted():  # Ray ends its processes before they could tell
+        return nodes.add_node(num_cpus=2, resources={place: ROOM}, include_dashboard=False)
 
 
 def actors_alive() -> list[str]:
