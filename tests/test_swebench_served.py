@@ -1,0 +1,52 @@
+"""Patches tried by a server in a container, which uses the engine, or its own sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from absent import absent
+from engines import client, ours
+from swebench_rows import NUMBERS
+
+from envweave_gym.containers.ownership import BOOT, processes_seen
+from envweave_gym.faults import NotAvailable
+from envweave_gym.swebench.toy_image import build_toy_images
+
+__all__ = ["client"]
+ID, IMAGE = "envweave/SWEBenchLitePatch-v0", "envweave-swebench-patch"
+
+
+@pytest.fixture(autouse=True)
+def images(client: Any) -> None:
+    try:
+        client.images.get(IMAGE)
+        build_toy_images(client)
+    except NotAvailable as error:
+        absent(str(error))
+    except Exception:  # noqa: BLE001 - the engine says in many ways that it has no image
+        absent(f"{IMAGE} is missing: make images")
+
+
+@pytest.mark.parametrize("where", [{"docker_sock": True}, {"evaluation": "local"}], ids=["engine", "sandbox"])
+def test_a_server_in_a_container_tries_patches(where: dict[str, Any], client: Any) -> None:
+    env = gym.make(ID, backend="docker", data=False, dataset="synthetic", turns=2, **where)
+    env.reset(options={"index": 1})
+    assert "toolbox/" in env.step("ls")[0]
+    _, reward, terminated, truncated, info = env.step(f"```diff\n{NUMBERS.patch}```")
+    assert "fault" not in info
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    env.close()
+    assert ours(client) == []
+    toys = client.containers.list(all=True, filters={"ancestor": NUMBERS.image}, ignore_removed=True)
+    assert [one.name for one in toys if one.labels.get(BOOT) != processes_seen()] == []
+
+
+def test_without_the_socket_an_evaluation_there_is_a_fault(client: Any) -> None:
+    env = gym.make(ID, backend="docker", data=False, dataset="synthetic")
+    env.reset(options={"index": 1})
+    _, reward, terminated, truncated, info = env.step(f"```diff\n{NUMBERS.patch}```")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert "no container engine answers" in info["fault"].message
+    env.close()
