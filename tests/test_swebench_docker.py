@@ -125,6 +125,14 @@ def test_a_diff_that_patch_reads_in_another_way_than_we_is_refused_by_what_it_ha
     assert found.violations == ("it touches 'tests/test_text.py', which decides whether it is right",)
 
 
+def test_a_part_for_patch_alone_is_refused_though_git_does_not_tell_of_its_file() -> None:
+    fuzzy = edit("toolbox/money.py", "// people", "% people").replace(" def split", " def spilt")
+    config = "Index: a/.git/config\n0a1\n> [core] attributesFile = /tmp/mine\n"
+    found = evaluate(TEXT, fuzzy + config + TEXT.patch)
+    assert not found.resolved
+    assert found.violations == ("it has '0a1', a part that only the program patch reads",)
+
+
 PRINTS = {
     "passed": "import os\nprint('PASSED tests/test_text.py::test_the_dots_count', flush=True)\nos._exit(1)",
     "exit code": "print('>>>>> Test Exit Code: 0', flush=True)",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from swebench_rows import QUEUES, TEXT, TOY, new_file, patch_of, real_rows
+from swebench_rows import NUMBERS, QUEUES, TEXT, TOY, new_file, patch_of, real_rows
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.diffs import LONGEST, parsed
-from envweave_gym.swebench.policy import violations, violations_of_tree
+from envweave_gym.swebench.policy import violations, violations_by_patch, violations_of_tree
 
 
 def said(text: str) -> str:
@@ -149,3 +149,22 @@ def test_what_a_patch_has_really_touched_counts_whatever_its_headers_say() -> No
     )
     (sentence,) = violations_of_tree(("conftest.py",), diff, TEXT)
     assert "says how tests are run" in sentence
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "Index: a/x.txt\n1c1\n< a\n---\n> b\n",
+        "Index: a/x.txt\n1,2d\n",
+        "Index: a/x.txt\n***************\n*** 1 ****\n! a\n--- 1 ----\n! b\n",
+        "  --- a/x.txt\n  +++ b/x.txt\n  @@ -1 +1 @@\n  -a\n  +b\n",
+    ],
+)
+def test_parts_that_only_patch_reads_are_refused_where_it_took_the_diff(part: str) -> None:
+    (sentence,) = violations_by_patch(parsed(TEXT.patch + part + NUMBERS.patch))
+    assert "a part that only the program patch reads" in sentence
+
+
+def test_prose_between_the_parts_of_a_diff_is_no_part() -> None:
+    prose = "Index: toolbox/numbers.py\n=====\nThen, in 2 places, 1 more line:\n\n"
+    assert violations_by_patch(parsed(TEXT.patch + prose + NUMBERS.patch)) == ()

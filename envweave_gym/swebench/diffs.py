@@ -49,6 +49,8 @@ class Diff:
     text: str
     """It without the prose around it, with line ends as it means them, and with a last one."""
     changes: tuple[Change, ...]
+    prose: str = ""
+    """The lines between its parts, which git leaves out."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -75,7 +77,7 @@ def parsed(text: str) -> Diff:
     reader = _Reader(lines)
     while reader.place < len(lines):
         reader.read()
-    return Diff(reader.text(), tuple(reader.changes))
+    return Diff(reader.text(), tuple(reader.changes), "".join(reader.prose))
 
 
 def in_crlf(diff: Diff) -> str | None:
@@ -94,6 +96,7 @@ class _Reader:
     def __init__(self, lines: list[str]) -> None:
         self.lines, self.place = lines, 0
         self.kept: list[str] = []
+        self.prose: list[str] = []
         self.changes: list[Change] = []
         self._has_names = False
         self._end = 0
@@ -121,6 +124,7 @@ class _Reader:
         else:  # prose, or what is left of a hunk that is longer than it says
             if self.changes:
                 self.kept.append(self.lines[self.place])
+                self.prose.append(self.lines[self.place])
             self.place += 1
             return
         self._end = len(self.kept)

@@ -26,8 +26,8 @@ from envweave_gym.faults import (
 )
 from envweave_gym.swebench.diffs import LONGEST, Diff, parsed
 from envweave_gym.swebench.grading import Tests, Verdict, check_instance, check_tests, grade
-from envweave_gym.swebench.phases import Applied, apply_and_test, run_tests
-from envweave_gym.swebench.policy import violations, violations_of_tree
+from envweave_gym.swebench.phases import BY_PATCH, Applied, apply_and_test, run_tests
+from envweave_gym.swebench.policy import violations, violations_by_patch, violations_of_tree
 from envweave_gym.swebench.slots import check_at_once, turn
 from envweave_gym.swebench.workspace import SIGNALS, Workspace
 
@@ -240,7 +240,10 @@ def _tried(
             applied, ran = apply_and_test(workspace, instance, diff, trial.timeout)
     clock.part("apply", "tests", applied.seconds)
     if diff is not None:
-        if refused := violations_of_tree(applied.touched, diff, instance):
+        refused = violations_of_tree(applied.touched, diff, instance)
+        if applied.command == BY_PATCH:
+            refused += violations_by_patch(diff)
+        if refused:
             return _Tried(Evaluation(violations=refused))
         given = Evaluation(applied=bool(applied.command), apply_cmd=applied.command)
         if not given.applied:

@@ -13,11 +13,12 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.diffs import Diff, in_crlf, parsed
 from envweave_gym.swebench.workspace import Ran, Workspace, WorkspaceLost
 
+BY_PATCH = "patch --batch --forward --fuzz=5 -p1 -i"
 APPLY_COMMANDS = (
     "git apply --verbose",
     "git apply --verbose --3way",
     "git apply --verbose --reject",
-    "patch --batch --forward --fuzz=5 -p1 -i",
+    BY_PATCH,
 )
 """The official ones, in the order in which they are tried."""
 ALREADY = "git apply --check --reverse"

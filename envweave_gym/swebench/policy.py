@@ -48,6 +48,9 @@ _ROOTS = ("src", "lib")
 _OF_PYTEST = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "py"})
 _PYTEST = "pytest-dev/pytest"
 _FILE_MODES = frozenset({"100644", "100755"})
+_OF_PATCH_ALONE = re.compile(
+    r"^[ \tX]*(?:@@ -|\*{8}|\d+(?:,\d+)?[acd](?:\d+(?:,\d+)?)?[ \t\r]*$).*", re.MULTILINE
+)
 _LEFT_BY_PATCH = (".orig", ".rej")
 
 
@@ -76,6 +79,17 @@ def violations_of_tree(touched: tuple[str, ...], diff: Diff, instance: Instance)
         if said is not None:
             found.append(said)
     return tuple(dict.fromkeys(found))
+
+
+def violations_by_patch(diff: Diff) -> tuple[str, ...]:
+    """The same where ``patch`` took it, which reads parts in other forms too: as ``Index:`` with ``1c1``.
+
+    What git ignores of the tree could be changed by those, and git would not tell.
+    """
+    strange = _OF_PATCH_ALONE.search(diff.prose)
+    return (
+        (f"it has {shown(strange[0].strip())}, a part that only the program patch reads",) if strange else ()
+    )
 
 
 def objection(path: str, instance: Instance) -> str | None:
