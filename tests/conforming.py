@@ -14,8 +14,10 @@ from envweave_gym.testing import NotApplicable, Subject, checks_of, subject_of
 from envweave_gym.testing.runs import Check, name_of
 
 IN_PROCESSES = ("envweave/Counter-v0", "envweave/REPL-v0")
-FEW = (*IN_PROCESSES, *(f"envweave/{name}-v0" for name in ("KuhnPoker", "CodeAct", "Coding", "REPLTeam")))
-"""Those that are tried where each takes long: a plain one, a game, and all whose actions are programs."""
+_PROGRAMS = ("CodeAct", "Coding", "REPLTeam")
+_DATA = ("GSM8K", "GSM8KMCQ", "SWEBenchLiteLocMCQ", "SWEBenchLitePatch")
+FEW = (*IN_PROCESSES, *(f"envweave/{name}-v0" for name in ("KuhnPoker", *_PROGRAMS, *_DATA)))
+"""Those that are tried where each takes long: a plain one, a game, and all over programs or data sets."""
 
 
 def elsewhere(env_ids: Iterable[str], method: str, **where: Any) -> list[tuple[str, Subject]]:
