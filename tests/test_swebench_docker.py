@@ -122,7 +122,7 @@ def test_a_diff_that_patch_reads_in_another_way_than_we_is_refused_by_what_it_ha
     assert fuzzy != edit("toolbox/money.py", "// people", "% people")
     found = evaluate(TEXT, fuzzy + context + TEXT.patch)
     assert summary(found) == (False, False, 0.0, 0.0)
-    assert found.violations == ("it touches 'tests/test_text.py', which decides whether it is right",)
+    assert found.violations == ("it touches 'tests/test_text.py', which is of the tests",)
 
 
 def test_a_part_for_patch_alone_is_refused_though_git_does_not_tell_of_its_file() -> None:

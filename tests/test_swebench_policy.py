@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import pytest
-from swebench_rows import NUMBERS, QUEUES, TEXT, TOY, new_file, patch_of, real_rows
+from swebench_rows import NUMBERS, QUEUES, TEXT, TOY, new_file, patch_of, real_rows, rows_here
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.diffs import LONGEST, parsed
-from envweave_gym.swebench.policy import violations, violations_by_patch, violations_of_tree
+from envweave_gym.swebench.policy import objection, violations, violations_by_patch, violations_of_tree
 
 
 def said(text: str) -> str:
@@ -28,7 +30,7 @@ def test_none_of_the_real_gold_patches_is_refused() -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("tests/test_text.py", "decides whether it is right"),
+        ("tests/test_text.py", "is of the tests"),
         ("conftest.py", "says how tests are run"),
         ("toolbox/conftest.py", "says how tests are run"),
         ("ConfTest.py", "says how tests are run"),
@@ -72,7 +74,7 @@ def test_what_decides_whether_a_patch_is_right_may_not_be_touched(path: str, why
 
 
 def test_names_in_quotes_are_the_files_that_they_name() -> None:
-    assert "decides" in said(
+    assert "is of the tests" in said(
         '--- "a/tests/test_\\164ext.py"\n+++ "b/tests/test_\\164ext.py"\n@@ -1 +1 @@\n-a\n+b\n'
     )
     assert "must not lead upwards" in said(
@@ -138,7 +140,16 @@ def test_a_long_diff_is_not_even_read() -> None:
 
 def test_the_tests_of_an_instance_are_those_its_test_patch_adds_too() -> None:
     text = new_file("tests/test_ring_order.py", "")
-    assert "decides whether it is right" in " ".join(violations(text, parsed(text), QUEUES))
+    assert "is of the tests" in " ".join(violations(text, parsed(text), QUEUES))
+
+
+def test_a_refusal_does_not_tell_which_tests_are_hidden() -> None:
+    for one in [*TOY, *rows_here()]:
+        for hidden in one.test_files:
+            other = str(PurePosixPath(hidden).with_name("test_of_nobody.py"))
+            said, likewise = objection(hidden, one), objection(other, one)
+            assert said is not None
+            assert likewise == said.replace(hidden, other)
 
 
 def test_what_a_patch_has_really_touched_counts_whatever_its_headers_say() -> None:

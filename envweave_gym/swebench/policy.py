@@ -97,7 +97,7 @@ def objection(path: str, instance: Instance) -> str | None:
     if (escape := _escape(path)) is not None:
         return f"it touches {shown(path)}: {escape}"
     given, lower = PurePosixPath(path), PurePosixPath(path.lower())
-    if path in _test_files(instance) or path in _RUNNERS:
+    if path in _RUNNERS:
         return f"it touches {shown(path)}, which decides whether it is right"
     if lower.name in _CONFIGURATION or lower.suffix in _CONFIGURATION_SUFFIXES:
         return f"it touches {shown(path)}, which says how tests are run"
@@ -105,7 +105,10 @@ def objection(path: str, instance: Instance) -> str | None:
         return f"it touches {shown(path)}, which says what is installed"
     if _hides_a_module(given, instance):
         return f"it touches {shown(path)}, which hides a module that tests are run with"
-    if _TEST_FOLDERS & set(lower.parts[:-1]) or _TEST_FILE.fullmatch(given.name):
+    named_so = _TEST_FOLDERS & set(lower.parts[:-1]) or _TEST_FILE.fullmatch(given.name)
+    if named_so or path in _test_files(
+        instance
+    ):  # in one sentence, which tells nobody which tests are hidden
         return f"it touches {shown(path)}, which is of the tests"
     return None
 
