@@ -73,6 +73,8 @@ def test_every_move_is_made_once_however_often_the_connection_breaks(env_id: str
             expect_same_rounds(round_, rounds, (round_.reset(seed=seed), rounds.reset(seed=seed)))
         assert between.done["cut"] + between.done["truncate"] > 5
         between.chances = {}
+        turns.close()
+        rounds.close()
 
 
 def test_a_move_that_was_made_is_no_refusal_when_the_look_after_it_fails() -> None:
