@@ -186,7 +186,7 @@ def test_there_is_no_network_and_no_way_to_the_engine() -> None:
 def in_the_middle(client: Any, then: Any) -> Evaluation:
     """An evaluation to which something happens while its tests run."""
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(evaluate, TEXT, at_import(WAITS), Trial(timeout=120))
+        found = pool.submit(evaluate, TEXT, at_import(WAITS), Trial(timeout=120, at_once=8))
         wait_for(lambda: any("runtests" in str(one.top()) for one in ours(client) if one.status == "running"))
         then()
         return found.result(timeout=30)
@@ -232,8 +232,8 @@ def test_a_missing_image_is_a_fault_that_says_what_to_do() -> None:
 def test_nothing_is_left_of_an_owner_that_is_killed(client: Any) -> None:
     program = (
         "import sys\nfrom envweave_gym.containers.ownership import OWNER, labels_of_owner\n"
-        "from swebench_rows import TEXT, at_import\nfrom envweave_gym.swebench.evaluation import evaluate\n"
-        "print(labels_of_owner()[OWNER], flush=True)\nevaluate(TEXT, at_import(sys.argv[1]))"
+        "from swebench_rows import TEXT, at_import\nfrom envweave_gym.swebench.evaluation import Trial, evaluate\n"
+        "print(labels_of_owner()[OWNER], flush=True)\nevaluate(TEXT, at_import(sys.argv[1]), Trial(at_once=8))"
     )
     environment = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     command = [sys.executable, "-c", program, WAITS]
