@@ -232,8 +232,10 @@ def test_a_missing_image_is_a_fault_that_says_what_to_do() -> None:
 def test_nothing_is_left_of_an_owner_that_is_killed(client: Any) -> None:
     program = (
         "import sys\nfrom envweave_gym.containers.ownership import OWNER, labels_of_owner\n"
-        "from swebench_rows import TEXT, at_import\nfrom envweave_gym.swebench.evaluation import Trial, evaluate\n"
-        "print(labels_of_owner()[OWNER], flush=True)\nevaluate(TEXT, at_import(sys.argv[1]), Trial(at_once=8))"
+        "from swebench_rows import TEXT, at_import\n"
+        "from envweave_gym.swebench.evaluation import Trial, evaluate\n"
+        "print(labels_of_owner()[OWNER], flush=True)\n"
+        "evaluate(TEXT, at_import(sys.argv[1]), Trial(at_once=8))"
     )
     environment = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
     command = [sys.executable, "-c", program, WAITS]
