@@ -264,6 +264,7 @@ def test_rows_of_a_vector_ask_for_themselves() -> None:
         ({"hint_turns": True}, "hint_turns=True is neither 0 nor 1"),
         ({"system_prompt": None}, "system_prompt=None is no text"),
         ({"system_prompt": "\ud800"}, "is no text"),
+        ({"system_prompt": "x" * 70_000}, "is no text of at most 65536 characters"),
         ({"reward_on_format": "much"}, "reward_on_format='much' is no finite number"),
         ({"reward_on_correct": float("nan")}, "reward_on_correct=nan is no finite number"),
         ({"split": "dev"}, "split='dev' is unknown; gsm8k has 'train', 'test'"),

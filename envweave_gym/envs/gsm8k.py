@@ -25,6 +25,8 @@ SYSTEM_PROMPT = (
 )
 MAX_REPLY = 65_536
 """No reply is longer, in characters."""
+MAX_PROMPT = 65_536
+"""No system prompt is longer, in characters: every observation has it, and clients of servers may give it."""
 _MAX_HINT = 2048
 _AS_JSON = 7
 """No text becomes longer than so many times as much as the content of a chat."""
@@ -170,9 +172,11 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
 
 
 def _checked_prompt(system_prompt: Any) -> str:
-    if isinstance(system_prompt, str) and encodable(system_prompt):
+    if isinstance(system_prompt, str) and len(system_prompt) <= MAX_PROMPT and encodable(system_prompt):
         return system_prompt
-    raise InvalidArgument(f"system_prompt={shown(system_prompt)} is no text; give '' for none")
+    raise InvalidArgument(
+        f"system_prompt={shown(system_prompt)} is no text of at most {MAX_PROMPT} characters; give '' for none"
+    )
 
 
 def _checked_turns(hint_turns: Any) -> int:
