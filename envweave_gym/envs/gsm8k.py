@@ -175,7 +175,8 @@ def _checked_prompt(system_prompt: Any) -> str:
     if isinstance(system_prompt, str) and len(system_prompt) <= MAX_PROMPT and encodable(system_prompt):
         return system_prompt
     raise InvalidArgument(
-        f"system_prompt={shown(system_prompt)} is no text of at most {MAX_PROMPT} characters; give '' for none"
+        f"system_prompt={shown(system_prompt)} is no text of at most {MAX_PROMPT} characters; "
+        "give '' for none"
     )
 
 
