@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,24 @@ def test_a_session_that_is_forgotten_ends(sandbox: Sandbox) -> None:
     del session
     gc.collect()
     assert settles(lambda: not psutil.pid_exists(pid))
+
+
+def test_what_has_died_and_is_forgotten_in_a_circle_closes_its_socket_without_a_complaint(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gc.collect()
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    with warnings.catch_warnings(action="error", category=ResourceWarning):
+        for _ in range(10):
+            session = sandbox.open()
+            session.process.kill()
+            session.process.gone()
+            circle: list[Any] = [session]
+            circle.append(circle)
+            del session, circle
+            gc.collect()
+    assert complaints == []
 
 
 @pytest.mark.parametrize(

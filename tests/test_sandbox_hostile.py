@@ -19,9 +19,6 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = Path(__file__).with_name("sandboxes.py")
 NOBODY = 65534
 
-# garbage of tests before them is collected here; what is left of theirs is counted in test_sandbox_ends.py
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture(params=["own", "given"])
 def snippets(request: pytest.FixtureRequest) -> list[Snippet]:
