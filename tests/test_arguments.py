@@ -27,7 +27,10 @@ any_game_id = pytest.mark.parametrize("env_id", GAME_IDS)
 @pytest.mark.parametrize(
     ("kwargs", "reason"),
     [
-        ({"max_step": 3}, "takes no argument 'max_step' (did you mean 'max_steps'?); it takes "),
+        (
+            {"reset_deadlin": 3},
+            "takes no argument 'reset_deadlin' (did you mean 'reset_deadline'?); it takes ",
+        ),
         ({"max_steps": 0}, "max_steps=0 is not a step limit; give an int >= 1, or -1 for none"),
         ({"max_steps": float("nan")}, "max_steps=nan is not"),
         ({"max_steps": "9"}, "max_steps='9' is not"),

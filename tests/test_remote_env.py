@@ -160,7 +160,7 @@ def test_misuse_is_refused_in_the_same_words(env_id: str, url: str):
             lambda: env.step(good),
             lambda: env.reset(seed=-1),
             lambda: env.reset(options=3),
-            lambda: env.reset(options={"index": 1}),
+            lambda: env.reset(options={"no_such_option": 1}),
             lambda: env.reset(seed=1) and env.step(-99),
             lambda: env.step({"nothing": {1, 2}}),
             lambda: env.step(None),
