@@ -84,6 +84,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The container image whose server has it."""
     data: bool = False
     """Whether it reads data of this machine, which a container of it is shown."""
+    call_deadline: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """So many seconds a step of it may take on a server, where that is longer than of others."""
     proxy: bool = False
     """Whether it is made elsewhere, of kwargs that say where, and can do nothing without them."""
 
@@ -257,6 +259,7 @@ CARDS = [
         ),
         image="envweave-swebench-patch",
         data=True,
+        call_deadline=3600.0,
     ),
     EnvCard(
         id="envweave/Remote-v0",

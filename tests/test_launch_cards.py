@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
@@ -9,7 +10,7 @@ import pettingzoo
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from envweave_gym import InvalidArgument, MissingExtra, NotAvailable, UnknownEnvironment
+from envweave_gym import InvalidArgument, MissingExtra, NotAvailable, UnknownEnvironment, make
 from envweave_gym.catalog import register_card
 
 KUHN, LINE = "envweave/KuhnPoker-v0", "envweave/LineWorld-v0"
@@ -75,3 +76,13 @@ def test_the_module_has_no_other_attributes(attribute: str):
 
     with pytest.raises(AttributeError, match="has no attribute"):
         getattr(envweave_gym.launch, attribute + "_")
+
+
+def test_a_card_whose_steps_take_long_gives_them_their_time_on_a_server():
+    env_id = "envweave/SWEBenchLitePatch-v0"
+    with closing(gym.make(env_id, dataset="synthetic", backend="subprocess")) as env:
+        assert env.get_wrapper_attr("_served")._call_deadline == 3600.0
+    with closing(gym.make(env_id, dataset="synthetic", backend="subprocess", call_deadline=5.0)) as env:
+        assert env.get_wrapper_attr("_served")._call_deadline == 5.0
+    with closing(make(env_id, num_envs=2, dataset="synthetic", backend="subprocess")) as rows:
+        assert rows.unwrapped._call_deadline == 3600.0
