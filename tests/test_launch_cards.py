@@ -10,7 +10,8 @@ import pettingzoo
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from envweave_gym import InvalidArgument, MissingExtra, NotAvailable, UnknownEnvironment, make
+import envweave_gym as ew
+from envweave_gym import InvalidArgument, MissingExtra, NotAvailable, UnknownEnvironment
 from envweave_gym.catalog import register_card
 
 KUHN, LINE = "envweave/KuhnPoker-v0", "envweave/LineWorld-v0"
@@ -84,5 +85,5 @@ def test_a_card_whose_steps_take_long_gives_them_their_time_on_a_server():
         assert env.get_wrapper_attr("_served")._call_deadline == 3600.0
     with closing(gym.make(env_id, dataset="synthetic", backend="subprocess", call_deadline=5.0)) as env:
         assert env.get_wrapper_attr("_served")._call_deadline == 5.0
-    with closing(make(env_id, num_envs=2, dataset="synthetic", backend="subprocess")) as rows:
+    with closing(ew.make(env_id, num_envs=2, dataset="synthetic", backend="subprocess")) as rows:
         assert rows.unwrapped._call_deadline == 3600.0
