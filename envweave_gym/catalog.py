@@ -246,11 +246,10 @@ CARDS = [
         doc="Resolve an issue of a real project with a patch; its tests decide. SWE-bench Lite.",
         gym="envweave_gym.envs.swebench_patch:SWEBenchPatchEnv",
         extra="swebench",
-        trial={"dataset": "synthetic", "evaluation": "local"},
+        trial={"dataset": "synthetic"},
         wire_kwargs=(
             "dataset=synthetic",
             "split",
-            "evaluation=local",
             "reward",
             "tests",
             "max_tests",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import msgspec
 import pytest
 from absent import absent, needs_module
 from engines import client, ours
@@ -20,6 +22,8 @@ from envweave_gym.swebench import evaluation as evaluations
 from envweave_gym.swebench.evaluation import Evaluation
 from envweave_gym.swebench.looks import Look, look_in
 from envweave_gym.swebench.toy_image import build_toy_images
+from envweave_gym.wire.messages import Create
+from envweave_gym_server.offers import offers_of
 
 __all__ = ["client"]
 ID = "envweave/SWEBenchLitePatch-v0"
@@ -39,7 +43,7 @@ def images(client: Any) -> None:
 
 
 def made(**kwargs: Any) -> Any:
-    return gym.make(ID, dataset="synthetic", **{"timeout": 30, **kwargs})
+    return gym.make(ID, dataset="synthetic", **{"evaluation": "docker", "timeout": 30, **kwargs})
 
 
 def reply(diff: str) -> str:
@@ -164,6 +168,25 @@ def test_a_wrong_argument_is_refused_in_one_sentence(wrong: dict[str, Any], sent
         made(**wrong)
 
 
+def test_only_what_has_no_official_images_is_tried_locally_unless_it_is_said(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b"\n".join(msgspec.json.encode(one) for one in TOY))
+    for dataset, evaluation, place in (
+        ("synthetic", None, "local"),
+        ("synthetic", "docker", "docker"),
+        (str(rows), None, "docker"),
+        (str(rows), "local", "local"),
+    ):
+        assert SWEBenchPatchEnv(dataset=dataset, evaluation=evaluation).trial.backend == place
+
+
+@pytest.mark.parametrize("place", ["local", "docker"])
+def test_a_client_of_a_server_does_not_say_where_patches_are_tried(place: str) -> None:
+    offer = offers_of([ID])[ID]
+    with pytest.raises(InvalidArgument, match="evaluation"):
+        offer.make(Create(ID, "gym", {"dataset": "synthetic", "evaluation": place}))
+
+
 def test_a_fault_of_the_place_is_no_reward_and_is_not_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
     env = made()
@@ -263,14 +286,15 @@ def test_tests_that_do_not_end_are_no_end_of_the_episode(client: Any) -> None:
 
 @pytest.mark.usefixtures("images")
 def test_a_vector_and_a_server_give_the_same_as_one_here() -> None:
-    vector = ew.make(ID, num_envs=2, dataset="synthetic", timeout=30)
+    docker = {"dataset": "synthetic", "evaluation": "docker", "timeout": 30}
+    vector = ew.make(ID, num_envs=2, **docker)
     vector.reset(options={"index": 0})
     _, rewards, terminated, _, infos = vector.step((reply(TEXT.patch), "nothing"))
     assert list(rewards) == [1.0, 0.0]
     assert list(terminated) == [True, True]
     assert list(infos["resolved"]) == [True, False]
     vector.close()
-    remote = gym.make(ID, backend="subprocess", dataset="synthetic", timeout=30)
+    remote = gym.make(ID, backend="subprocess", **docker)
     remote.reset(options={"index": 0})
     _, reward, terminated, truncated, info = remote.step(reply(TEXT.patch))
     assert (reward, terminated, truncated) == (1.0, True, False)
@@ -282,7 +306,7 @@ def test_a_vector_and_a_server_give_the_same_as_one_here() -> None:
 
 @pytest.mark.usefixtures("images")
 def test_what_passes_without_a_patch_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = SWEBenchPatchEnv(dataset="synthetic", reward="shaped", timeout=30)
+    env = SWEBenchPatchEnv(dataset="synthetic", evaluation="docker", reward="shaped", timeout=30)
     monkeypatch.setattr(evaluations, "_baselines", {})
     patch = reply(at_import("words = len", fixed=True))  # it breaks what passed before
     for _ in range(2):

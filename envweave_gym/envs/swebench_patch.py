@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from gymnasium.spaces import Space
 
+from envweave_gym.data.sources import SYNTHETIC
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
 from envweave_gym.envs.tasks import TASK_OPTIONS, TaskEnv
 from envweave_gym.faults import (
@@ -59,7 +60,8 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
     """An issue of a real project; the reply is a diff, which is applied and tested where the project runs.
 
     ``evaluation`` is ``"docker"`` (a fresh container of the official image) or ``"local"`` (a copy in the
-    sandbox); ``evaluation_kwargs`` are what that takes. ``reward="binary"`` pays 1.0 for a patch that
+    sandbox): by default in containers, and ``dataset="synthetic"``, which has no images of its own, locally.
+    ``evaluation_kwargs`` are what that takes. ``reward="binary"`` pays 1.0 for a patch that
     resolves the issue; ``"shaped"`` pays besides :data:`APPLIES` for one that applies, and up to
     :data:`SOME_PASS` for tests that pass and did not before, as long as others still do. ``tests`` and
     ``max_tests`` say which tests count, ``timeout`` how many seconds they have. With ``turns=N`` up to N - 1
@@ -77,7 +79,7 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         dataset: str = SOURCE.hub,
         split: str = "test",
         *,
-        evaluation: str = "docker",
+        evaluation: str | None = None,
         evaluation_kwargs: Mapping[str, Any] | None = None,
         reward: Reward = "binary",
         tests: Tests = "all",
@@ -91,7 +93,8 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         given: Any = evaluation_kwargs if evaluation_kwargs is not None else {}
         if not isinstance(given, Mapping):
             raise InvalidArgument(f"evaluation_kwargs={shown(given)} is no dict of arguments")
-        self.trial = Trial(evaluation, tests, max_tests, timeout, at_once, dict(given))
+        place = evaluation if evaluation is not None else _place_of(dataset)
+        self.trial = Trial(place, tests, max_tests, timeout, at_once, dict(given))
         if reward not in ("binary", "shaped"):
             raise InvalidArgument(f"reward={shown(reward)} is unknown; there are 'binary' and 'shaped'")
         self.reward, self.turns, self.render_mode = reward, _checked_turns(turns), render_mode
@@ -242,6 +245,11 @@ def _prompt(instance: Instance, turns: int) -> str:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= LONGEST_LOOK else text[:LONGEST_LOOK] + _LEFT_OUT
+
+
+def _place_of(dataset: str) -> str:
+    """Where patches are tried unless it is said: what no official image exists for needs none."""
+    return "local" if dataset == SYNTHETIC else "docker"
 
 
 def _checked_turns(turns: Any) -> int:
