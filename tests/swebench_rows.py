@@ -11,7 +11,7 @@ from absent import needs_data
 
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
 from envweave_gym.data.toy_files import FILES
-from envweave_gym.data.toy_repo import _diff, toy_instances
+from envweave_gym.data.toy_repo import diff_between, toy_instances
 
 TOY = toy_instances("test")
 TEXT, NUMBERS, INTERVALS, QUEUES, DATES, MONEY = TOY
@@ -44,14 +44,14 @@ def new_file(path: str, text: str, mode: str = "100644") -> str:
 
 def edit(path: str, before: str, after: str) -> str:
     """A diff that changes a file of the toy repository."""
-    return _diff(path, FILES[path], FILES[path].replace(before, after, 1))
+    return diff_between(path, FILES[path], FILES[path].replace(before, after, 1))
 
 
 def at_import(code: str, fixed: bool = False) -> str:
     """A diff after which ``toolbox.text`` runs this code when it is imported, and is right if ``fixed``."""
     before = FILES["toolbox/text.py"]
     after = before.replace("text[:length]", "text[: length - 3]") if fixed else before
-    return _diff("toolbox/text.py", before, f"{after}\n\n{code}\n")
+    return diff_between("toolbox/text.py", before, f"{after}\n\n{code}\n")
 
 
 def row_of(one: Instance) -> dict[str, Any]:

@@ -22,9 +22,12 @@ from swebench_rows import (
     at_import,
     edit,
     new_file,
+    patch_of,
 )
 
 from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.data.toy_files import FILES
+from envweave_gym.data.toy_repo import diff_between
 from envweave_gym.faults import FaultKind, NotAvailable
 from envweave_gym.swebench.diffs import parsed
 from envweave_gym.swebench.docker_evaluation import open_workspace
@@ -258,6 +261,27 @@ def test_a_workspace_that_is_not_closed_ends_with_its_connection(client: Any) ->
     workspace.close()
     workspace.close()
     assert ours(client) == []
+
+
+def test_what_differed_before_and_is_changed_again_is_of_the_patch() -> None:
+    readme = FILES["README.md"] + "more\n"
+    untracked = ("new.py", "two words.py", "ignored.so")
+    diff = TEXT.patch + diff_between("README.md", readme, readme.replace("more", "less"))
+    workspace = open_workspace(TEXT)
+    try:
+        workspace.run(
+            "echo more >> README.md; echo '*.so' > .git/info/exclude;"
+            " rm toolbox/dates.py; ln -s toolbox link;"
+            f'for name in {" ".join(map(repr, untracked))} stays.py; do echo old > "$name"; done',
+            10,
+        )
+        applied = apply_patch(
+            workspace, parsed(diff + "".join(patch_of(one, "old", "other") for one in untracked))
+        )
+        assert applied.command == "git apply --verbose", applied.log
+        assert set(applied.touched) == {"toolbox/text.py", "README.md", *untracked}
+    finally:
+        workspace.close()
 
 
 def test_what_was_changed_before_is_not_taken_for_the_patch() -> None:

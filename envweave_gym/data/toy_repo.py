@@ -58,12 +58,12 @@ def toy_instances(split: str) -> tuple[Instance, ...]:
 def _instance(issue: Issue) -> Instance:
     path, before, base = issue.path, FILES[issue.path], base_commit()
     tested = FILES.get(issue.test_path, "")
-    test_patch = _diff(issue.test_path, tested, tested + issue.tests)
+    test_patch = diff_between(issue.test_path, tested, tested + issue.tests)
     return Instance(
         instance_id=f"toy__toolbox-{issue.number}",
         repo=REPO,
         base_commit=base,
-        patch=_diff(path, before, before.replace(issue.before, issue.after)),
+        patch=diff_between(path, before, before.replace(issue.before, issue.after)),
         test_patch=test_patch,
         problem_statement=issue.text,
         version=VERSION,
@@ -80,7 +80,7 @@ def _tests(path: str, text: str) -> tuple[str, ...]:
     return tuple(f"{path}::{name}" for name in _TEST.findall(text))
 
 
-def _diff(path: str, before: str, after: str) -> str:
+def diff_between(path: str, before: str, after: str) -> str:
     """What changes a file, as git writes it; one that is empty before is new."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     source = f"a/{path}" if before else "/dev/null"

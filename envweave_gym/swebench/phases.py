@@ -24,16 +24,29 @@ APPLY_COMMANDS = (
 ALREADY = "git apply --check --reverse"
 """What then tells that the patch is in the tree though each of them complained."""
 _APPLY_TIMEOUT = 120.0
+_DIGEST = 42
+"""So many characters of an entry tell what is in a file: what differed before may be changed again."""
 _ATTEMPTS = """\
 exec 2>&1
 begun=$EPOCHREALTIME
 cd {testbed}
 git config --global --add safe.directory {testbed}
 differing() {{
-    {{
+    local names plain=() name
+    mapfile -d '' -t names < <(
         git -c core.fileMode=false diff --name-only --no-renames -z HEAD
         git ls-files --others -z
-    }} | sort -z
+    )
+    {{
+        for name in "${{names[@]}}"; do
+            if [ -f "$name" ] && [ ! -L "$name" ]; then
+                plain+=("$name")
+            else
+                printf '%.40s  %s\\0' "$(readlink -- "$name" | sha1sum)" "$name"
+            fi
+        done
+        [ "${{#plain[@]}}" = 0 ] || printf '%s\\0' "${{plain[@]}}" | xargs -0 sha1sum -z -- 2> /dev/null
+    }} | sort -zu
 }}
 differing > {scratch}/before
 attempt() {{
@@ -113,7 +126,7 @@ def _attempted(workspace: Workspace, diff: Diff, then: str, timeout: float) -> t
     names, log, output = parts
     taken, *times = outcome.rpartition("\n")[2].split(" ")
     command = (*APPLY_COMMANDS, ALREADY)[int(taken)] if taken != "-1" else ""
-    touched = tuple(name for name in names.split("\0") if name)
+    touched = tuple(entry[_DIGEST:] for entry in names.split("\0") if entry)
     return Applied(command, touched, log, _seconds(times)), replace(ran, output=output)
 
 
