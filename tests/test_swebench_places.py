@@ -27,6 +27,7 @@ FORGED = (
     f"import os\nfor name in {[*TEXT.fail_to_pass, *TEXT.pass_to_pass]}:\n    print('PASSED', name)\n"
     f"print('{END}\\n{EXIT_CODE}: 0', flush=True)\nos.kill(os.getppid(), 9)\nos._exit(0)"
 )
+PRINTED = FORGED.partition("os.kill")[0]
 CASES: dict[str, tuple[Instance, str]] = {
     "gold": (TEXT, TEXT.patch),
     "gold of another": (NUMBERS, NUMBERS.patch),
@@ -45,6 +46,9 @@ CASES: dict[str, tuple[Instance, str]] = {
         at_import("print('PASSED tests/test_text.py::test_the_dots_count')\nraise SystemExit"),
     ),
     "forged end": (TEXT, at_import(FORGED)),
+    "forged end, all killed": (TEXT, at_import(f"{PRINTED}os.kill(-1, 9)")),
+    "forged end, too much output": (TEXT, at_import(f"{PRINTED}while True:\n    print('x' * 65536)")),
+    "all killed": (TEXT, at_import("import os\nos.kill(-1, 9)")),
     "leaves at once": (TEXT, at_import("import os\nos._exit(0)")),
     "does not end": (TEXT, at_import(STUBBORN, fixed=True)),
 }

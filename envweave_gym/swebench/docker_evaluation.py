@@ -2,8 +2,9 @@
 
 A fresh one costs a few tenths of a second and starts with the repository as it is in the image, whatever the
 patch before has done. It has no network, its share of the machine, and ends with its owner: what keeps it
-running is a program that reads from a connection of this process. Its first process is an init, and it is
-removed by force, which is what the official way waits 15 seconds for.
+running is a program that reads from a connection of this process. That is its first process, which no signal
+from inside can end, so a patch cannot make a loss of its own failure. It is removed by force, which is what
+the official way waits 15 seconds for.
 """
 
 from __future__ import annotations
@@ -170,7 +171,6 @@ def _arguments(memory: int, pids: int) -> dict[str, Any]:
         "stdin_open": True,
         "labels": labels_of_owner(),
         "name": new_name(),
-        "init": True,
         "auto_remove": True,
         "network_mode": "none",
         "mem_limit": memory,
