@@ -15,10 +15,11 @@ from engines import client, ours
 from swebench_rows import NUMBERS, TEXT, TOY, at_import, edit, new_file
 
 import envweave_gym as ew
+from envweave_gym.envs import swebench_patch
 from envweave_gym.envs.swebench_patch import APPLIES, MAX_REPLY, SOME_PASS, SWEBenchPatchEnv, shaped
 from envweave_gym.faults import FaultKind, InvalidAction, InvalidArgument, NotAvailable
 from envweave_gym.stream import EventKind, messages_of, stream_of, trainable
-from envweave_gym.swebench import evaluation as evaluations
+from envweave_gym.swebench.baselines import Baselines
 from envweave_gym.swebench.evaluation import Evaluation
 from envweave_gym.swebench.looks import Look, look_in
 from envweave_gym.swebench.toy_image import build_toy_images
@@ -307,11 +308,13 @@ def test_a_vector_and_a_server_give_the_same_as_one_here() -> None:
 @pytest.mark.usefixtures("images")
 def test_what_passes_without_a_patch_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     env = SWEBenchPatchEnv(dataset="synthetic", evaluation="docker", reward="shaped", timeout=30)
-    monkeypatch.setattr(evaluations, "_baselines", {})
+    known = Baselines()
+    monkeypatch.setattr(swebench_patch, "BASELINES", known)
     patch = reply(at_import("words = len", fixed=True))  # it breaks what passed before
     for _ in range(2):
         env.reset(options={"index": 0})
         _, reward, _, _, info = env.step(patch)
         assert info["f2p"] == 1.0
         assert reward == pytest.approx(APPLIES + SOME_PASS * info["p2p"])
-    assert [one.f2p for one in evaluations._baselines.values()] == [0.0]
+    assert len(known) == 1
+    assert known.before(TEXT, env.trial) == 0.0

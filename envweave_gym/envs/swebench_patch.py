@@ -22,8 +22,9 @@ from envweave_gym.faults import (
 )
 from envweave_gym.spaces import Chat, Unicode
 from envweave_gym.stream import message, metrics
+from envweave_gym.swebench.baselines import BASELINES
 from envweave_gym.swebench.diffs import LONGEST
-from envweave_gym.swebench.evaluation import TIMEOUT, Evaluation, Trial, baseline, evaluate
+from envweave_gym.swebench.evaluation import TIMEOUT, Evaluation, Trial, evaluate
 from envweave_gym.swebench.grading import Tests, check_instance
 from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_in, shown_of
 from envweave_gym.swebench.replies import diff_in
@@ -135,10 +136,10 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
     def _judged(self, instance: Instance, found: Evaluation) -> Stepped:
         before = 0.0
         if found.fault is None and self.reward == "shaped" and found.f2p > 0.0 and not found.resolved:
-            base = baseline(instance, self.trial)
-            before, lost = base.f2p, base.fault
-            if lost is not None:
-                return self._lost(lost)
+            known = BASELINES.before(instance, self.trial)
+            if isinstance(known, Fault):
+                return self._lost(known)
+            before = known
         if found.fault is not None:
             return self._lost(found.fault)
         numbers = {"applied": int(found.applied), "resolved": int(found.resolved)}

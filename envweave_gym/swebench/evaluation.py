@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -136,22 +135,8 @@ def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evalu
 
 
 def baseline(instance: Instance, trial: Trial) -> Evaluation:
-    """What the tests say without any patch: a part of them may pass by then. It is known after one look."""
-    key = (instance.instance_id, instance.base_commit, trial.backend, trial.tests)
-    with _baselines_lock:
-        lock = _locks.setdefault(key, threading.Lock())
-    with lock:
-        if key not in _baselines:
-            found = _lost_or(lambda clock: _evaluated(instance, None, trial, clock))
-            if found.fault is not None:
-                return found
-            _baselines[key] = found
-        return _baselines[key]
-
-
-_baselines: dict[tuple[str, ...], Evaluation] = {}
-_locks: dict[tuple[str, ...], threading.Lock] = {}
-_baselines_lock = threading.Lock()
+    """What the tests say without any patch: a part of them may pass by then."""
+    return _lost_or(lambda clock: _evaluated(instance, None, trial, clock))
 
 
 class _Clock:
@@ -188,10 +173,10 @@ def _lost_or(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
 def _evaluated(instance: Instance, diff: Diff | None, trial: Trial, clock: _Clock) -> Evaluation:
     with _workspace(instance, trial, clock) as workspace:
         found = _tried(workspace, instance, diff, trial, clock)
-    if found.environment and diff is not None and _is_broken(instance, trial):
+    if found.environment and (diff is None or _is_broken(instance, trial)):
         raise NotAvailable(
-            f"the place where {instance.instance_id} is tried is broken ({found.environment}), without the "
-            f"patch too; look at its log: {found.evaluation.log_tail[-500:]}"
+            f"the place where {instance.instance_id} is tried is broken ({found.environment}), whatever the "
+            f"patch is; look at its log: {found.evaluation.log_tail[-500:]}"
         )
     return replace(found.evaluation, timings=clock.timings)
 
@@ -247,8 +232,7 @@ def _tried(
             return _Tried(Evaluation(violations=refused))
         given = Evaluation(applied=bool(applied.command), apply_cmd=applied.command)
         if not given.applied:
-            problem = "the patch does not apply"
-            return _Tried(replace(given, problem=problem, log_tail=applied.log[-LOG_TAIL:]))
+            return _Tried(_not_applied(applied.log, ran.timed_out, trial.timeout))
     tail = ran.output[-LOG_TAIL:]
     if ran.timed_out:
         problem = f"the tests did not end within {trial.timeout:g} s"
@@ -258,6 +242,11 @@ def _tried(
     if ran.code > SIGNALS and not verdict.problem:  # what the script prints last may be printed by others
         verdict = Verdict(problem="the script was killed before it was done")
     return _Tried(_judged(given, verdict, tail), verdict.environment)
+
+
+def _not_applied(log: str, timed_out: bool, timeout: float) -> Evaluation:
+    problem = f"applying it did not end within {timeout:g} s" if timed_out else "the patch does not apply"
+    return Evaluation(problem=problem, log_tail=log[-LOG_TAIL:], timed_out=timed_out)
 
 
 def _judged(given: Evaluation, verdict: Verdict, tail: str) -> Evaluation:
