@@ -199,6 +199,7 @@ CARDS = [
         extra="datasets",
         trial={"dataset": "synthetic"},
         wire_kwargs=(
+            "dataset=openai/gsm8k",
             "dataset=synthetic",
             "split",
             "observation",
@@ -218,7 +219,7 @@ CARDS = [
         gym="envweave_gym.envs.gsm8k_mcq:GSM8KMCQEnv",
         extra="datasets",
         trial={"dataset": "synthetic"},
-        wire_kwargs=("dataset=synthetic", "split", "observation", "action", "reward"),
+        wire_kwargs=("dataset=openai/gsm8k", "dataset=synthetic", "split", "observation", "action", "reward"),
         image="envweave-gsm8k",
         data=True,
     ),
@@ -229,6 +230,7 @@ CARDS = [
         extra="datasets",
         trial={"dataset": "synthetic"},
         wire_kwargs=(
+            "dataset=princeton-nlp/SWE-bench_Lite",
             "dataset=synthetic",
             "split",
             "options",
@@ -248,6 +250,7 @@ CARDS = [
         extra="swebench",
         trial={"dataset": "synthetic"},
         wire_kwargs=(
+            "dataset=princeton-nlp/SWE-bench_Lite",
             "dataset=synthetic",
             "split",
             "reward",

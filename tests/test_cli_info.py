@@ -62,3 +62,13 @@ def test_info_knows_every_spelling_that_make_knows(name: str, capsys: pytest.Cap
     document = json.loads(capsys.readouterr().out)
     assert (document["id"], document["max_steps"]) == ("envweave/Echo-v0", 100)
     assert card_named(name) is cards()["envweave/Echo-v0"]
+
+
+def test_info_of_an_id_over_data_needs_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ENVWEAVE_DATA", "/nowhere")
+    assert main(["info", "envweave/GSM8KMCQ-v0", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kwargs"]["dataset"] == "openai/gsm8k"
+    assert document["agents"]["agent"]["action"] == "Discrete(4)"

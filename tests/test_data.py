@@ -178,6 +178,15 @@ def test_a_file_is_opened_once_until_it_changes(tmp_path: Path):
     assert first[0].answer == "0"  # who reads the old file goes on with it
 
 
+@pytest.mark.parametrize("left", [b"", b'{"question": "shorter"}\n', b"x" * 10**6])
+def test_a_file_that_is_written_over_while_in_use_is_a_sentence(tmp_path: Path, left: bytes):
+    path = tmp_path / "train.jsonl"
+    rows = rows_of(SOURCE, lines(path, PAIRS * 1000), "train")
+    path.write_bytes(left)
+    with pytest.raises(InvalidArgument, match="its file was written over while in use"):
+        rows[3999]
+
+
 # What is wrong with them
 
 

@@ -19,8 +19,9 @@ from envweave_gym.stream import AGENT, jsonable
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the environment, describe it and close it again."""
-    env = make_single(args.id, dict(args.kwarg))
+    """Make the environment, describe it and close it again; where nothing is said, as any machine can."""
+    card = card_named(args.id)
+    env = make_single(args.id, dict(args.kwarg) or (dict(card.trial) if card else {}))
     try:
         document = describe(args.id, env)
     finally:

@@ -65,7 +65,13 @@ class Rows(Sequence[Row]):
         number = place + self._size if place < 0 else place
         if not 0 <= number < self._size:
             raise IndexError(f"there is no row {place}; there are {self._size}")
-        return self._read(number)
+        try:
+            return self._read(number)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidArgument(
+                f"row {number} was right and is wrong now ({error}): its file was written over while in use; "
+                "put another in its place instead"
+            ) from None
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the rows of the same table, as those of one file are in a process."""
@@ -125,8 +131,9 @@ class _Lines:
     def __init__(self, path: Path, row: type[Any]) -> None:
         self._decode = msgspec.json.Decoder(row).decode
         with path.open("rb") as file:
-            empty = not path.stat().st_size
-            self._bytes = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if not path.stat().st_size:
+                raise InvalidArgument(f"{path} has no rows; give a file with at least one")
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         text = np.frombuffer(self._bytes, np.uint8)
         ends = np.append(np.flatnonzero(text == ord("\n")), len(text))
         starts = np.append(0, ends[:-1] + 1)
@@ -138,7 +145,10 @@ class _Lines:
         return len(self._places)
 
     def read(self, number: int) -> Any:
-        return self._decode(self._bytes[self._starts[number] : self._ends[number]])
+        end = self._ends[number]
+        if end > self._bytes.size():  # whoever reads what a file has lost is killed
+            raise msgspec.DecodeError(f"the file ends before line {self.place(number)}")
+        return self._decode(self._bytes[self._starts[number] : end])
 
     def place(self, number: int) -> int:
         return int(self._places[number]) + 1

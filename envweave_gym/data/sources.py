@@ -109,7 +109,7 @@ def _from_hub(source: Source[Any], dataset: str, split: str) -> Table:
     except InvalidArgument:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        why = " ".join(str(error).split())
+        why = " ".join(str(error).split()).replace("OfflineModeIsEnabled", "it does not answer")
         raise NotAvailable(
             f"dataset={shown(dataset)}: the hub does not give it ({why}), and {_folder_says(source, split)}; "
             f"{_ways(source, split)}"

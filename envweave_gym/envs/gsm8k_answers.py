@@ -186,6 +186,7 @@ _LATEX = (
     (re.compile(r"\^\s*\{\s*([-+]?\d+)\s*\}"), r"^\1"),
     (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))"), " "),
 )
+_MINUS = re.compile(r"-\(\s{0,9}(\$?\d[\d.,]*(?:/\d+)?)\s{0,9}\)")
 _SEPARATORS = "'_" + _THIN
 _GROUPED = re.compile(rf"(?<=\d)[{_SEPARATORS}](?=\d{{3}}(?!\d))")
 
@@ -199,7 +200,7 @@ def _plain(text: str) -> str:
             text = pattern.sub(replacement, text)
     if any(separator in text for separator in _SEPARATORS):
         text = _GROUPED.sub(",", text).replace(_THIN, " ")
-    return text
+    return _MINUS.sub(r"-\1", text) if "-(" in text else text
 
 
 def _power(match: re.Match[str]) -> str:
