@@ -227,9 +227,10 @@ def test_a_missing_image_is_a_fault_that_says_what_to_do() -> None:
     found = evaluate(missing, TEXT.patch, Trial(options={"pull": False}))
     assert found.fault is not None
     assert found.fault.message == (
-        "NotAvailable: the image no/such:1 is not on this machine, and pull=False; "
+        "NotHere: the image no/such:1 is not on this machine, and pull=False; "
         "fetch it where there is a network: docker pull no/such:1"
     )
+    assert not found.fault.retryable
 
 
 def test_nothing_is_left_of_an_owner_that_is_killed(client: Any) -> None:

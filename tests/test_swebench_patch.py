@@ -69,8 +69,11 @@ def test_the_prompt_has_the_issue_and_nothing_of_its_patches() -> None:
 @pytest.mark.parametrize(
     "action", ["", "I do not know.", reply(new_file("conftest.py", "x = 1")), "```diff\n```"]
 )
-def test_what_cannot_be_tried_is_worth_nothing_and_starts_nothing(action: str) -> None:
-    env = made(reward="shaped", evaluation_kwargs={"memory": "no size"})
+def test_what_cannot_be_tried_is_worth_nothing_and_starts_nothing(
+    action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
+    env = made(reward="shaped")
     observation, info = env.reset(seed=3)
     again, reward, terminated, truncated, after = env.step(action)
     assert (again, reward, terminated, truncated) == (observation, 0.0, True, False)
@@ -158,6 +161,15 @@ def test_shaping_pays_for_parts_and_never_as_much_as_for_the_whole() -> None:
         ({"at_once": 0}, "at_once=0 is no number of evaluations"),
         ({"observation": "image"}, "observation='image' is unknown; there are 'text' and 'chat'"),
         ({"evaluation_kwargs": 3}, "evaluation_kwargs=3 is no dict"),
+        ({"evaluation_kwargs": {"memory": "no size"}}, "memory='no size' is no size"),
+        ({"evaluation_kwargs": {"pids": 0}}, "pids=0 is no number of processes"),
+        ({"evaluation_kwargs": {"pull": "yes"}}, "pull='yes' is neither True nor False"),
+        ({"evaluation_kwargs": {"keep_images": 0}}, "keep_images=0 is no number of images"),
+        ({"evaluation": "local", "evaluation_kwargs": {"memory": 1}}, "memory=1 is no size"),
+        ({"evaluation": "local", "evaluation_kwargs": {"pids": 1.5}}, "pids=1.5 is no number of processes"),
+        ({"evaluation": "local", "evaluation_kwargs": {"isolation": "none"}}, "isolation='none' does not"),
+        ({"evaluation": "local", "evaluation_kwargs": {"repos": 3}}, "repos=3 is no text"),
+        ({"evaluation": "local", "evaluation_kwargs": {"python": 3}}, "python=3 is no text"),
         (
             {"evaluation_kwargs": {"memroy": "1g"}},
             r"have 'memroy', which evaluation='docker' does not take \(did you mean 'memory'\?\)",
@@ -195,13 +207,14 @@ def test_a_fault_of_the_place_is_no_reward_and_is_not_learnt_from(monkeypatch: p
     _, reward, terminated, truncated, info = env.step(reply(TEXT.patch))
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert "no container engine answers" in info["fault"].message
+    assert not info["fault"].retryable
     assert not trainable(info)
     assert stream_of(info).of_kind(EventKind.FAULT)
     env = made(turns=3)
     env.reset(options={"index": 0})
     _, reward, terminated, truncated, info = env.step("ls")
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["fault"].kind == FaultKind.CRASH
+    assert (info["fault"].kind, info["fault"].retryable) == (FaultKind.CRASH, False)
 
 
 # In containers

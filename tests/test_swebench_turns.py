@@ -8,6 +8,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,8 @@ import pytest
 from absent import needs_module
 
 from envweave_gym.faults import AtCapacity, InvalidArgument, NotAvailable
+from envweave_gym.swebench import images as swebench_images
+from envweave_gym.swebench.docker_evaluation import Options
 from envweave_gym.swebench.images import Images
 from envweave_gym.swebench.slots import check_at_once, turn
 
@@ -90,7 +94,9 @@ class Engine:
 
     def __init__(self, *here: str) -> None:
         self.here, self.refuses = set(here), False
-        self.images = SimpleNamespace(get=self.get, pull=self.pull, remove=self.here.discard)
+        self.images = SimpleNamespace(get=self.get, remove=self.here.discard)
+        self.api = SimpleNamespace(pull=self.pull)
+        self.events: list[dict[str, Any]] = [{"status": "Downloading"}]
 
     def get(self, name: str) -> None:
         from docker.errors import ImageNotFound
@@ -98,12 +104,14 @@ class Engine:
         if name not in self.here:
             raise ImageNotFound(name)
 
-    def pull(self, name: str) -> None:
+    def pull(self, name: str, *, tag: str, stream: bool, decode: bool) -> Iterator[dict[str, Any]]:
         from docker.errors import APIError
 
+        assert (stream, decode) == (True, True)
         if self.refuses:
             raise APIError("no route to a registry")
-        self.here.add(name)
+        yield from self.events
+        self.here.add(name if tag == "latest" else f"{name}:{tag}")
 
 
 def images(engine: Any) -> Images:
@@ -114,11 +122,52 @@ def images(engine: Any) -> Images:
 def test_a_missing_image_is_fetched_and_of_those_the_last_used_stay() -> None:
     engine = Engine("mine")
     found = images(engine)
-    for name in ("mine", "one", "two", "one", "three", "mine"):
+    for name in ("mine", "one:1", "two", "one:1", "three", "mine"):
         assert found.require(name, keep=2) == name
-    assert engine.here == {"mine", "one", "three"}
+        found.release(name, keep=2)
+    assert engine.here == {"mine", "one:1", "three"}
     found.require("four")
-    assert engine.here == {"mine", "one", "three", "four"}
+    assert engine.here == {"mine", "one:1", "three", "four"}
+
+
+def test_an_image_that_is_used_stays_and_goes_when_it_is_too_many_and_used_no_more() -> None:
+    engine = Engine()
+    found = images(engine)
+    for name in ("one", "one", "two", "three"):
+        found.require(name, keep=1)
+    assert engine.here == {"one", "two", "three"}
+    for name, left in (
+        ("three", {"one", "two"}),
+        ("one", {"one", "two"}),
+        ("one", {"two"}),
+        ("two", {"two"}),
+    ):
+        found.release(name, keep=1)
+        assert engine.here == left
+    engine.refuses = True
+    with pytest.raises(NotAvailable):
+        found.require("four", keep=1)
+    engine.refuses = False
+    for _ in range(2):
+        found.require("four", keep=1)
+        found.release("four", keep=1)
+    assert engine.here == {"four"}
+
+
+def test_evaluations_at_once_never_lose_the_image_that_they_use() -> None:
+    engine = Engine()
+    found = images(engine)
+
+    def work(number: int) -> None:
+        for turn_ in range(50):
+            name = f"image{(number + turn_) % 5}"
+            found.require(name, keep=1)
+            assert name in engine.here
+            found.release(name, keep=1)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert len(engine.here) == 1
 
 
 def test_an_image_that_cannot_be_fetched_is_one_sentence_that_says_how_to() -> None:
@@ -128,9 +177,21 @@ def test_an_image_that_cannot_be_fetched_is_one_sentence_that_says_how_to() -> N
         images(engine).require("a/b")
     with pytest.raises(NotAvailable, match=r"is not on this machine, and pull=False; .* docker pull a/b$"):
         images(engine).require("a/b", pull=False)
+    engine.refuses, engine.events = False, [{"error": "unauthorized"}]
+    with pytest.raises(NotAvailable, match=r"engine says: unauthorized; .* docker pull a/b$"):
+        images(engine).require("a/b")
+
+
+def test_an_image_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    engine.events *= 3
+    monkeypatch.setattr(swebench_images, "PULLING", -1.0)
+    with pytest.raises(NotAvailable, match=r"the image a/b was not here after -1 s; .* docker pull a/b$"):
+        images(engine).require("a/b")
+    assert engine.here == set()
 
 
 @pytest.mark.parametrize("keep", [0, -1, "all", True])
 def test_what_is_no_number_of_images_is_refused(keep: Any) -> None:
     with pytest.raises(InvalidArgument, match="is no number of images"):
-        images(Engine("a")).require("a", keep=keep)
+        Options(keep_images=keep)

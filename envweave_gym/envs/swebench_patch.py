@@ -17,14 +17,13 @@ from envweave_gym.faults import (
     MissingExtra,
     NotAvailable,
     SessionLost,
-    fault_of,
     shown,
 )
 from envweave_gym.spaces import Chat, Unicode
 from envweave_gym.stream import message, metrics
 from envweave_gym.swebench.baselines import BASELINES
 from envweave_gym.swebench.diffs import LONGEST
-from envweave_gym.swebench.evaluation import TIMEOUT, Evaluation, Trial, evaluate
+from envweave_gym.swebench.evaluation import TIMEOUT, Evaluation, Trial, evaluate, loss_of
 from envweave_gym.swebench.grading import Tests, check_instance
 from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_in, shown_of
 from envweave_gym.swebench.replies import diff_in
@@ -158,7 +157,7 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         except MissingExtra:
             raise
         except (NotAvailable, SessionLost, AtCapacity) as error:
-            return self._lost(fault_of(error))
+            return self._lost(loss_of(error))
         self._say(_clipped(said))
         return self._shown(), 0.0, False, False, self._info()
 

@@ -16,8 +16,10 @@ import socket
 import struct
 import tarfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from envweave_gym.containers.box import memory_of
@@ -26,8 +28,9 @@ from envweave_gym.containers.lease import new_name
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.images import images_of
-from envweave_gym.swebench.workspace import Ran, WorkspaceLost
+from envweave_gym.faults import InvalidArgument, MissingExtra, NotAvailable, shown
+from envweave_gym.swebench.images import check_keep, images_of
+from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 
 LONGEST_LOG = 16 << 20
 """What writes more bytes is killed."""
@@ -51,26 +54,47 @@ _log = logging.getLogger(__name__)
 _last_sweep = -_SWEPT_EVERY
 
 
-def open_workspace(
-    instance: Instance,
-    *,
-    memory: int | str = "4g",
-    pids: int = 1024,
-    pull: bool = True,
-    keep_images: int | None = None,
-) -> DockerWorkspace:
-    """A container of the instance's image, which is fetched where it is not there and ``pull`` allows it.
+@dataclass(frozen=True)
+class Options:
+    """What containers are like."""
 
-    ``keep_images`` is how many of the images that were fetched may stay at once; by default all.
-    """
+    memory: int | str = "4g"
+    pids: int = 1024
+    pull: bool = True
+    """Whether an image is fetched where it is not there."""
+    keep_images: int | None = None
+    """So many of the images that were fetched may stay at once; by default all."""
+
+    def __post_init__(self) -> None:
+        memory_of(self.memory)
+        check_pids(self.pids)
+        check_keep(self.keep_images)
+        if type(self.pull) is not bool:
+            raise InvalidArgument(f"pull={shown(self.pull)} is neither True nor False")
+
+
+def open_workspace(instance: Instance, **options: Any) -> DockerWorkspace:
+    """A container of the instance's image; ``options`` are those of :class:`Options`."""
     global _last_sweep
-    client = engine()
-    image = images_of(client).require(instance.image, pull=pull, keep=keep_images)
+    given = Options(**options)
+    client = _engine()
     if time.monotonic() - _last_sweep > _SWEPT_EVERY:
         _last_sweep = time.monotonic()
         with told("what others have left behind cannot be looked for"):
             sweep(client)
-    return DockerWorkspace(client, image, memory=memory_of(memory), pids=pids)
+    images, keep = images_of(client), given.keep_images
+    image = images.require(instance.image, pull=given.pull, keep=keep)
+    memory, release = memory_of(given.memory), partial(images.release, image, keep)
+    return DockerWorkspace(client, image, memory=memory, pids=given.pids, release=release)
+
+
+def _engine() -> Any:
+    try:
+        return engine()
+    except MissingExtra:
+        raise
+    except NotAvailable as error:
+        raise NotHere(str(error)) from None
 
 
 class DockerWorkspace:
@@ -78,8 +102,11 @@ class DockerWorkspace:
 
     testbed, scratch = "/testbed", "/tmp/envweave"
 
-    def __init__(self, client: Any, image: str, *, memory: int, pids: int) -> None:
+    def __init__(
+        self, client: Any, image: str, *, memory: int, pids: int, release: Callable[[], None]
+    ) -> None:
         self._client, self._image = client, image
+        self._release: Callable[[], None] | None = release
         self._owner: Any = None
         self._files: dict[str, bytes] = {}
         self._container: Any = None
@@ -149,6 +176,9 @@ class DockerWorkspace:
             self._remove(container)
         if owner is not None:
             _hang_up(owner)
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     def _remove(self, container: Any) -> None:
         from docker.errors import APIError

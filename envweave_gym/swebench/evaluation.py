@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import msgspec
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.faults import (
@@ -28,7 +29,7 @@ from envweave_gym.swebench.grading import Tests, Verdict, check_instance, check_
 from envweave_gym.swebench.phases import BY_PATCH, Applied, apply_and_test, run_tests
 from envweave_gym.swebench.policy import violations, violations_by_patch, violations_of_tree
 from envweave_gym.swebench.slots import check_at_once, turn
-from envweave_gym.swebench.workspace import SIGNALS, Workspace
+from envweave_gym.swebench.workspace import SIGNALS, NotHere, Workspace
 
 TIMEOUT = 1800.0
 """So many seconds the tests may take, unless something else is said."""
@@ -41,9 +42,6 @@ _BACKENDS = {
     "local": "envweave_gym.swebench.local_evaluation",
 }
 BACKENDS = tuple(_BACKENDS)
-
-Opener = Callable[..., Workspace]
-"""``open_workspace(instance, **options)`` of a backend's module."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Trial:
     at_once: int | None = None
     """So many evaluations run at once, of all processes of this user; by default one for each core."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the backend's ``open_workspace`` takes beside the instance."""
+    """What the backend's ``Options`` are to be."""
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -104,20 +102,22 @@ class Trial:
         self._check_options()
 
     def _check_options(self) -> None:
-        known = list(inspect.signature(self._opener()).parameters)[1:]
+        place = self._module()
+        known = [one.name for one in fields(place.Options)]
         for name in self.options:
             if name not in known:
                 raise InvalidArgument(
                     f"evaluation_kwargs have {shown(name)}, which evaluation={self.backend!r} does not take"
                     f"{nearest(str(name), known)}; it takes {', '.join(known)}"
                 )
+        place.Options(**self.options)
 
-    def _opener(self) -> Opener:
-        return importlib.import_module(_BACKENDS[self.backend]).open_workspace
+    def _module(self) -> Any:
+        return importlib.import_module(_BACKENDS[self.backend])
 
     def opened(self, instance: Instance) -> Workspace:
         """A workspace for one evaluation, or for a look at the repository."""
-        return self._opener()(instance, **self.options)
+        return self._module().open_workspace(instance, **self.options)
 
 
 def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evaluation:
@@ -167,7 +167,13 @@ def _lost_or(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
     except MissingExtra:
         raise
     except (NotAvailable, SessionLost, AtCapacity) as error:
-        return Evaluation(fault=fault_of(error), timings=clock.timings)
+        return Evaluation(fault=loss_of(error), timings=clock.timings)
+
+
+def loss_of(error: BaseException) -> Fault:
+    """The fault that a place of evaluations was lost by; what is not there is not tried again."""
+    fault = fault_of(error)
+    return msgspec.structs.replace(fault, retryable=False) if isinstance(error, NotHere) else fault
 
 
 def _evaluated(instance: Instance, diff: Diff | None, trial: Trial, clock: _Clock) -> Evaluation:

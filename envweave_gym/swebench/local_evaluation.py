@@ -15,6 +15,8 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from envweave_gym.containers.box import memory_of
 from envweave_gym.data.swebench_lite import Instance
@@ -22,7 +24,7 @@ from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox import Execution, Lease, Limits, Session, Setup, levels
 from envweave_gym.sandbox.process import WorkerDied
 from envweave_gym.swebench.checkouts import GITHUB, Checkout, Recipe
-from envweave_gym.swebench.workspace import Ran, WorkspaceLost
+from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 
 LONGEST_LOG = 32 << 20
 """What writes more bytes is killed."""
@@ -44,32 +46,51 @@ _LEFT_OUT = re.compile(
 _MOVED = re.compile(rf"^(cd|git config --global --add safe\.directory) {_TESTBED}/?$")
 
 
-def open_workspace(
-    instance: Instance,
-    *,
-    isolation: str = "landlock",
-    repos: str = GITHUB,
-    requirements: str | None = None,
-    python: str | None = None,
-    cache: str | None = None,
-    memory: int | str = "4g",
-    pids: int = 1024,
-) -> LocalWorkspace:
+@dataclass(frozen=True)
+class Options:
+    """What places are like; ``repos``, ``requirements`` and ``cache`` are those of :class:`Recipe`."""
+
+    isolation: str = "landlock"
+    """A level of the sandbox, which is demanded."""
+    repos: str = GITHUB
+    requirements: str | None = None
+    python: str | None = None
+    cache: str | None = None
+    memory: int | str = "4g"
+    """Each process may have so much."""
+    pids: int = 1024
+    """There may be so many of them, where the host is root."""
+
+    def __post_init__(self) -> None:
+        if self.isolation not in LEVELS:
+            known = ", ".join(map(repr, LEVELS))
+            raise InvalidArgument(
+                f"isolation={shown(self.isolation)} does not keep patches in; there are {known}"
+            )
+        memory_of(self.memory)
+        check_pids(self.pids)
+        self.recipe(sys.executable if self.python is None else self.python)
+
+    def recipe(self, interpreter: str) -> Recipe:
+        """How checkouts are made, with this interpreter."""
+        return Recipe(interpreter, self.repos, self.requirements, self.cache)
+
+
+def open_workspace(instance: Instance, **options: Any) -> LocalWorkspace:
     """A copy of the instance's repository, which is cloned where that was not done before.
 
-    ``isolation`` demands a level of the sandbox, and is refused where this machine does not reach it. The
-    rest of the strings say what the repository and its packages are made of, see :class:`Recipe`.
-    Each process may have so much ``memory``, and there may be so many of them, where the host is root.
+    ``options`` are those of :class:`Options`; a level that this machine does not reach is not there.
     """
-    if isolation not in LEVELS:
-        known = ", ".join(map(repr, LEVELS))
-        raise InvalidArgument(f"isolation={shown(isolation)} does not keep patches in; there are {known}")
-    levels.require(isolation)
-    interpreter = _interpreter(python)
-    recipe = Recipe(interpreter, repos, requirements, cache)
+    given = Options(**options)
+    try:
+        levels.require(given.isolation)
+        interpreter = _interpreter(given.python)
+    except NotAvailable as error:
+        raise NotHere(str(error)) from None
+    recipe = given.recipe(interpreter)
     limits = Limits(
-        memory=memory_of(memory),
-        processes=pids,
+        memory=memory_of(given.memory),
+        processes=given.pids,
         files=1024,
         file_size=1 << 30,
         output=LONGEST_LOG,
@@ -77,7 +98,7 @@ def open_workspace(
     )
     checkout = recipe.checkout(instance)
     setup = Setup(
-        isolation=isolation,
+        isolation=given.isolation,
         profile="shell",
         python=interpreter,
         limits=limits,

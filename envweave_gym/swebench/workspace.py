@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from envweave_gym.faults import SessionLost
+from envweave_gym.faults import InvalidArgument, NotAvailable, SessionLost, shown
 
 SIGNALS = 128
 """Exit codes above this one are those of what was killed."""
@@ -52,6 +52,18 @@ class Workspace(Protocol):
     def close(self) -> None:
         """Remove it, with all that runs in it; a second time does nothing."""
         ...
+
+
+def check_pids(pids: object) -> None:
+    """Refuse what is no number of processes."""
+    if type(pids) is not int or not 16 <= pids <= 1 << 22:
+        raise InvalidArgument(
+            f"pids={shown(pids)} is no number of processes; give an int from 16 to {1 << 22}"
+        )
+
+
+class NotHere(NotAvailable):
+    """What is not there now, and not at the next try either, unless somebody sees to it."""
 
 
 class WorkspaceLost(SessionLost):
