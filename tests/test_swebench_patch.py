@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -130,7 +132,9 @@ def test_a_look_is_read_from_the_first_line(text: str, look: Look | None) -> Non
     assert look_in(text) == look
 
 
-@pytest.mark.parametrize("text", ["cat", "cat x y", "ls a b", "grep", "cat 'x", "cat x\0y", "grep a b c"])
+@pytest.mark.parametrize(
+    "text", ["cat", "cat x y", "ls a b", "grep", "cat 'x", "cat x\0y", "grep a b c", "test -x"]
+)
 def test_a_look_that_cannot_be_had_says_why(text: str) -> None:
     found = look_in(text)
     assert found is not None
@@ -279,7 +283,7 @@ def test_looks_show_the_repository_and_change_nothing(evaluation: str, client: A
     twin = copy.deepcopy(env)
     assert pickle.loads(pickle.dumps(env.unwrapped)).step(reply(TEXT.patch))[1] == 1.0
     assert env.step(reply(TEXT.patch))[1:4] == (1.0, True, False)
-    assert twin.step("ls")[0].startswith(".git")
+    assert twin.step("ls")[0] == ".gitignore\nREADME.md\ntests/\ntoolbox/\n"
     for one in (env, twin):
         one.close()
     assert ours(client) == []
@@ -291,11 +295,24 @@ def test_tests_that_do_not_end_are_no_end_of_the_episode(client: Any) -> None:
     env.reset(options={"index": 0})
     waits = at_import("import time\ntime.sleep(100)")
     assert "did not end within 2 s" in env.step(f"test tests/test_text.py\n{reply(waits)}")[0]
-    assert "README.md" in env.step("ls")[0]
-    assert len(ours(client)) == 1
-    env.reset(options={"index": 0})
     assert ours(client) == []
+    assert "README.md" in env.step("ls")[0]
     env.close()
+
+
+@pytest.mark.usefixtures("images")
+def test_of_an_episode_that_is_dropped_between_its_steps_nothing_is_left(client: Any) -> None:
+    opened: list[int] = []
+    for _ in range(2):
+        for evaluation in ("docker", "local"):
+            env = made(turns=3, evaluation=evaluation)
+            env.reset(options={"index": 0})
+            assert "README.md" in env.step("ls")[0]
+            del env
+        gc.collect()
+        assert ours(client) == []
+        opened.append(len(os.listdir("/proc/self/fd")))
+    assert opened[0] == opened[1]
 
 
 @pytest.mark.usefixtures("images")

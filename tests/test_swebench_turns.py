@@ -59,6 +59,11 @@ def test_whoever_waits_too_long_is_told_so() -> None:
         pass
 
 
+def test_looks_wait_for_looks_and_not_for_evaluations() -> None:
+    with turn(1), turn(1, 0.05, of="look"), pytest.raises(AtCapacity, match="1 looks have been running"):
+        turn(1, 0.05, of="look").__enter__()
+
+
 def test_a_killed_process_gives_its_turn_back() -> None:
     program = (
         "import sys, tempfile\ntempfile.tempdir = sys.argv[1]\n"

@@ -22,7 +22,7 @@ _held = threading.local()
 @contextmanager
 def alone(what: str) -> Generator[None]:
     """No other thread or process of this user is in a block of the same name meanwhile."""
-    path = _folder() / f"envweave-{what}.lock"
+    path = own_folder() / f"envweave-{what}.lock"
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _wait_for(lock, path)
@@ -55,7 +55,7 @@ def _wait_for(lock: int, path: Path) -> None:
         time.sleep(_PAUSE)
 
 
-def _folder() -> Path:
+def own_folder() -> Path:
     """A folder that nobody else may write to."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and _is_ours(Path(given)):

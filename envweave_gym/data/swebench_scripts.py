@@ -108,7 +108,7 @@ def eval_script_of(repo: str, version: str, base_commit: str, test_patch: str) -
         checkout=" ".join(("git checkout", base_commit, *files)),
         heredoc=_HEREDOC,
         patch=test_patch,
-        test=" ".join((_command(repo, old), *_selected(repo, files))),
+        test=" ".join((_command(repo, old), *selected(repo, files))),
     )
 
 
@@ -123,7 +123,7 @@ def _command(repo: str, major: int) -> str:
     return _PROJECTS[repo].test
 
 
-def _selected(repo: str, files: Sequence[str]) -> Sequence[str]:
+def selected(repo: str, files: Sequence[str]) -> Sequence[str]:
     """What a test command is given: the files that are no data, or for Django the names of their modules."""
     tests = [file for file in files if not file.endswith(_DATA_FILES)]
     if repo != "django/django":

@@ -11,24 +11,19 @@ from envweave_gym.data.sources import SYNTHETIC
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
 from envweave_gym.envs.tasks import TASK_OPTIONS, TaskEnv
 from envweave_gym.faults import (
-    AtCapacity,
     Fault,
     InvalidArgument,
     MissingExtra,
-    NotAvailable,
-    SessionLost,
     shown,
 )
 from envweave_gym.spaces import Chat, Unicode
 from envweave_gym.stream import message, metrics
 from envweave_gym.swebench.baselines import BASELINES
 from envweave_gym.swebench.diffs import LONGEST
-from envweave_gym.swebench.evaluation import TIMEOUT, Evaluation, Trial, evaluate, loss_of
+from envweave_gym.swebench.evaluation import LOSSES, TIMEOUT, Evaluation, Trial, evaluate, loss_of
 from envweave_gym.swebench.grading import Tests, check_instance
-from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_in, shown_of
+from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_at, look_in
 from envweave_gym.swebench.replies import diff_in
-from envweave_gym.swebench.slots import turn
-from envweave_gym.swebench.workspace import Workspace
 
 Observation = Literal["text", "chat"]
 Reward = Literal["binary", "shaped"]
@@ -106,13 +101,11 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         self._instance: Instance | None = None
         self._messages: list[dict[str, str]] = []
         self._replies = 0
-        self._workspace: Workspace | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Show the issue of the seed, or the one that ``options`` name."""
-        self._leave()
         self._instance = self.choose(seed, options)
         check_instance(self._instance)
         self.evaluation, self._replies, self._messages = Evaluation(), 0, []
@@ -128,7 +121,6 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
             look, diff = look_in(action), diff_in(action)
             if look is not None or not diff:
                 return self._look(self._instance, look)
-        self._leave()
         self.evaluation = evaluate(self._instance, diff_in(action), self.trial)
         return self._judged(self._instance, self.evaluation)
 
@@ -147,39 +139,18 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         return self._shown(), earned, True, False, self._info()
 
     def _lost(self, fault: Fault) -> Stepped:
-        self._leave()
         self.evaluation = Evaluation(fault=fault)
         return self._shown(), 0.0, False, True, self._info() | {"fault": fault}
 
     def _look(self, instance: Instance, look: Look | None) -> Stepped:
         try:
-            said = _NEITHER if look is None else self._seen(instance, look)
+            said = _NEITHER if look is None else look_at(instance, look, self.trial)
         except MissingExtra:
             raise
-        except (NotAvailable, SessionLost, AtCapacity) as error:
+        except LOSSES as error:
             return self._lost(loss_of(error))
         self._say(_clipped(said))
         return self._shown(), 0.0, False, False, self._info()
-
-    def _seen(self, instance: Instance, look: Look) -> str:
-        if look.name == "test":
-            with turn(self.trial.at_once):
-                return self._seen_there(instance, look)
-        return self._seen_there(instance, look)
-
-    def _seen_there(self, instance: Instance, look: Look) -> str:
-        if self._workspace is None:
-            self._workspace = self.trial.opened(instance)
-        said, is_whole = shown_of(self._workspace, instance, look, self.trial.timeout)
-        if not is_whole:
-            self._leave()
-        return said
-
-    def _leave(self) -> None:
-        """Give up the place that looks are taken at; patches are tried at one of their own."""
-        workspace, self._workspace = self._workspace, None
-        if workspace is not None:
-            workspace.close()
 
     def _info(self) -> dict[str, Any]:
         found = self.evaluation
@@ -214,18 +185,10 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         """What has been said so far."""
         return "\n\n".join(one["content"] for one in self._messages) if self.render_mode == "ansi" else None
 
-    def close(self) -> None:
-        """Give up the place that looks are taken at."""
-        self._leave()
-
     def episode_state(self) -> dict[str, Any]:
         """Which issue it is, how many replies there were and may be, and what became of the patch."""
         counters = {"replies": self._replies, "turns": self.turns, "resolved": self.evaluation.resolved}
         return {**super().episode_state(), **counters}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy looks at a place of its own, which is the same: no look changes anything."""
-        return {**self.__dict__, "_workspace": None}
 
 
 def shaped(found: Evaluation, before: float) -> float:

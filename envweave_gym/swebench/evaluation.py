@@ -37,6 +37,8 @@ LOG_TAIL = 4000
 """So many characters of the end of the log are kept."""
 PHASES: tuple[str, ...] = ("wait", "start", "apply", "tests", "grade", "close")
 """What :attr:`Evaluation.timings` has seconds of."""
+LOSSES = (NotAvailable, SessionLost, AtCapacity)
+"""What is raised where the place of an evaluation is lost; but a ``MissingExtra`` is for who installs."""
 _BACKENDS = {
     "docker": "envweave_gym.swebench.docker_evaluation",
     "local": "envweave_gym.swebench.local_evaluation",
@@ -166,7 +168,7 @@ def _lost_or(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
         return evaluated(clock)
     except MissingExtra:
         raise
-    except (NotAvailable, SessionLost, AtCapacity) as error:
+    except LOSSES as error:
         return Evaluation(fault=loss_of(error), timings=clock.timings)
 
 

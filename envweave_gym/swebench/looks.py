@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.data.swebench_scripts import _selected
+from envweave_gym.data.swebench_scripts import selected
 from envweave_gym.swebench.diffs import LONGEST, parsed
+from envweave_gym.swebench.evaluation import Trial
 from envweave_gym.swebench.grading import END, START
 from envweave_gym.swebench.phases import apply_patch
 from envweave_gym.swebench.policy import NO_DIFF, violations, violations_of_tree
 from envweave_gym.swebench.replies import diff_in
+from envweave_gym.swebench.slots import turn
 from envweave_gym.swebench.workspace import Workspace
 
 LONGEST_LOOK = 16_000
@@ -30,6 +33,8 @@ NAMES = ("ls", "cat", "grep", "test")
 _WORDS = {"ls": (0, 1), "cat": (1, 2), "grep": (1, 2), "test": (0, 32)}
 _LINES = re.compile(r"(\d{1,9})-(\d{1,9})")
 _LOOKING = 30.0
+_PATIENCE = 600.0
+"""So many seconds a look at files waits for its turn."""
 _READ = """\
 root=$(realpath -e -- {testbed})
 path=$(realpath -e -- "$root"/{path} 2> /dev/null) || {{ echo 'there is no such path'; exit; }}
@@ -42,11 +47,10 @@ cd "$root" && path=${{path#"$root"}} && path=${{path#/}} && path=${{path:-.}}
 {{ {command}; }} 2>&1 | head -c {most}
 """
 _COMMANDS = {
-    "ls": 'ls -1Ap -- "$path"',
+    "ls": 'ls -1Ap --ignore=.git -- "$path"',
     "cat": "sed -n '{first},{last}p' -- \"$path\"",
     "grep": 'grep -rnIE --exclude-dir=.git -e {pattern} -- "$path" || echo "no line matches"',
 }
-_CLEAN = "git reset -q --hard HEAD && git clean -fdq"
 
 
 @dataclass(frozen=True)
@@ -74,21 +78,27 @@ def look_in(reply: str) -> Look | None:
     least, most = _WORDS[name]
     if not least <= len(words) <= most or any("\0" in word for word in words):
         return Look(name, wrong=f"{name} does not take {len(words)} words")
+    if name == "test" and any(word.startswith("-") for word in words):
+        return Look(name, wrong="test takes paths alone, and none that begins with '-'")
     if name == "cat" and len(words) == 2 and not _LINES.fullmatch(words[1]):
         return Look(name, wrong="lines are given like 10-40")
     return Look(name, words, diff_in(rest) if name == "test" else "")
 
 
-def shown_of(workspace: Workspace, instance: Instance, look: Look, timeout: float) -> tuple[str, bool]:
-    """What a look shows, and whether the workspace can be used for another."""
+def look_at(instance: Instance, look: Look, trial: Trial) -> str:
+    """What a look shows, in a fresh workspace, of which nothing is left.
+
+    Where the place is lost one of :data:`~envweave_gym.swebench.evaluation.LOSSES` is raised.
+    """
     if look.wrong:
-        return f"{look.wrong}; there is {USAGE}", True
+        return f"{look.wrong}; there is {USAGE}"
     if look.name == "test":
-        return _tested(workspace, instance, look, timeout)
-    ran = workspace.run(_reading(workspace, look), _LOOKING)
+        return _tested(instance, look, trial)
+    with turn(trial.at_once, _PATIENCE, of="look"), closing(trial.opened(instance)) as workspace:
+        ran = workspace.run(_reading(workspace, look), _LOOKING)
     if ran.timed_out:
-        return f"that took more than {_LOOKING:g} s", False
-    return ran.output[:LONGEST_LOOK] or "(nothing)", True
+        return f"that took more than {_LOOKING:g} s"
+    return ran.output[:LONGEST_LOOK] or "(nothing)"
 
 
 def _reading(workspace: Workspace, look: Look) -> str:
@@ -104,26 +114,24 @@ def _reading(workspace: Workspace, look: Look) -> str:
     )
 
 
-def _tested(workspace: Workspace, instance: Instance, look: Look, timeout: float) -> tuple[str, bool]:
+def _tested(instance: Instance, look: Look, trial: Trial) -> str:
     diff = parsed(look.diff[: LONGEST + 1])
-    refused = [why for why in violations(look.diff, diff, instance) if why != NO_DIFF]
-    if refused:
-        return _refused(refused), True
-    if diff.changes:
-        applied = apply_patch(workspace, diff)
-        if not applied.command:
-            workspace.run(_CLEAN, _LOOKING)
-            return f"the diff does not apply:\n{applied.log[-LONGEST_LOOK:]}", True
-        if hidden := violations_of_tree(applied.touched, diff, instance):
-            return _refused(hidden), False
-    script = workspace.adapted(_visible_script(instance, look.words))
-    workspace.write("look.sh", script.encode())
-    ran = workspace.run(f"exec bash {workspace.scratch}/look.sh 2>&1", timeout)
+    if refused := [why for why in violations(look.diff, diff, instance) if why != NO_DIFF]:
+        return _refused(refused)
+    with turn(trial.at_once), closing(trial.opened(instance)) as workspace:
+        if diff.changes:
+            applied = apply_patch(workspace, diff)
+            if not applied.command:
+                return f"the diff does not apply:\n{applied.log[-LONGEST_LOOK:]}"
+            if hidden := violations_of_tree(applied.touched, diff, instance):
+                return _refused(hidden)
+        script = workspace.adapted(_visible_script(instance, look.words))
+        workspace.write("look.sh", script.encode())
+        ran = workspace.run(f"exec bash {workspace.scratch}/look.sh 2>&1", trial.timeout)
     output = ran.output.rpartition(START)[2].lstrip("'\n")[-LONGEST_LOOK:]
     if ran.timed_out:
-        return f"{output}\nthe tests did not end within {timeout:g} s", False
-    workspace.run(_CLEAN, _LOOKING)
-    return output or "(nothing)", True
+        return f"{output}\nthe tests did not end within {trial.timeout:g} s"
+    return output or "(nothing)"
 
 
 def _refused(sentences: Sequence[str]) -> str:
@@ -138,7 +146,7 @@ def _visible_script(instance: Instance, paths: Sequence[str]) -> str:
     before, _, after = instance.eval_script.partition(f": '{START}'\n")
     setup = before.partition(f"\ngit checkout {instance.base_commit}")[0]
     command = after.partition(f": '{END}'")[0].strip()
-    hidden = " ".join(_selected(instance.repo, instance.test_files))
+    hidden = " ".join(selected(instance.repo, instance.test_files))
     command = command.removesuffix(hidden).rstrip()
-    asked = " ".join(map(shlex.quote, _selected(instance.repo, paths)))
+    asked = " ".join(map(shlex.quote, selected(instance.repo, paths)))
     return f'{setup}\nset +x\necho "{START}"\n{command} {asked}\n'

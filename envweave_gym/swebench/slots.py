@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from envweave_gym.containers.alone import _folder
+from envweave_gym.containers.alone import own_folder
 from envweave_gym.faults import AtCapacity, InvalidArgument, shown
 
 PATIENCE = 3600.0
@@ -26,16 +26,18 @@ def check_at_once(at_once: object) -> None:
 
 
 @contextmanager
-def turn(at_once: int | None = None, patience: float = PATIENCE) -> Generator[None]:
-    """Wait until fewer evaluations than that run: by default one for each core.
+def turn(
+    at_once: int | None = None, patience: float = PATIENCE, *, of: str = "evaluation"
+) -> Generator[None]:
+    """Wait until fewer evaluations, or others ``of`` one name, than that run: by default one for each core.
 
     A turn is a lock on a file, which the system gives back however its process ends.
     """
     most = at_once or os.cpu_count() or 1
-    lock = _taken(most, time.monotonic() + patience)
+    lock = _taken(of, most, time.monotonic() + patience)
     if lock is None:
         raise AtCapacity(
-            f"{most} evaluations have been running for {patience:g} s; wait, or allow more with at_once="
+            f"{most} {of}s have been running for {patience:g} s; wait, or allow more with at_once="
         )
     try:
         yield
@@ -44,11 +46,11 @@ def turn(at_once: int | None = None, patience: float = PATIENCE) -> Generator[No
         os.close(lock)
 
 
-def _taken(most: int, deadline: float) -> int | None:
+def _taken(of: str, most: int, deadline: float) -> int | None:
     pause = _PAUSE
     while True:
         for number in range(most):
-            if (lock := _locked(number)) is not None:
+            if (lock := _locked(of, number)) is not None:
                 return lock
         if time.monotonic() > deadline:
             return None
@@ -56,8 +58,8 @@ def _taken(most: int, deadline: float) -> int | None:
         pause = min(pause * 1.5, _LONGEST_PAUSE)  # hundreds may wait, and each look is a call for each core
 
 
-def _locked(number: int) -> int | None:
-    path = _folder() / f"envweave-evaluation-{number}.lock"
+def _locked(of: str, number: int) -> int | None:
+    path = own_folder() / f"envweave-{of}-{number}.lock"
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
