@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absent import absent, needs_command, needs_module
+from absent import needs_command
 from engines import client, ours
 from swebench_rows import QUEUES, TEXT, at_import, edit, new_file, row_of
+from toy_places import images
 
-from envweave_gym.faults import NotAvailable
 from envweave_gym.swebench.evaluation import Trial, evaluate
-from envweave_gym.swebench.toy_image import build_toy_images
 
-__all__ = ["client"]
+__all__ = ["client", "images"]
 TIMEOUT = 8
 CASES = {
     "gold": (TEXT, TEXT.patch),
@@ -43,13 +42,8 @@ HACKS = {
 
 
 @pytest.fixture(autouse=True)
-def images(client: Any) -> Iterator[None]:
-    needs_module("swebench", "swebench")
+def nothing_left(client: Any, images: None) -> Iterator[None]:
     needs_command("docker")  # the official path calls it to stop its containers
-    try:
-        build_toy_images(client)
-    except NotAvailable as error:
-        absent(str(error))
     yield
     assert ours(client) == []
 

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from absent import absent, needs_module
 from engines import CutOff, client, ours
 from swebench_rows import (
     INTERVALS,
@@ -24,18 +23,18 @@ from swebench_rows import (
     new_file,
     patch_of,
 )
+from toy_places import images
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_repo import diff_between
-from envweave_gym.faults import FaultKind, NotAvailable
+from envweave_gym.faults import FaultKind
 from envweave_gym.swebench.diffs import parsed
 from envweave_gym.swebench.docker_evaluation import open_workspace
 from envweave_gym.swebench.evaluation import Evaluation, Trial, evaluate
 from envweave_gym.swebench.phases import apply_patch
-from envweave_gym.swebench.toy_image import build_toy_images
 
-__all__ = ["client"]
+__all__ = ["client", "images"]
 MODE = "diff --git a/toolbox/text.py b/toolbox/text.py\nold mode 100644\nnew mode 100755\n"
 WAITS = "import time\ntime.sleep(300)"
 STUBBORN = (
@@ -45,12 +44,7 @@ DAEMON = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\nt
 
 
 @pytest.fixture(scope="module", autouse=True)
-def images(client: Any) -> Iterator[None]:
-    needs_module("swebench", "swebench")
-    try:
-        build_toy_images(client)
-    except NotAvailable as error:
-        absent(str(error))
+def nothing_left(client: Any, images: None) -> Iterator[None]:
     yield
     assert ours(client) == []
 

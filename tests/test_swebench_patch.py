@@ -12,37 +12,27 @@ from typing import Any
 import gymnasium as gym
 import msgspec
 import pytest
-from absent import absent, needs_module
 from engines import client, ours
 from swebench_rows import NUMBERS, TEXT, TOY, at_import, edit, new_file
+from toy_places import images
 
 import envweave_gym as ew
 from envweave_gym.envs import swebench_patch
 from envweave_gym.envs.swebench_patch import APPLIES, MAX_REPLY, SOME_PASS, SWEBenchPatchEnv, shaped
-from envweave_gym.faults import FaultKind, InvalidAction, InvalidArgument, NotAvailable
+from envweave_gym.faults import FaultKind, InvalidAction, InvalidArgument
 from envweave_gym.stream import EventKind, messages_of, stream_of, trainable
 from envweave_gym.swebench.baselines import Baselines
 from envweave_gym.swebench.evaluation import Evaluation
 from envweave_gym.swebench.looks import Look, look_in
-from envweave_gym.swebench.toy_image import build_toy_images
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.offers import offers_of
 
-__all__ = ["client"]
+__all__ = ["client", "images"]
 ID = "envweave/SWEBenchLitePatch-v0"
 KEYS = {
     *("index", "split", "instance_id", "applied", "apply_cmd", "resolved", "f2p", "p2p"),
     *("problem", "violations", "log_tail", "timings", "stream", "seq"),
 }
-
-
-@pytest.fixture(scope="module")
-def images(client: Any) -> None:
-    needs_module("swebench", "swebench")
-    try:
-        build_toy_images(client)
-    except NotAvailable as error:
-        absent(str(error))
 
 
 def made(**kwargs: Any) -> Any:

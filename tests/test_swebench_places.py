@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absent import absent, needs_module
 from engines import client
 from swebench_rows import NUMBERS, QUEUES, TEXT, at_import, edit, new_file
+from toy_places import images
 
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.faults import NotAvailable
 from envweave_gym.swebench.evaluation import Trial, baseline, evaluate
 from envweave_gym.swebench.grading import END, EXIT_CODE
-from envweave_gym.swebench.toy_image import build_toy_images
 
-__all__ = ["client"]
+__all__ = ["client", "images"]
 STUBBORN = (
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    time.sleep(1)"
 )
@@ -53,15 +51,6 @@ CASES: dict[str, tuple[Instance, str]] = {
     "does not end": (TEXT, at_import(STUBBORN, fixed=True)),
 }
 RIGHT = ("gold", "gold of another", "gold that adds tests", "crlf", "prose")
-
-
-@pytest.fixture(scope="module")
-def images(client: Any) -> None:
-    needs_module("swebench", "swebench")
-    try:
-        build_toy_images(client)
-    except NotAvailable as error:
-        absent(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -13,22 +13,18 @@ import pytest
 from absent import absent
 from engines import client, ours
 from swebench_rows import NUMBERS, TOY
+from toy_places import images
 
 from envweave_gym.containers.ownership import BOOT, processes_seen
-from envweave_gym.faults import NotAvailable
-from envweave_gym.swebench.toy_image import build_toy_images
 
-__all__ = ["client"]
+__all__ = ["client", "images"]
 ID, IMAGE = "envweave/SWEBenchLitePatch-v0", "envweave-swebench-patch"
 
 
 @pytest.fixture(autouse=True)
-def images(client: Any) -> None:
+def served(client: Any, images: None) -> None:
     try:
         client.images.get(IMAGE)
-        build_toy_images(client)
-    except NotAvailable as error:
-        absent(str(error))
     except Exception:  # noqa: BLE001 - the engine says in many ways that it has no image
         absent(f"{IMAGE} is missing: make images")
 

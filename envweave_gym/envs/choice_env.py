@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from gymnasium.spaces import Discrete, Space
 
 from envweave_gym.envs.choices import LETTERS, lettered, letters_of, read_letter
-from envweave_gym.envs.tasks import TASK_OPTIONS, TaskEnv
+from envweave_gym.envs.tasks import AS_JSON, TASK_OPTIONS, TaskEnv
 from envweave_gym.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.protocols import require_text
 from envweave_gym.spaces import Chat, Unicode
@@ -25,8 +25,6 @@ REWARDS = {"dense": (1.0, 0.1, 0.0), "sparse": (1.0, 0.0, 0.0)}
 """What a reply is worth that is right, that is wrong, and that chooses nothing."""
 MAX_REPLY = 32_768
 """No reply is longer, in characters."""
-_AS_JSON = 7
-"""No text becomes longer than so many times as much as the content of a chat."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         super().__init__(tasks, dataset=dataset, split=split)
         self.options, self.render_mode = _checked_options(options), render_mode
         self.observation, self.action = observation, action
-        spaces: dict[str, Space[Any]] = {"text": Unicode(longest), "chat": Chat(_AS_JSON * longest)}
+        spaces: dict[str, Space[Any]] = {"text": Unicode(longest), "chat": Chat(AS_JSON * longest)}
         self.observation_space = _one_of("observation", observation, spaces)
         actions: dict[str, Space[Any]] = {"index": Discrete(options), "text": Unicode(MAX_REPLY)}
         self.action_space = _one_of("action", action, actions)

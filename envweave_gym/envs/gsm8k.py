@@ -12,7 +12,7 @@ from gymnasium.spaces import Space
 from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, Problem
 from envweave_gym.data.sources import rows_of
 from envweave_gym.envs.gsm8k_answers import Answer, numbers_in, read_answer, read_number
-from envweave_gym.envs.tasks import TASK_OPTIONS, TaskEnv
+from envweave_gym.envs.tasks import AS_JSON, TASK_OPTIONS, TaskEnv
 from envweave_gym.faults import InvalidArgument, shown
 from envweave_gym.spaces import Chat, Unicode, encodable
 from envweave_gym.stream import message, metrics
@@ -28,8 +28,6 @@ MAX_REPLY = 65_536
 MAX_PROMPT = 65_536
 """No system prompt is longer, in characters: every observation has it, and clients of servers may give it."""
 _MAX_HINT = 2048
-_AS_JSON = 7
-"""No text becomes longer than so many times as much as the content of a chat."""
 
 
 class Rewards(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,5 +189,5 @@ def _observation_space(observation: Any, prompt: int, hint_turns: int) -> Space[
     if observation == "text":
         return Unicode(longest)
     if observation == "chat":
-        return Chat(_AS_JSON * longest)
+        return Chat(AS_JSON * longest)
     raise InvalidArgument(f"observation={shown(observation)} is unknown; there are 'text' and 'chat'")

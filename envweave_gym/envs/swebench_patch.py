@@ -9,7 +9,7 @@ from gymnasium.spaces import Space
 
 from envweave_gym.data.sources import SYNTHETIC
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
-from envweave_gym.envs.tasks import TASK_OPTIONS, TaskEnv
+from envweave_gym.envs.tasks import AS_JSON, TASK_OPTIONS, TaskEnv
 from envweave_gym.faults import (
     Fault,
     InvalidArgument,
@@ -37,8 +37,6 @@ MAX_REPLY = LONGEST
 """No reply is longer, in characters."""
 MOST_TURNS = 100
 _FRAME = 4000
-_AS_JSON = 7
-"""No text becomes longer than so many times as much as the content of a chat."""
 _LEFT_OUT = "\n[…]"
 _TASK = (
     "Resolve the issue with a change of the repository's source files. Answer with a unified diff, as git "
@@ -226,5 +224,5 @@ def _observation_space(observation: Any, turns: int) -> Space[Any]:
     if observation == "text":
         return Unicode(longest)
     if observation == "chat":
-        return Chat(_AS_JSON * (longest + 2 * turns * (LONGEST_LOOK + _FRAME)))
+        return Chat(AS_JSON * (longest + 2 * turns * (LONGEST_LOOK + _FRAME)))
     raise InvalidArgument(f"observation={shown(observation)} is unknown; there are 'text' and 'chat'")

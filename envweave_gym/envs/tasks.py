@@ -14,6 +14,8 @@ from envweave_gym.stream import Emitter
 
 Task = TypeVar("Task")
 
+AS_JSON = 7
+"""No text becomes longer than so many times as much as the content of a chat."""
 TASK_OPTIONS = ("index", "group")
 """The reset options of all of them."""
 
