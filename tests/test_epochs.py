@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -11,37 +10,16 @@ import numpy as np
 import pytest
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from remote_worlds import url
+from task_vectors import Make, make
 from task_worlds import NUMBERED, TASKS, Numbered
 from test_vector_subclass import Offset
 
 import envweave_gym as ew
 from envweave_gym import EventKind, InvalidArgument, stream_of
-from envweave_gym.remote.vector import RemoteVectorEnv
 
-__all__ = ["url"]
+__all__ = ["make", "url"]
 FORMS = ["singles", "sync", "async", "subprocess", "servers"]
 MASK = np.array([True, False, True])
-Make = Callable[..., Any]
-
-
-@pytest.fixture
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes a vector over the numbered tasks, and closes it."""
-    made: list[Any] = []
-
-    def build(form: str, rows: int = 3, **kwargs: Any) -> Any:
-        if form == "servers":
-            env = RemoteVectorEnv(NUMBERED, [request.getfixturevalue("url")] * 2, num_envs=rows, **kwargs)
-        else:
-            how = {"vectorization_mode": form} if form in ("sync", "async") else {}
-            how |= {"backend": "subprocess"} if form == "subprocess" else {}
-            env = ew.make(NUMBERED, num_envs=rows, **how, **kwargs)
-        made.append(env)
-        return env
-
-    yield build
-    for env in made:
-        env.close()
 
 
 @pytest.mark.parametrize("backend", [None, "subprocess"])

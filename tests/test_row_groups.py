@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -12,42 +11,15 @@ import pettingzoo
 import pytest
 from native_vectors import expect_equal
 from remote_worlds import url
+from task_vectors import LINE, Make, make
 from task_worlds import NUMBERED
 
 import envweave_gym as ew
 from envweave_gym import EventKind, InvalidArgument, stream_of
-from envweave_gym.remote.vector import RemoteVectorEnv
 
-__all__ = ["url"]
-LINE = "envweave/LineWorld-v0"
+__all__ = ["make", "url"]
 MODES = ["NextStep", "SameStep", "Disabled"]
 FORMS = ["native", "singles", "sync", "async", "subprocess", "servers", "registry"]
-Make = Callable[..., Any]
-
-
-@pytest.fixture
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes a vector of the form that the test names, and closes it."""
-    made: list[Any] = []
-
-    def build(form: str, rows: int, **kwargs: Any) -> Any:
-        if form == "native":
-            env = ew.make(LINE, num_envs=rows, max_steps=4, slip=0.0, **kwargs)
-        elif form == "servers":
-            server = request.getfixturevalue("url")
-            env = RemoteVectorEnv(NUMBERED, [server] * 3, num_envs=rows, **kwargs)
-        elif form == "registry":
-            env = gym.make_vec(LINE, num_envs=rows, max_steps=4, slip=0.0, **kwargs)
-        else:
-            how = {"vectorization_mode": form} if form in ("sync", "async") else {}
-            how |= {"backend": "subprocess"} if form == "subprocess" else {}
-            env = ew.make(NUMBERED, num_envs=rows, **how, **kwargs)
-        made.append(env)
-        return env
-
-    yield build
-    for env in made:
-        env.close()
 
 
 def seeds(infos: dict[str, Any]) -> list[int | None]:
@@ -200,9 +172,9 @@ def test_what_is_no_size_of_groups_is_refused(form: str, group: Any, make: Make)
 
 
 def test_what_is_no_vector_has_no_groups() -> None:
-    for make, name in ((gym.make, LINE), (ew.make, LINE), (ew.make, "CartPole-v1"), (ew.make, NUMBERED)):
+    for makes, name in ((gym.make, LINE), (ew.make, LINE), (ew.make, "CartPole-v1"), (ew.make, NUMBERED)):
         with pytest.raises(InvalidArgument, match="group= is for vectors; give num_envs= too"):
-            make(name, group=2)
+            makes(name, group=2)
     with pytest.raises(InvalidArgument, match="group= is for vectors; give num_envs= too"):
         gym.make_vec(LINE, num_envs=2, group=2, vectorization_mode="sync")
     for refused in ({"group": 2}, {"group": 2, "num_envs": 2}):
