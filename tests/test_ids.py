@@ -66,13 +66,14 @@ def test_the_quickstart():
 @pytest.mark.parametrize("prefix", ["", "envweave_gym:", "envweave_gym.catalog:"])
 def test_every_id_of_the_table_is_a_name(card: ew.EnvCard, prefix: str):
     for spelling in (card.id, card.id.removesuffix("-v0")):
-        env = ew.make(prefix + spelling)
+        env = ew.make(prefix + spelling, **card.trial)
         assert isinstance(env, ParallelEnv if card.is_game else gym.Env)
         env.reset(seed=0)
         env.close()
     for api in card.kinds:
         assert isinstance(
-            ew.make(prefix + card.id, api=api), {"gym": gym.Env, "aec": AECEnv}.get(api, ParallelEnv)
+            ew.make(prefix + card.id, api=api, **card.trial),
+            {"gym": gym.Env, "aec": AECEnv}.get(api, ParallelEnv),
         )
 
 
