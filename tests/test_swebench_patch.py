@@ -21,6 +21,7 @@ from envweave_gym.envs import swebench_patch
 from envweave_gym.envs.swebench_patch import APPLIES, MAX_REPLY, SOME_PASS, SWEBenchPatchEnv, shaped
 from envweave_gym.faults import FaultKind, InvalidAction, InvalidArgument
 from envweave_gym.stream import EventKind, messages_of, stream_of, trainable
+from envweave_gym.swebench import kept
 from envweave_gym.swebench.baselines import Baselines
 from envweave_gym.swebench.evaluation import Evaluation
 from envweave_gym.swebench.looks import Look, look_in
@@ -276,6 +277,49 @@ def test_looks_show_the_repository_and_change_nothing(evaluation: str, client: A
     assert twin.step("ls")[0] == ".gitignore\nREADME.md\ntests/\ntoolbox/\n"
     for one in (env, twin):
         one.close()
+    assert ours(client) == []
+
+
+@pytest.mark.usefixtures("images")
+def test_looks_and_the_patch_share_a_container_until_something_is_tested(client: Any) -> None:
+    def containers() -> list[str]:
+        return [one.id for one in ours(client)]
+
+    env = made(turns=6)
+    env.reset(options={"index": 0})
+    assert containers() == []
+    env.step("ls")
+    first = containers()
+    env.step("cat README.md")
+    assert (len(first), containers()) == (1, first)
+    env.step(f"test tests/test_text.py\n{reply(at_import('x = 1'))}")
+    assert containers() == []
+    env.step("ls")
+    assert len(containers()) == 1
+    assert containers() != first
+    _, reward, _, _, info = env.step(reply(TEXT.patch))
+    assert (reward, containers()) == (1.0, [])
+    assert info["timings"]["start"] < 0.1  # it was there already
+    env.reset(options={"index": 0})
+    env.step("ls")
+    env.reset(options={"index": 1})
+    assert containers() == []
+    env.close()
+
+
+@pytest.mark.usefixtures("images")
+def test_few_episodes_keep_a_container_between_their_steps(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST_KEPT", 1)
+    one, other = made(turns=4), made(turns=4)
+    for env in (one, other, one):
+        env.reset(options={"index": 0})
+        assert "README.md" in env.step("ls")[0]
+        assert len(ours(client)) == 1
+    assert other.step(reply(TEXT.patch))[1] == 1.0
+    for env in (one, other):
+        env.close()
     assert ours(client) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from gymnasium.spaces import Space
@@ -22,6 +23,7 @@ from envweave_gym.swebench.baselines import BASELINES
 from envweave_gym.swebench.diffs import LONGEST
 from envweave_gym.swebench.evaluation import LOSSES, TIMEOUT, Evaluation, Trial, evaluate, loss_of
 from envweave_gym.swebench.grading import Tests, check_instance
+from envweave_gym.swebench.kept import Place
 from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_at, look_in
 from envweave_gym.swebench.replies import diff_in
 
@@ -97,6 +99,7 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         self.evaluation = Evaluation()
         """What became of the last patch."""
         self._instance: Instance | None = None
+        self._place = Place()
         self._messages: list[dict[str, str]] = []
         self._replies = 0
 
@@ -104,6 +107,7 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Show the issue of the seed, or the one that ``options`` name."""
+        self._place.leave()
         self._instance = self.choose(seed, options)
         check_instance(self._instance)
         self.evaluation, self._replies, self._messages = Evaluation(), 0, []
@@ -119,7 +123,8 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
             look, diff = look_in(action), diff_in(action)
             if look is not None or not diff:
                 return self._look(self._instance, look)
-        self.evaluation = evaluate(self._instance, diff_in(action), self.trial)
+        opened = partial(self._place.taken, self._instance, self.trial)
+        self.evaluation = evaluate(self._instance, diff_in(action), self.trial, opened)
         return self._judged(self._instance, self.evaluation)
 
     def _judged(self, instance: Instance, found: Evaluation) -> Stepped:
@@ -142,7 +147,7 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
 
     def _look(self, instance: Instance, look: Look | None) -> Stepped:
         try:
-            said = _NEITHER if look is None else look_at(instance, look, self.trial)
+            said = _NEITHER if look is None else look_at(instance, look, self.trial, self._place)
         except MissingExtra:
             raise
         except LOSSES as error:
@@ -182,6 +187,10 @@ class SWEBenchPatchEnv(TaskEnv[Instance, Any, str]):
     def render(self) -> Any:
         """What has been said so far."""
         return "\n\n".join(one["content"] for one in self._messages) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Give up the place that was looked at."""
+        self._place.leave()
 
     def episode_state(self) -> dict[str, Any]:
         """Which issue it is, how many replies there were and may be, and what became of the patch."""

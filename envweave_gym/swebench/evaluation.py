@@ -122,8 +122,10 @@ class Trial:
         return self._module().open_workspace(instance, **self.options)
 
 
-def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evaluation:
-    """Try a diff on its instance.
+def evaluate(
+    instance: Instance, diff: str, trial: Trial | None = None, opened: Callable[[], Workspace] | None = None
+) -> Evaluation:
+    """Try a diff on its instance, in a fresh workspace or in the one that ``opened`` gives.
 
     What is wrong with the diff, whatever it is, is in ``violations`` or ``problem``; what is wrong with the
     place it is tried in is a ``fault``. Nothing is raised for either; an instance whose patches nobody can
@@ -133,7 +135,7 @@ def evaluate(instance: Instance, diff: str, trial: Trial | None = None) -> Evalu
     found = parsed(diff[: LONGEST + 1])  # one that is longer is refused
     if refused := violations(diff, found, instance):
         return Evaluation(violations=refused)
-    return _lost_or(lambda clock: _evaluated(instance, found, trial or Trial(), clock))
+    return _lost_or(lambda clock: _evaluated(instance, found, trial or Trial(), clock, opened))
 
 
 def baseline(instance: Instance, trial: Trial) -> Evaluation:
@@ -178,8 +180,14 @@ def loss_of(error: BaseException) -> Fault:
     return msgspec.structs.replace(fault, retryable=False) if isinstance(error, NotHere) else fault
 
 
-def _evaluated(instance: Instance, diff: Diff | None, trial: Trial, clock: _Clock) -> Evaluation:
-    with _workspace(instance, trial, clock) as workspace:
+def _evaluated(
+    instance: Instance,
+    diff: Diff | None,
+    trial: Trial,
+    clock: _Clock,
+    opened: Callable[[], Workspace] | None = None,
+) -> Evaluation:
+    with _workspace(instance, trial, clock, opened) as workspace:
         found = _tried(workspace, instance, diff, trial, clock)
     if found.environment and (diff is None or _is_broken(instance, trial)):
         raise NotAvailable(
@@ -203,12 +211,14 @@ def _is_broken(instance: Instance, trial: Trial) -> bool:
 
 
 @contextmanager
-def _workspace(instance: Instance, trial: Trial, clock: _Clock) -> Generator[Workspace]:
+def _workspace(
+    instance: Instance, trial: Trial, clock: _Clock, opened: Callable[[], Workspace] | None = None
+) -> Generator[Workspace]:
     with ExitStack() as stack:
         with clock.phase("wait"):
             stack.enter_context(turn(trial.at_once))
         with clock.phase("start"):
-            workspace = trial.opened(instance)
+            workspace = trial.opened(instance) if opened is None else opened()
         stack.enter_context(_closing(workspace, clock))
         yield workspace
 

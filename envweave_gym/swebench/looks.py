@@ -1,7 +1,8 @@
 """Looks at a repository before a patch is final: a small language, and how it is done in a workspace.
 
 ``ls PATH``, ``cat PATH [from-to]`` and ``grep PATTERN PATH`` read; ``test PATH …`` runs the tests of the
-repository that are there, with a diff below it if there is one. None of them leaves anything changed.
+repository that are there, with a diff below it if there is one. What reads leaves nothing changed; a place
+that was tested in is not used again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from envweave_gym.data.swebench_lite import Instance
@@ -17,6 +18,7 @@ from envweave_gym.data.swebench_scripts import selected
 from envweave_gym.swebench.diffs import LONGEST, parsed
 from envweave_gym.swebench.evaluation import Trial
 from envweave_gym.swebench.grading import END, START
+from envweave_gym.swebench.kept import Place
 from envweave_gym.swebench.phases import apply_patch
 from envweave_gym.swebench.policy import NO_DIFF, violations, violations_of_tree
 from envweave_gym.swebench.replies import diff_in
@@ -85,19 +87,22 @@ def look_in(reply: str) -> Look | None:
     return Look(name, words, diff_in(rest) if name == "test" else "")
 
 
-def look_at(instance: Instance, look: Look, trial: Trial) -> str:
-    """What a look shows, in a fresh workspace, of which nothing is left.
+def look_at(instance: Instance, look: Look, trial: Trial, place: Place) -> str:
+    """What a look shows at a place, which stays as it was; one that has been tested in is given up.
 
     Where the place is lost one of :data:`~envweave_gym.swebench.evaluation.LOSSES` is raised.
     """
     if look.wrong:
         return f"{look.wrong}; there is {USAGE}"
     if look.name == "test":
-        return _tested(instance, look, trial)
-    with turn(trial.at_once, _PATIENCE, of="look"), closing(trial.opened(instance)) as workspace:
+        return _tested(instance, look, trial, place)
+    with turn(trial.at_once, _PATIENCE, of="look"), ExitStack() as stack:
+        workspace = stack.enter_context(closing(place.taken(instance, trial)))
         ran = workspace.run(_reading(workspace, look), _LOOKING)
-    if ran.timed_out:
-        return f"that took more than {_LOOKING:g} s"
+        if ran.timed_out:
+            return f"that took more than {_LOOKING:g} s"
+        stack.pop_all()
+        place.keep(workspace)
     return ran.output[:LONGEST_LOOK] or "(nothing)"
 
 
@@ -114,11 +119,11 @@ def _reading(workspace: Workspace, look: Look) -> str:
     )
 
 
-def _tested(instance: Instance, look: Look, trial: Trial) -> str:
+def _tested(instance: Instance, look: Look, trial: Trial, place: Place) -> str:
     diff = parsed(look.diff[: LONGEST + 1])
     if refused := [why for why in violations(look.diff, diff, instance) if why != NO_DIFF]:
         return _refused(refused)
-    with turn(trial.at_once), closing(trial.opened(instance)) as workspace:
+    with turn(trial.at_once), closing(place.taken(instance, trial)) as workspace:
         if diff.changes:
             applied = apply_patch(workspace, diff)
             if not applied.command:

@@ -1,0 +1,77 @@
+"""Places that episodes look at between their steps.
+
+The looks of an episode, and its patch if nothing has been tested before, share one workspace: reading changes
+nothing in it. A process keeps only a few, those that were used last; an episode whose place is gone opens
+another at its next look, which is the same. A copy of an episode, or one in a forked process, does so too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.swebench.evaluation import Trial
+from envweave_gym.swebench.workspace import Workspace
+
+MOST_KEPT = 32
+"""So many places a process keeps at most between steps."""
+
+
+class _Kept:
+    """The places of a process that nobody uses at the moment, the last used last."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of none: in a forked process they are those of its parent."""
+        self._places: OrderedDict[int, Workspace] = OrderedDict()
+        self._lock = threading.RLock()  # an environment may be collected in the middle of a call
+
+    def take(self, key: int) -> Workspace | None:
+        with self._lock:
+            return self._places.pop(key, None)
+
+    def give(self, key: int, workspace: Workspace) -> None:
+        with self._lock:
+            self._places[key] = workspace
+            surplus = self._places.popitem(last=False)[1] if len(self._places) > MOST_KEPT else None
+        if surplus is not None:
+            surplus.close()
+
+    def drop(self, key: int) -> None:
+        workspace = self.take(key)
+        if workspace is not None:
+            workspace.close()
+
+
+_KEPT = _Kept()
+os.register_at_fork(after_in_child=_KEPT.forget)
+
+
+class Place:
+    """Where one environment looks and tries its patches: a workspace that is opened when it is needed.
+
+    Between two uses it belongs to nobody, so environments that are dropped, or that wait, hold nothing.
+    """
+
+    def __init__(self) -> None:
+        self._end = weakref.finalize(self, _KEPT.drop, id(self))
+
+    def __reduce__(self) -> tuple[type[Place], tuple[()]]:
+        return Place, ()  # a copy has a place of its own
+
+    def taken(self, instance: Instance, trial: Trial) -> Workspace:
+        """The workspace, which is the caller's until it is given back with :meth:`keep`, or closed."""
+        return _KEPT.take(id(self)) or trial.opened(instance)
+
+    def keep(self, workspace: Workspace) -> None:
+        """Have it for the next use, if nothing in it has changed."""
+        _KEPT.give(id(self), workspace)
+
+    def leave(self) -> None:
+        """Give it up: another episode begins, or none."""
+        _KEPT.drop(id(self))
