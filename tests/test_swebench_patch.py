@@ -346,7 +346,7 @@ def test_of_an_episode_that_is_dropped_between_its_steps_nothing_is_left(client:
         gc.collect()
         assert ours(client) == []
         opened.append(len(os.listdir("/proc/self/fd")))
-    assert opened[0] == opened[1]
+    assert opened[1] <= opened[0]
 
 
 @pytest.mark.usefixtures("images")
