@@ -55,7 +55,14 @@ class Connection:
     """The server's end of a WebSocket, over the socket of the request that asked for it."""
 
     def __init__(self, environ: dict[str, Any], largest: int, timeout: float) -> None:
-        """``timeout`` is how many seconds the client may take nothing of what it is sent."""
+        """Read the handshake; what is none is answered as any bad request.
+
+        ``timeout`` is how many seconds the client may take nothing of what it is sent.
+        """
+        key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")).encode("latin-1")
+        if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
+            raise BadRequest("that is no handshake of a WebSocket of version 13")
+        self._switching = _SWITCHING + generate_accept_token(key) + b"\r\n\r\n"
         self.socket: socket.socket = environ.get("gunicorn.socket") or environ["werkzeug.socket"]
         bound_waits(self.socket, timeout)
         self.gunicorn = "gunicorn.socket" in environ
@@ -69,14 +76,10 @@ class Connection:
         self._ready: deque[bytes] = deque()
         self._kept = b""
         self._open = True
-        self._upgrade(environ)
 
-    def _upgrade(self, environ: dict[str, Any]) -> None:
-        """Answer the handshake; what is none is answered as any bad request."""
-        key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")).encode("latin-1")
-        if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
-            raise BadRequest("that is no handshake of a WebSocket of version 13")
-        self.socket.sendall(_SWITCHING + generate_accept_token(key) + b"\r\n\r\n")
+    def open(self) -> None:
+        """Answer the handshake, which lets the client speak."""
+        self.socket.sendall(self._switching)
         may_be_silent(self.socket)
 
     def left(self) -> bool:

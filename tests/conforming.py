@@ -20,9 +20,11 @@ FEW = (*IN_PROCESSES, *(f"envweave/{name}-v0" for name in ("KuhnPoker", *_PROGRA
 """Those that are tried where each takes long: a plain one, a game, and all over programs or data sets."""
 
 
-def elsewhere(env_ids: Iterable[str], method: str, **where: Any) -> list[tuple[str, Subject]]:
-    """Subjects on a backend where every process of a vector starts a server of its own, so two try that."""
-    methods = {env_id: (method,) if env_id in IN_PROCESSES else () for env_id in env_ids}
+def elsewhere(
+    env_ids: Iterable[str], method: str, in_processes: Sequence[str] = IN_PROCESSES, **where: Any
+) -> list[tuple[str, Subject]]:
+    """Subjects on a backend where every process of a vector starts a server of its own, so few try that."""
+    methods = {env_id: (method,) if env_id in in_processes else () for env_id in env_ids}
     return [(one, subject_of(one, start_methods=methods[one], **where)) for one in methods]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -36,10 +37,24 @@ def registries() -> Iterator[None]:
 
 
 @pytest.fixture
+def hears_hanging_up() -> Iterator[None]:
+    """What the test starts ends with its terminal, also where ``nohup`` has made the tests deaf to that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
 def uncounted() -> Iterator[None]:
     """What the test starts counts no lines."""
     with starting_uncounted():
         yield
+
+
+def pytest_collection_finish() -> None:
+    """The thousands of tests stay until the end, so that whoever collects garbage need not go through them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

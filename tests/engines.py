@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,16 @@ def ours(client: Any) -> list[Any]:
     return client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
 
 
-def folders() -> set[Path]:
-    """The folders with sockets of containers that have no network."""
-    return set(Path(tempfile.gettempdir()).glob("envweave-socket-*"))
+Folders = Callable[[], set[Path]]
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
+    """The folders with sockets of containers without a network; other tests have theirs elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="own-") as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        monkeypatch.setenv("TMPDIR", place)  # for processes that the test starts
+        yield lambda: set(Path(place).glob("envweave-socket-*"))
 
 
 class CutOff:

@@ -176,6 +176,7 @@ class KubernetesApi:
         for thread in self._threads:
             thread.join(20)
             assert not thread.is_alive(), thread
+        self._server.hang_up()
         self._server.server_close()
 
     # What it is asked for

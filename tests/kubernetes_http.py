@@ -33,6 +33,24 @@ class HttpServer(ThreadingHTTPServer):
     api: Any
     request_queue_size = 512
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._connections: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """End all connections, also those that clients keep for what they may ask later."""
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):  # the other side has done so
+                connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who hangs up is no error."""
         if not isinstance(sys.exc_info()[1], OSError):

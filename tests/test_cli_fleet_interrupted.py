@@ -14,6 +14,8 @@ import pytest
 from cli_program import PROGRAM
 from servers import runs, until
 
+pytestmark = pytest.mark.usefixtures("hears_hanging_up")
+
 
 def files(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "envweave" / "fleets").iterdir())

@@ -15,7 +15,7 @@ from envweave_gym.testing.runs import Check
 
 __all__ = ["cluster"]
 COUNTER = "envweave/Counter-v0"
-SUBJECTS = elsewhere(FEW, "forkserver", backend="ray")
+SUBJECTS = elsewhere(FEW, "forkserver", [COUNTER], backend="ray")
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
 
 

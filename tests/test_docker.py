@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import requests
-from engines import CORE, client, folders, ours
+from engines import CORE, Folders, client, folders, ours
 from servers import until
 
 import envweave_gym as ew
@@ -29,7 +29,7 @@ from envweave_gym.providers.docker import DockerReplica
 from envweave_gym.providers.health import is_healthy
 from envweave_gym.remote.vector import RemoteVectorEnv
 
-__all__ = ["client"]
+__all__ = ["client", "folders"]
 COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
 
 
@@ -215,10 +215,12 @@ def test_an_image_without_a_server_says_its_last_words(client: Any, without_serv
     assert {container.name for container in ours(client)} <= before
 
 
-def test_a_container_without_a_network_is_played_through_a_socket_of_its_owners_alone(client: Any) -> None:
-    before, others = folders(), {container.id for container in ours(client)}
+def test_a_container_without_a_network_is_played_through_a_socket_of_its_owners_alone(
+    client: Any, folders: Folders
+) -> None:
+    others = {container.id for container in ours(client)}
     env = gym.make(COUNTER, backend="docker", network="none", target=50)
-    (folder,) = folders() - before
+    (folder,) = folders()
     assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.getuid())
     started = env.reset(seed=1)[0]["count"]
     (container,) = [one for one in ours(client) if one.attrs["HostConfig"]["NetworkMode"] == "none"]
@@ -235,8 +237,7 @@ def test_a_container_without_a_network_is_played_through_a_socket_of_its_owners_
     assert {container.id for container in ours(client)} == others
 
 
-def test_the_folder_of_a_killed_owner_is_removed_with_its_container(client: Any) -> None:
-    before = folders()
+def test_the_folder_of_a_killed_owner_is_removed_with_its_container(client: Any, folders: Folders) -> None:
     program = (
         "import time\nfrom envweave_gym.containers.box import Box\n"
         "from envweave_gym.providers.docker import DockerReplica\n"
@@ -246,13 +247,13 @@ def test_the_folder_of_a_killed_owner_is_removed_with_its_container(client: Any)
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     name = owner.stdout.readline().strip()
-    assert len(folders() - before) == 1
+    assert len(folders()) == 1
     owner.kill()
     owner.wait(10)
     owner.stdout.close()
     sweep(client)
     until(lambda: not client.containers.list(all=True, filters={"name": name}, ignore_removed=True))
-    until(lambda: folders() <= before)
+    until(lambda: not folders())
 
 
 def test_an_environment_that_reads_data_finds_it_in_its_container(

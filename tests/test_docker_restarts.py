@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import requests
-from engines import CORE, client, folders, ours
+from engines import CORE, Folders, client, folders, ours
 from hungry_worlds import EAT, END, HUNGRY
 from servers import until
 
@@ -21,7 +21,7 @@ from envweave_gym.faults import NotAvailable
 from envweave_gym.providers.docker import DockerReplica
 from envweave_gym.providers.health import is_healthy
 
-__all__ = ["client"]
+__all__ = ["client", "folders"]
 COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
 
 
@@ -100,9 +100,8 @@ def test_an_engine_that_hangs_is_a_loss_and_not_an_error_of_a_step(
 
 
 def test_a_container_that_could_not_be_removed_is_removed_later(
-    client: Any, monkeypatch: pytest.MonkeyPatch
+    client: Any, monkeypatch: pytest.MonkeyPatch, folders: Folders
 ) -> None:
-    before = folders()
     replica = DockerReplica(CORE, Box(network="none"))
     container = replica._container
     monkeypatch.setattr(container, "stop", hang)
@@ -112,7 +111,7 @@ def test_a_container_that_could_not_be_removed_is_removed_later(
             replica.rest()
         with pytest.raises(NotAvailable, match="cannot be removed"):
             replica.stop()
-    assert folders() <= before
+    assert folders() == set()
     assert container.id in {one.id for one in ours(client)}
     replica.stop()
     assert container.id not in {one.id for one in ours(client)}

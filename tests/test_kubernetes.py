@@ -192,6 +192,23 @@ def test_a_cluster_that_does_not_say_how_a_pod_is_costs_nothing(
     env.close()
 
 
+def test_one_that_is_woken_starts_in_the_cluster_that_is_named_by_then(
+    api: KubernetesApi, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, other = start(), KubernetesApi()
+    env = gym.make(COUNTER, backend=replica.url, reset_deadline=30.0)
+    begun = env.reset(seed=1)[0]
+    replica.rest()
+    monkeypatch.setenv("KUBECONFIG", str(other.kubeconfig(tmp_path / "other")))
+    assert env.reset(seed=1)[0] == begun
+    assert other.names("pods") == {name_of(replica)}
+    assert not api.names("pods") & other.names("pods")
+    env.close()
+    replica.stop()
+    until(lambda: not other.names("pods") | other.names("secrets"))
+    other.close()
+
+
 # Leaving nothing behind
 
 

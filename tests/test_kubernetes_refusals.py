@@ -205,6 +205,16 @@ def test_what_is_no_cluster_is_said_to_be_none(
             KubernetesReplica(SERVER)
 
 
+def test_a_cluster_that_ends_every_watch_at_once_is_not_asked_without_a_pause(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "watched", lambda *_: iter(()))
+    before = api.asked.count(("watch", "pods"))
+    with pytest.raises(NotAvailable, match="the cluster says nothing of it"):
+        KubernetesReplica(SERVER, patience=1.0)
+    assert 2 <= api.asked.count(("watch", "pods")) - before <= 11
+
+
 def test_a_cluster_that_is_not_there_is_one_sentence(
     here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def connected(family: int = socket.AF_UNIX, timeout: float = STUCK) -> tuple[Con
             theirs = socket.create_connection(listener.getsockname())
             ours, _ = listener.accept()
     connection = Connection({"werkzeug.socket": ours, **HANDSHAKE}, 1 << 20, timeout)
+    connection.open()
     theirs.recv(1000)
     return connection, theirs
 

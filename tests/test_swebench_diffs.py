@@ -178,10 +178,13 @@ def test_anything_can_be_parsed() -> None:
     "piece", ["```diff\n", "--- a/x\n+++ b/x\n", "@@ -1 +1 @@\n", "diff --git a/x b/x\n", "`" * 9]
 )
 def test_a_long_reply_is_read_in_time_that_grows_with_it(piece: str) -> None:
-    def seconds(size: int) -> float:
-        text = piece * (size // len(piece))
+    def once(text: str) -> float:
         begun = time.process_time()
         parsed(diff_in(text))
         return time.process_time() - begun
+
+    def seconds(size: int) -> float:
+        """The least of three, as whatever else happens meanwhile only takes time."""
+        return min(once(piece * (size // len(piece))) for _ in range(3))
 
     assert seconds(1 << 20) < 60 * max(seconds(1 << 16), 0.005)

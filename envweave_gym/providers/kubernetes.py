@@ -28,8 +28,9 @@ from envweave_gym.providers.shared import shared_urls
 
 _PATIENCE = 120.0
 """So many seconds a Pod may take until it serves: nodes pull images, and clusters add nodes."""
-_LOOK = 2.0
-"""So many seconds a Pod is watched before it is asked for anew, and whether it is still wanted."""
+_LOOK, _BREATH = 2.0, 0.1
+"""So many seconds a Pod is watched before it is asked for anew, and whether it is still wanted, and then at
+least pass, as there may be something in the way that ends every watch at once."""
 _REFUSALS = range(400, 500)
 """What the cluster answers where it has made nothing."""
 _PLACE = ("namespace", "context", "patience")
@@ -61,7 +62,8 @@ class KubernetesReplica(Replica):
         """
         super().__init__(f"a Pod of {image}", token)
         self.image, self._template, self._ids = image, template or PodTemplate(), ids
-        self._patience, self._cluster = patience, cluster(context, namespace)
+        self._patience, self._where = patience, (context, namespace)
+        self._cluster = cluster(*self._where)
         self._name: str | None = None
         self._place: tuple[str, int] | None = None
         self._door = Door(self._dial)
@@ -73,6 +75,7 @@ class KubernetesReplica(Replica):
         return self._place if self._cluster.inside else None
 
     def _make(self) -> None:
+        self._cluster = cluster(*self._where)  # it may be another, or know us by other names, by now
         where, deadline = f"in the namespace {self._cluster.namespace}", time.monotonic() + self._patience
         with told(f"{self.what} cannot be started {where}", self._cluster):
             sweep_now_and_then(self._cluster)
@@ -118,6 +121,7 @@ class KubernetesReplica(Replica):
                     raise NotAvailable(f"the Pod {name} of {self.image} ended before it served: {why}")
                 if is_ready(pod):
                     return pod.status.pod_ip
+            time.sleep(_BREATH)
         late = "the cluster says nothing of it" if pod is None else why_late(pod)
         events = "; ".join(self._cluster.events(name)[-3:])
         raise NotAvailable(

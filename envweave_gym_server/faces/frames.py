@@ -26,7 +26,8 @@ def stream(session_id: str) -> Taken:
     server = state()
     connection = Connection(request.environ, server.settings.largest_frame, server.settings.client_timeout)
     try:
-        server.watch.add(connection)
+        server.watch.add(connection)  # first, so that whoever comes next finds it counted
+        connection.open()
         _play(server, connection, session_id)
     finally:
         server.watch.remove(connection)
