@@ -52,7 +52,7 @@ def uncounted() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """The thousands of tests stay until the end, so that whoever collects garbage need not go through them."""
+    """The thousands of tests stay to the end: whoever collects garbage need not go through them."""
     gc.collect()
     gc.freeze()
 
