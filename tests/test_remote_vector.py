@@ -70,9 +70,8 @@ class TestItPlaysAsOneInThisProcess:
 
     @pytest.mark.parametrize("env_id", GYM_IDS)
     @any_mode
-    @some_servers
-    def test_spread_over_servers(self, env_id: str, mode: str, servers: int, url: str):
-        here, there = pair(env_id, url, servers, autoreset_mode=mode, max_steps=4)
+    def test_spread_over_servers(self, env_id: str, mode: str, url: str):
+        here, there = pair(env_id, url, 3, autoreset_mode=mode, max_steps=4)
         expect_same_play(here, there)
         there.close()
 
