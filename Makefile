@@ -7,10 +7,12 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 PINS := pyproject.toml setup.cfg constraints.txt
 TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents
-JOBS ?= 2
+JOBS ?= 4
 
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
 unexport PYTHONDONTWRITEBYTECODE
+# Nor does NumPy start threads for algebra in each of them.
+export OPENBLAS_NUM_THREADS := 1
 
 IMAGES := base core lineworld codefix echo codeact coding repl gsm8k swebench-loc swebench-patch
 BUILD ?= docker build --quiet
@@ -23,7 +25,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/coverage run -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -17,8 +17,6 @@ __all__ = ["client"]
 CORE = {env_id: card for env_id, card in cards().items() if not card.proxy and card.image}
 SUBJECTS = elsewhere(CORE, "fork", backend="docker")
 
-pytestmark = pytest.mark.xdist_group("docker conformance")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def containers(client: Any) -> Iterator[None]:

@@ -22,7 +22,6 @@ COUNTER = "envweave/Counter-v0"
 POD = {"backend": "kubernetes", "image": SERVER}
 """All in one image, so that one Pod serves all checks."""
 SUBJECTS = elsewhere(FEW, "fork", **POD)
-pytestmark = pytest.mark.xdist_group("kubernetes conformance")
 
 
 @pytest.fixture(scope="module", autouse=True)

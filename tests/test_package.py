@@ -191,7 +191,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_wheel_holds_every_module_and_the_mark_of_types(wheel: Path):
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {
@@ -205,7 +204,6 @@ def test_the_wheel_holds_every_module_and_the_mark_of_types(wheel: Path):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
     archive = zipfile.ZipFile(wheel)
     [folder] = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
@@ -231,7 +229,6 @@ def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
     assert dict(groups["pytest11"]) == {"envweave": "envweave_gym_pytest"}
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_installed_wheel_works(wheel: Path, tmp_path: Path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True, timeout=60)
     interpreter = tmp_path / "bin" / "python"

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("plug-ins")
-
 SOURCES = Path(__file__).parent / "plug_ins"
 
 

@@ -27,7 +27,7 @@ from envweave_gym.wire.doors import knocked
 
 __all__ = ["cluster"]
 COUNTER, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "LineWorld", "Echo"))
-pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def streams(infos: Any, rows: int) -> list[Any]:

@@ -21,7 +21,6 @@ from envweave_gym.remote import ray_cluster
 
 COUNTER = "envweave/Counter-v0"
 PATIENCE = 60.0
-pytestmark = pytest.mark.xdist_group("ray")
 
 PLAYS = """
 import multiprocessing, os, pickle, sys, warnings

@@ -24,7 +24,7 @@ from envweave_gym.wire.messages import Create, Reset, encode
 
 __all__ = ["cluster"]
 COUNTER, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "LineWorld", "Echo"))
-pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(params=["through doors", "by calls", "by both"])
