@@ -37,7 +37,9 @@ def started(count: int, *words: str, port: int = 0) -> Iterator[tuple[subprocess
     with subprocess.Popen([*command, COUNTER], env=environ, text=True, **pipes) as process:
         assert process.stdout is not None
         try:
-            yield process, [process.stdout.readline() for _ in range(count)]
+            lines = [process.stdout.readline() for _ in range(count)]
+            assert all(lines), process.communicate(timeout=PATIENCE)[1]
+            yield process, lines
         finally:
             process.terminate()
             process.communicate(timeout=PATIENCE)
