@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 PINS := pyproject.toml setup.cfg constraints.txt
 TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents
-JOBS ?= 4
+JOBS ?= 3
 
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
 unexport PYTHONDONTWRITEBYTECODE

@@ -197,6 +197,7 @@ def test_rows_of_an_actor_that_was_killed_for_good_end_and_the_others_go_on() ->
     env.close()
 
 
+@pytest.mark.slow
 def test_a_rollout_goes_on_when_a_node_is_removed_in_the_middle(cluster: Any) -> None:
     env = ew.make(NAPPER, num_envs=6, backend="ray", replicas=3, **DEADLINES)
     begun = env.reset(seed=0)[0]

@@ -94,6 +94,7 @@ def none_left(seconds: float = 60.0) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_cluster_of_ones_own_starts_with_the_first_environment_and_ends_with_the_process(
     tmp_path: Path,
 ) -> None:

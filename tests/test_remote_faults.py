@@ -32,6 +32,7 @@ def counted(env: Any, steps: int) -> None:
     assert ew.state_of(env)["step_count"] == steps
 
 
+@pytest.mark.slow
 def test_a_step_is_done_once_however_often_the_connection_breaks(url: str):
     with proxy(url, seed=3) as between:
         env = RemoteEnv(COUNTER, between.url, **FOREVER)

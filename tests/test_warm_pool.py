@@ -25,6 +25,7 @@ from envweave_gym.providers.warm import warm_up
 from envweave_gym.remote.upkeep import Upkeep, join, keep_up, leave
 
 __all__ = ["client"]
+pytestmark = pytest.mark.slow
 COUNTER = "envweave/Counter-v0"
 MEMORY = "300m"
 """What no other test asks for, so that nobody else uses these containers."""
