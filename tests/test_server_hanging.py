@@ -165,6 +165,16 @@ def test_connections_that_were_left_do_not_count():
         assert b"2 of 2 connections are open" in refused.value.resp_body
 
 
+def test_whoever_has_come_in_counts_from_then_on():
+    with (
+        running_server(f"served_slowly:{NAP}", max_sessions=1) as server,
+        closing(play(server, "one")),
+        closing(play(server, "two")),
+        pytest.raises(websocket.WebSocketBadStatusException, match="503"),
+    ):
+        play(server, "three")
+
+
 def test_a_slow_step_goes_well_at_a_full_server():
     with running_server(SERVED, max_sessions=1) as server:
         remember_token(server.url, TOKEN)
