@@ -11,8 +11,8 @@ JOBS ?= 3
 
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
 unexport PYTHONDONTWRITEBYTECODE
-# Nor does NumPy start threads for algebra in each of them.
-export OPENBLAS_NUM_THREADS := 1
+# In tests NumPy has one thread a process: more cost each of these processes time.
+test: export OPENBLAS_NUM_THREADS := 1
 
 IMAGES := base core lineworld codefix echo codeact coding repl gsm8k swebench-loc swebench-patch
 BUILD ?= docker build --quiet

@@ -76,11 +76,17 @@ class Connection:
         self._ready: deque[bytes] = deque()
         self._kept = b""
         self._open = True
+        self._sending.acquire()  # until the handshake is answered
 
     def open(self) -> None:
-        """Answer the handshake, which lets the client speak."""
-        self.socket.sendall(self._switching)
-        may_be_silent(self.socket)
+        """Answer the handshake, which lets the client speak; call it in the thread that has made this."""
+        try:
+            self.socket.sendall(self._switching)
+            may_be_silent(self.socket)
+        except OSError:  # the client has left
+            self._open = False
+        finally:
+            self._sending.release()
 
     def left(self) -> bool:
         """Whether the client has left; any thread may ask, also while a step of its runs."""

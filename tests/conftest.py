@@ -41,7 +41,7 @@ def hears_hanging_up() -> Iterator[None]:
     """What the test starts ends with its terminal, also where ``nohup`` has made the tests deaf to that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
 
 
 @pytest.fixture

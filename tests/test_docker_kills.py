@@ -85,7 +85,7 @@ def test_all_containers_of_a_killed_owner_go_when_the_next_one_starts(client: An
     owner.wait(10)
     owner.stdout.close()
     env = ew.make(COUNTER, backend="docker")
-    assert client.containers.list(all=True, filters={"label": label}, ignore_removed=True) == []
+    until(lambda: not client.containers.list(all=True, filters={"label": label}, ignore_removed=True))
     env.close()
     assert_nothing_is_left(client)
 

@@ -5,6 +5,7 @@ The client library of Kubernetes is the real one; the API server is ``kubernetes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -195,18 +196,20 @@ def test_a_cluster_that_does_not_say_how_a_pod_is_costs_nothing(
 def test_one_that_is_woken_starts_in_the_cluster_that_is_named_by_then(
     api: KubernetesApi, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica, other = start(), KubernetesApi()
-    env = gym.make(COUNTER, backend=replica.url, reset_deadline=30.0)
-    begun = env.reset(seed=1)[0]
-    replica.rest()
-    monkeypatch.setenv("KUBECONFIG", str(other.kubeconfig(tmp_path / "other")))
-    assert env.reset(seed=1)[0] == begun
-    assert other.names("pods") == {name_of(replica)}
-    assert not api.names("pods") & other.names("pods")
-    env.close()
-    replica.stop()
-    until(lambda: not other.names("pods") | other.names("secrets"))
-    other.close()
+    with contextlib.ExitStack() as ends:
+        other = ends.enter_context(contextlib.closing(KubernetesApi()))
+        replica = start()
+        ends.callback(replica.stop)
+        env = gym.make(COUNTER, backend=replica.url, reset_deadline=30.0)
+        begun, first = env.reset(seed=1)[0], name_of(replica)
+        replica.rest()
+        until(lambda: first not in api.names("pods"))
+        monkeypatch.setenv("KUBECONFIG", str(other.kubeconfig(tmp_path / "other")))
+        assert env.reset(seed=1)[0] == begun
+        assert other.names("pods") == {name_of(replica)}
+        env.close()
+        replica.stop()
+        until(lambda: not other.names("pods") | other.names("secrets"))
 
 
 # Leaving nothing behind

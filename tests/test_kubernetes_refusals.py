@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from kubernetes_api import (
     SILENT,
     KubernetesApi,
 )
-from kubernetes_clusters import api, here
+from kubernetes_clusters import Start, api, here, start
 from kubernetes_http import Handler, Refused
 from servers import until
 
@@ -33,7 +34,7 @@ from envweave_gym.providers.kubernetes import KubernetesReplica
 from envweave_gym.providers.kubernetes_access import cluster
 from envweave_gym.providers.manifests import PodTemplate
 
-__all__ = ["api", "here"]
+__all__ = ["api", "here", "start"]
 COUNTER = "envweave/Counter-v0"
 
 
@@ -211,8 +212,23 @@ def test_a_cluster_that_ends_every_watch_at_once_is_not_asked_without_a_pause(
     monkeypatch.setattr(api, "watched", lambda *_: iter(()))
     before = api.asked.count(("watch", "pods"))
     with pytest.raises(NotAvailable, match="the cluster says nothing of it"):
-        KubernetesReplica(SERVER, patience=1.0)
-    assert 2 <= api.asked.count(("watch", "pods")) - before <= 11
+        KubernetesReplica(SERVER, patience=3.0)
+    assert 2 <= api.asked.count(("watch", "pods")) - before <= 31
+
+
+def test_a_pod_that_is_waited_for_in_vain_may_be_stopped_by_another_thread(
+    api: KubernetesApi, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = start()
+    replica.rest()
+    monkeypatch.setattr(api, "watched", lambda *_: iter(()))
+    before = api.asked.count(("watch", "pods"))
+    with ThreadPoolExecutor() as threads:
+        started = threads.submit(replica.ensure)
+        until(lambda: api.asked.count(("watch", "pods")) > before)
+        replica.stop()
+        with pytest.raises(NotAvailable, match="ended before it served: it was stopped meanwhile"):
+            started.result(10)
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(

@@ -28,9 +28,10 @@ from envweave_gym.providers.shared import shared_urls
 
 _PATIENCE = 120.0
 """So many seconds a Pod may take until it serves: nodes pull images, and clusters add nodes."""
-_LOOK, _BREATH = 2.0, 0.1
-"""So many seconds a Pod is watched before it is asked for anew, and whether it is still wanted, and then at
-least pass, as there may be something in the way that ends every watch at once."""
+_LOOK = 2.0
+"""So many seconds a Pod is watched before it is asked for anew, and whether it is still wanted."""
+_BREATH = 0.1
+"""So many seconds pass between two watches: a proxy may end each at once."""
 _REFUSALS = range(400, 500)
 """What the cluster answers where it has made nothing."""
 _PLACE = ("namespace", "context", "patience")
@@ -112,15 +113,13 @@ class KubernetesReplica(Replica):
 
     def _ready(self, deadline: float) -> str:
         """Wait until the Pod is ready; its address."""
-        name, pod = self._name or "", None
+        name, pod, advice = self._name or "", None, "" if self.starts else NO_SERVER
         while (left := deadline - time.monotonic()) > 0:
             for pod in self._cluster.watch(name, min(left, _LOOK)):
-                advice = "" if self.starts else NO_SERVER
-                why = STOPPED if self._is_over else why_over(pod, self._template, self.logs, advice)
-                if why is not None:
-                    raise NotAvailable(f"the Pod {name} of {self.image} ended before it served: {why}")
+                self._expect_more(why_over(pod, self._template, self.logs, advice))
                 if is_ready(pod):
                     return pod.status.pod_ip
+            self._expect_more(None)
             time.sleep(_BREATH)
         late = "the cluster says nothing of it" if pod is None else why_late(pod)
         events = "; ".join(self._cluster.events(name)[-3:])
@@ -128,6 +127,12 @@ class KubernetesReplica(Replica):
             f"the Pod {name} of {self.image} did not serve within {self._patience:g} s: {late}"
             + (f"; its last events: {events}" if events else "")
         )
+
+    def _expect_more(self, why: str | None) -> None:
+        """Raise where it will not serve, for the reason that is given or as nobody wants it any more."""
+        why = STOPPED if self._is_over else why
+        if why is not None:
+            raise NotAvailable(f"the Pod {self._name} of {self.image} ended before it served: {why}")
 
     def _dial(self) -> Pipe:
         """A connection to the Pod that there is now."""

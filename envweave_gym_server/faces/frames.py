@@ -25,8 +25,8 @@ def stream(session_id: str) -> Taken:
     """Play a session over a WebSocket."""
     server = state()
     connection = Connection(request.environ, server.settings.largest_frame, server.settings.client_timeout)
+    server.watch.add(connection)  # whoever comes once it is open finds it counted
     try:
-        server.watch.add(connection)  # first, so that whoever comes next finds it counted
         connection.open()
         _play(server, connection, session_id)
     finally:
