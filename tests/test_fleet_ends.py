@@ -103,7 +103,7 @@ class Fake:
         stop_at_exit(self)
 
     def stop(self):
-        print(self.name, "is stopped")
+        print(f"{self.name} is stopped\\n", end="")  # in one piece: two do so at once
 
 Fake("the first")
 atexit.register(Fake, "the last")

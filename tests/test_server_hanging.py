@@ -16,7 +16,7 @@ from envweave_gym.remote.address import remember_token
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 
-NAP, LEASE = "served/Nap-v0", 0.5
+NAP, LEASE = "served/Nap-v0", 1.0
 SERVED = f"served_envs:{NAP}"
 HANG = encode(Step(2, pack(60.0)))
 
@@ -80,7 +80,7 @@ def test_clients_whose_steps_hang_get_their_sessions_and_connections_back(
         _, info = env.reset(seed=0)
         assert "fault" not in info
         _, reward, _, truncated, info = env.step(60.0)
-        assert (reward, truncated, str(info["fault"].kind)) == (0.0, True, "timeout")
+        assert (reward, truncated, str(info["fault"].kind)) == (0.0, True, "timeout"), info["fault"]
     env.close()
     until(lambda: is_empty(server))
 
