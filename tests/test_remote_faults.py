@@ -99,13 +99,13 @@ def test_somebody_else_at_the_place_of_a_server_that_died_is_a_loss(mortal: Priv
 
 def test_a_server_that_stands_still_is_a_timeout_and_the_next_episode_goes_on():
     server = PrivateServer()
-    env = gym.make(COUNTER, backend=server.url, call_deadline=1.0, reset_deadline=0.1, **FOREVER)
+    env = gym.make(COUNTER, backend=server.url, call_deadline=3.0, reset_deadline=0.1, **FOREVER)
     env.reset(seed=1)
     last = env.step({"delta": 1})[0]
     stop(server)
     started = time.monotonic()
     observation, reward, _, truncated, info = env.step({"delta": 1})
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
     assert (observation, reward, truncated, info["fault"].kind) == (last, 0.0, True, ew.FaultKind.TIMEOUT)
     info = env.reset(seed=1)[1]
     assert info["fault"].kind is ew.FaultKind.TIMEOUT
