@@ -7,27 +7,33 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 PINS := pyproject.toml setup.cfg constraints.txt
 TRAINERS := sb3 tianshou torchrl agilerl rllib smolagents
-JOBS ?= 3
+JOBS ?= 4
 
 # What Python compiles it keeps, whatever the shell says: the tests start hundreds of processes that import the same.
 unexport PYTHONDONTWRITEBYTECODE
 # In tests NumPy has one thread a process: more cost each of these processes time.
-test: export OPENBLAS_NUM_THREADS := 1
+test coverage: export OPENBLAS_NUM_THREADS := 1
 
 IMAGES := base core lineworld codefix echo codeact coding repl gsm8k swebench-loc swebench-patch
 BUILD ?= docker build --quiet
 
-.PHONY: demo test lint type bench docs trainers floor peer images clean
+.PHONY: demo test coverage lint type bench docs trainers floor peer images cluster-test clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m envweave_gym.training.lineworld
 	$(BIN)/python -m envweave_gym.training.lineworld --backend subprocess --out runs/elsewhere
 
+PYTEST := -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
 test: $(VENV)/.dev
+	$(BIN)/python $(PYTEST)
+
+# The same suite, which then takes a third longer, and how much of the code it ran.
+coverage: $(VENV)/.dev
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/coverage run $(PYTEST)
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
+	@echo "lines covered: $$($(BIN)/coverage report --format=total) % ($(BIN)/coverage report lists the others)"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -53,6 +59,11 @@ trainers: $(TRAINERS:%=.venv-trainers/%/.ready)
 images:
 	for name in $(IMAGES); do $(BUILD) --file docker/Dockerfile --target $$name --tag envweave-$$name . || exit 1; done
 
+# The tests of Kubernetes and the kit on a real cluster of one node, which is built and started: see .ci/cluster.
+cluster-test: $(VENV)/.dev
+	folder=$$(.ci/cluster start) && ENVWEAVE_CLUSTER=$$folder $(BIN)/python -m pytest tests/providers/test_cluster.py \
+		tests/providers/test_kubernetes*.py tests/cli/test_cli_sweep.py tests/testing/test_conformance_kubernetes.py $(PYTEST_ARGS)
+
 # What the benchmarks remote and sandbox are measured against.
 peer: .venv-peer/.ready
 
@@ -61,9 +72,13 @@ peer: .venv-peer/.ready
 	$(BIN)/uv pip install --quiet --python .venv-peer/bin/python openenv==0.10.0 smolagents==1.26.0 ipykernel==7.4.0
 	touch $@
 
-# The lowest Gymnasium that pyproject.toml allows.
+# Tests of spaces, vectors and remote environments with the lowest Gymnasium that pyproject.toml allows.
+floor: export OPENBLAS_NUM_THREADS := 1
 floor: .venv-floor/.ready
-	.venv-floor/bin/python -m pytest tests/test_spaces*.py tests/test_ids.py tests/test_stream*.py tests/test_request_stream*.py tests/test_vector*.py tests/test_conformance.py
+	.venv-floor/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile \
+		tests/core/test_spaces*.py tests/registry/test_ids.py tests/episode tests/wrappers/test_request_stream*.py \
+		tests/vector/test_vector*.py tests/vector/test_row_groups.py \
+		tests/testing/test_conformance.py tests/remote/test_remote_env.py tests/remote/test_remote_vector*.py
 
 clean:
 	rm -rf $(VENV) .venv-trainers .venv-floor .venv-peer .venv-mcp build dist site runs *.egg-info
@@ -99,6 +114,6 @@ $(VENV)/.bench: $(VENV)/.dev
 
 .venv-floor/.ready: $(PINS) | $(VENV)/.base
 	$(PYTHON) -m venv .venv-floor
-	$(BIN)/uv pip install --quiet --python .venv-floor/bin/python --editable . \
-		'gymnasium==1.1.1' pytest pytest-timeout hypothesis
+	$(BIN)/uv pip install --quiet --python .venv-floor/bin/python --editable '.[server]' \
+		'gymnasium==1.1.1' pytest pytest-timeout pytest-xdist hypothesis psutil wsproto
 	touch $@

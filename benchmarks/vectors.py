@@ -14,7 +14,7 @@ import numpy as np
 
 import envweave_gym  # noqa: F401 - registers the IDs
 from benchmarks.rounds import interleave, show
-from envweave_gym.faults import MissingExtra, need
+from envweave_gym.core.faults import MissingExtra, need
 
 NUM_ENVS, ROUNDS, SECONDS = 1024, 9, 0.4
 THREADS = os.cpu_count() or 1

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from envweave_gym.catalog import register_all
+from envweave_gym.core.module_aliases import alias_modules
+from envweave_gym.registry.catalog import register_all
 
 if TYPE_CHECKING:
-    from envweave_gym import examples, testing
-    from envweave_gym.catalog import EnvCard, cards
-    from envweave_gym.clients import (
+    from envweave_gym import testing
+    from envweave_gym.compat import examples
+    from envweave_gym.compat.clients import (
         CodeAction,
         CodeObservation,
         CodeState,
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
         StepResult,
         TypedClient,
     )
-    from envweave_gym.constructors import codeact_env, mcp_env
-    from envweave_gym.epochs import Epoch, epoch
-    from envweave_gym.faults import (
+    from envweave_gym.compat.constructors import codeact_env, mcp_env
+    from envweave_gym.compat.repl import CodeBlockResult, REPLAction, REPLEnv, REPLObservation, REPLState
+    from envweave_gym.core.faults import (
         AtCapacity,
         EnvironmentCrashed,
         EnvweaveError,
@@ -42,25 +43,9 @@ if TYPE_CHECKING:
         SessionLost,
         UnknownEnvironment,
     )
-    from envweave_gym.ids import make, register
-    from envweave_gym.multiagent.turn_based import TurnBasedParallel
-    from envweave_gym.protocols import parse_action, state_of
-    from envweave_gym.providers.fleet import Fleet
-    from envweave_gym.repl import CodeBlockResult, REPLAction, REPLEnv, REPLObservation, REPLState
-    from envweave_gym.rewards import (
-        CodeQuality,
-        CodeSafety,
-        Composite,
-        MathAnswer,
-        RewardFailed,
-        RewardTransform,
-        TaskCompletion,
-        math_transform,
-        safe_transform,
-    )
-    from envweave_gym.sandbox import Execution, Limits, Sandbox, Setup
-    from envweave_gym.spaces import Chat, Json, Unicode
-    from envweave_gym.stream import (
+    from envweave_gym.core.protocols import parse_action, state_of
+    from envweave_gym.core.spaces import Chat, Json, Unicode
+    from envweave_gym.episode.stream import (
         Emitter,
         Event,
         EventKind,
@@ -74,40 +59,57 @@ if TYPE_CHECKING:
         stream_of,
         trainable,
     )
+    from envweave_gym.providers.fleet import Fleet
+    from envweave_gym.registry.catalog import EnvCard, cards
+    from envweave_gym.registry.ids import make, register
+    from envweave_gym.rewards.transforms import (
+        CodeQuality,
+        CodeSafety,
+        Composite,
+        MathAnswer,
+        RewardFailed,
+        RewardTransform,
+        TaskCompletion,
+        math_transform,
+        safe_transform,
+    )
+    from envweave_gym.sandbox import Execution, Limits, Sandbox, Setup
     from envweave_gym.tools import Tool, ToolError, ToolRegistry
     from envweave_gym.typed import JsonOf, TypedEnv, from_model, space_of, to_model
-    from envweave_gym.vector import NativeVectorEnv, NoNativeForm
+    from envweave_gym.vector.epochs import Epoch, epoch
+    from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
     from envweave_gym.wrappers import AECStream, Autoreset, NumericInfo, ParallelStream, RequestStream
+    from envweave_gym.wrappers.turn_based import TurnBasedParallel
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "catalog": "EnvCard cards",
-    "clients": "CodeAction CodeObservation CodeState CodingEnv EchoAction EchoEnv EchoObservation StepResult "
-    "TypedClient",
-    "constructors": "codeact_env mcp_env",
-    "epochs": "Epoch epoch",
-    "faults": "AtCapacity EnvironmentCrashed EnvweaveError Fault FaultKind FaultStorm InvalidAction "
+    "registry.catalog": "EnvCard cards",
+    "compat.clients": "CodeAction CodeObservation CodeState CodingEnv EchoAction EchoEnv EchoObservation "
+    "StepResult TypedClient",
+    "compat.constructors": "codeact_env mcp_env",
+    "vector.epochs": "Epoch epoch",
+    "core.faults": "AtCapacity EnvironmentCrashed EnvweaveError Fault FaultKind FaultStorm InvalidAction "
     "InvalidArgument MissingExtra "
     "NotAvailable ResetNeeded SessionLost UnknownEnvironment",
-    "ids": "make register",
-    "multiagent.turn_based": "TurnBasedParallel",
-    "protocols": "parse_action state_of",
+    "registry.ids": "make register",
+    "wrappers.turn_based": "TurnBasedParallel",
+    "core.protocols": "parse_action state_of",
     "providers.fleet": "Fleet",
-    "repl": "CodeBlockResult REPLAction REPLEnv REPLObservation REPLState",
-    "rewards": "CodeQuality CodeSafety Composite MathAnswer RewardFailed RewardTransform TaskCompletion "
-    "math_transform safe_transform",
-    "spaces": "Chat Json Unicode",
+    "compat.repl": "CodeBlockResult REPLAction REPLEnv REPLObservation REPLState",
+    "rewards.transforms": "CodeQuality CodeSafety Composite MathAnswer RewardFailed RewardTransform "
+    "TaskCompletion math_transform safe_transform",
+    "core.spaces": "Chat Json Unicode",
     "sandbox": "Execution Limits Sandbox Setup",
-    "stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
+    "episode.stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
     "stream_of trainable",
     "tools": "Tool ToolError ToolRegistry",
     "typed": "JsonOf TypedEnv from_model space_of to_model",
-    "vector": "NativeVectorEnv NoNativeForm",
+    "vector.native": "NativeVectorEnv NoNativeForm",
     "wrappers": "AECStream Autoreset NumericInfo ParallelStream RequestStream",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("examples", "testing")
+_MODULES = {"examples": "compat.examples", "testing": "testing"}
 
 __all__ = [
     "AECStream",
@@ -201,10 +203,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"envweave_gym.{name}")
-    if name not in _HOME_OF:
+        value = importlib.import_module(f"envweave_gym.{_MODULES[name]}")
+    elif name in _HOME_OF:
+        value = getattr(importlib.import_module(f"envweave_gym.{_HOME_OF[name]}"), name)
+    else:
         raise AttributeError(f"module 'envweave_gym' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"envweave_gym.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
 
@@ -213,4 +216,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+# The names of older documents, and of typed clients before they were moved.
+alias_modules(
+    {f"{__name__}.{old}": f"{__name__}.compat.{old}" for old in ("clients", "envtorch", "examples", "repl")}
+)
 register_all()

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 from envweave_gym.cli.serve import require
 
 if TYPE_CHECKING:
-    from envweave_gym_server.app import create_app as create_app
-    from envweave_gym_server.offers import offer_of_factory as offer_of_factory
-    from envweave_gym_server.program import run_server as run_server
-    from envweave_gym_server.settings import Settings as Settings
+    from envweave_gym_server.app.app import create_app as create_app
+    from envweave_gym_server.app.settings import Settings as Settings
+    from envweave_gym_server.offers.offers import offer_of_factory as offer_of_factory
+    from envweave_gym_server.program.program import run_server as run_server
 
 _MODULES = {
-    "create_app": "app",
-    "offer_of_factory": "offers",
-    "run_server": "program",
-    "Settings": "settings",
+    "create_app": "app.app",
+    "offer_of_factory": "offers.offers",
+    "run_server": "program.program",
+    "Settings": "app.settings",
 }
 __all__ = ["Settings", "create_app", "offer_of_factory", "run_server"]
 

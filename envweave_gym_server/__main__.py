@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(words: list[str]) -> int:
     require()
-    from envweave_gym_server import program
+    from envweave_gym_server.program import program
 
     return program.main(words)
 

@@ -10,9 +10,10 @@ from typing import Any
 import gymnasium as gym
 import pettingzoo
 import pytest
+from absent import summary
 from uncounted import starting_uncounted
 
-from envweave_gym import catalog, ids
+from envweave_gym.registry import catalog, ids
 
 # a shell starts what runs in its background deaf to Ctrl-C, and what tests start would be so, too
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,3 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The modules that take longest begin first, so that no process waits long for another at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print one block: how many tests were skipped, why, and the command that enables them."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        terminalreporter.section(f"{len(skipped)} tests were skipped")
+        for row in summary(report.longrepr[2] for report in skipped):
+            terminalreporter.write_line(row)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # These pages need packages that live in venvs of their own; `make trainers` runs what they show.
 ELSEWHERE = {"trainers.md"}
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# A block below <!-- docker --> needs an engine; one below <!-- notest --> is not run.
+BLOCK = re.compile(r"(?<!-->\n)^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOCKER_BLOCK = re.compile(r"^<!-- docker -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BACKEND = re.compile(r'backend="(subprocess|docker|kubernetes|ray)"')
+EXTRA_ROW = re.compile(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -28,7 +33,7 @@ def pages_with_code() -> list[Path]:
 
 def test_the_code_about_containers_runs(client: Any, tmp_path: Path):
     page = (ROOT / "docs" / "containers.md").read_text()
-    (code,) = re.findall(r"^```python docker\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (code,) = DOCKER_BLOCK.findall(page)
     run(code, tmp_path)
 
 
@@ -62,10 +67,25 @@ def test_no_page_is_empty(page: Path):
 
 
 def test_the_readme_lists_every_id():
-    from envweave_gym.catalog import CARDS
+    from envweave_gym.registry.catalog import CARDS
 
     text = (ROOT / "README.md").read_text()
     assert [card.id for card in CARDS if f"`{card.id}`" not in text] == []
+
+
+def test_the_readme_lists_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = {
+        name for row in EXTRA_ROW.findall((ROOT / "README.md").read_text()) for name in row.split("`")[1::2]
+    }
+    assert rows == set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_that_shows_a_backend_names_its_extra(page: Path):
+    text = page.read_text()
+    if page.name not in {"architecture.md", "benchmarks.md"}:
+        assert "extra" in text or "envweave-gym[" in text or not BACKEND.search(text)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import envweave_gym
-from envweave_gym.catalog import CARDS
-from envweave_gym.faults import need
+from envweave_gym.core.faults import need
+from envweave_gym.registry.catalog import CARDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("envweave_gym", "envweave_gym_server")
@@ -69,10 +69,23 @@ print(*sorted(set(sys.modules) - before))
 """
     loaded = python(code).split()
     ours = [name for name in loaded if name.startswith("envweave_gym")]
-    assert ours == ["envweave_gym", "envweave_gym.catalog", "envweave_gym.faults"]
+    rooms = ["envweave_gym", "envweave_gym.core", "envweave_gym.registry"]
+    modules = [
+        "envweave_gym.core.faults",
+        "envweave_gym.core.module_aliases",
+        "envweave_gym.registry.catalog",
+    ]
+    assert sorted(ours) == sorted([*rooms, *modules])
     others = {name.partition(".")[0] for name in loaded} - {"envweave_gym"}
     assert others <= sys.stdlib_module_names
     assert others.isdisjoint({"multiprocessing", "asyncio", "http", "sqlite3", "unittest"})
+
+
+@pytest.mark.parametrize("name", ["clients", "envtorch", "examples", "repl"])
+def test_a_module_is_imported_under_its_former_name_and_exists_once(name: str):
+    former, module = f"envweave_gym.{name}", f"envweave_gym.compat.{name}"
+    code = f"import sys, {former}, {module}; print(sys.modules['{former}'] is sys.modules['{module}'])"
+    assert python(code).split() == ["True"]
 
 
 def test_no_public_name_needs_an_extra():
@@ -88,7 +101,7 @@ print(*[name for name in {HEAVY} if name in sys.modules])
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("make", "ids"), ("Unicode", "spaces"), ("TurnBasedParallel", "multiagent"), ("examples", "examples")],
+    [("make", "registry.ids"), ("Unicode", "core.spaces"), ("examples", "compat.examples")],
 )
 def test_a_name_is_loaded_when_it_is_first_used(name: str, module: str):
     code = f"""
@@ -159,7 +172,9 @@ def test_type_checkers_and_python_see_the_same_names():
         for alias in node.names
     }
     at_run_time = {(f"envweave_gym.{home}", name) for name, home in envweave_gym._HOME_OF.items()}
-    at_run_time |= {("envweave_gym", name) for name in envweave_gym._MODULES}
+    at_run_time |= {
+        (f"envweave_gym.{home}".rpartition(".")[0], name) for name, home in envweave_gym._MODULES.items()
+    }
     assert for_checkers == at_run_time
     assert set(envweave_gym.__all__) == {name for _, name in at_run_time} | {"__version__", "register_all"}
 
@@ -223,8 +238,8 @@ def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
     ]
     groups = configparser.ConfigParser()
     groups.read_string(archive.read(f"{folder}/entry_points.txt").decode())
-    assert dict(groups["envweave_gym.envs"]) == {"envweave": "envweave_gym.catalog:CARDS"}
-    assert dict(groups["gymnasium.envs"]) == {"envweave": "envweave_gym.catalog:register_all"}
+    assert dict(groups["envweave_gym.envs"]) == {"envweave": "envweave_gym.registry.catalog:CARDS"}
+    assert dict(groups["gymnasium.envs"]) == {"envweave": "envweave_gym.registry.catalog:register_all"}
     assert dict(groups["console_scripts"]) == {"envweave": "envweave_gym.cli:main"}
     assert dict(groups["pytest11"]) == {"envweave": "envweave_gym_pytest"}
 

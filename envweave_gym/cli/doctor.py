@@ -22,35 +22,21 @@ import warnings
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-import msgspec
-
-from envweave_gym.catalog import GROUP, register_all
+from envweave_gym.cli.check import Check, Status
+from envweave_gym.cli.provisions import provisions
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.containers.engine import is_elsewhere
 from envweave_gym.containers.ownership import OWNER, is_left_behind
-from envweave_gym.faults import PACKAGE
+from envweave_gym.core.faults import PACKAGE
+from envweave_gym.registry.catalog import GROUP, cards, register_all
 
 _OLDEST_PYTHON = (3, 11)
 _SUM_OF_EXTRAS = "all"
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _PATIENCE = 2.0
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the report."""
-
-    part: Literal["base", "extra", "plug-in", "machine"]
-    name: str
-    status: Literal["ok", "missing", "broken"]
-    detail: str
-    next_step: str = ""
-
-    def fails(self) -> bool:
-        """Whether it is something to repair: what is installed is broken, or the base is not there."""
-        return self.status == "broken" or (self.part == "base" and self.status != "ok")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,6 +60,7 @@ def _checks() -> Iterator[Check]:
     yield from _packages()
     yield from _plug_ins()
     yield from _docker()
+    yield from provisions()
     yield _chromium()
     yield _resources()
     yield _start_methods()
@@ -169,7 +156,7 @@ def _needs_of(extra: str, needed: list[Requirement]) -> list[Requirement]:
     return list(dict.fromkeys(bring))
 
 
-def _installed(requirement: Requirement) -> tuple[Literal["ok", "missing", "broken"], str]:
+def _installed(requirement: Requirement) -> tuple[Status, str]:
     try:
         found = version(requirement.name)
     except PackageNotFoundError:
@@ -234,6 +221,7 @@ def _docker() -> Iterator[Check]:
             continue
         yield Check(part="machine", name="docker engine", status="ok", detail=f"answers at {address}")
         yield from _left_behind(address)
+        yield from _images(address)
         return
     yield Check(
         part="machine",
@@ -251,6 +239,25 @@ def _engine_addresses() -> list[str]:
         return [chosen]
     usual = [Path("/var/run"), Path(os.environ.get("XDG_RUNTIME_DIR", "/run")), Path.home() / ".docker/run"]
     return [f"unix://{folder / 'docker.sock'}" for folder in usual if (folder / "docker.sock").exists()]
+
+
+def _images(address: str) -> Iterator[Check]:
+    """Which images of the IDs' servers the engine has; nothing where the engine does not tell."""
+    wanted = sorted({card.image for card in cards().values() if card.image is not None})
+    try:
+        found = json.loads(_asked(address, "/images/json"))
+        there = {tag.rpartition(":")[0] for image in found for tag in image.get("RepoTags") or ()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return
+    absent = [image for image in wanted if image not in there]
+    detail = f"{len(wanted) - len(absent)} of {len(wanted)}"
+    yield Check(
+        part="machine",
+        name="images",
+        status="missing" if absent else "ok",
+        detail=f"{detail}, without {', '.join(absent)}" if absent else detail,
+        next_step="build them with 'make images' in the source, for backend='docker'" if absent else "",
+    )
 
 
 def _left_behind(address: str) -> Iterator[Check]:

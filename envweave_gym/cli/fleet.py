@@ -25,10 +25,12 @@ from envweave_gym.cli.fleet_files import (
     token_in,
 )
 from envweave_gym.cli.tables import print_json, screen_width, table
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
 
 _PATIENCE = 90.0
 """So many seconds a fleet may take to end."""
+_PODS_END_WITHIN_S = 30.0
+"""Measured on a real cluster: a Pod is gone 3 to 15 s after its deletion, later if its node pulls images."""
 _EVERY = 0.5
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IS_ENDING = (
@@ -153,7 +155,7 @@ def _interruptible() -> Generator[None]:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """What the fleet is told beside the number of its replicas."""
-    from envweave_gym.catalog import cards
+    from envweave_gym.registry.catalog import cards
 
     options: dict[str, Any] = dict(args.option)
     for name in options.keys() & _OTHERWISE.keys():
@@ -366,11 +368,35 @@ def _down(args: argparse.Namespace) -> int:
             )
         time.sleep(0.02)
     log_file(known.name).unlink(missing_ok=True)
+    ending, unseen = _still_ending(known)
     if args.json:
-        print_json({"name": known.name, "removed": known.urls})
+        print_json({"name": known.name, "removed": known.urls, "ending": ending, "unseen": unseen})
     else:
-        print(f"fleet {known.name} is down: {len(known.urls)} replicas have ended")
+        more = f"; its Pods are still being deleted: {', '.join(ending)}" if ending else ""
+        more += "".join(f"; {why}" for why in unseen)
+        print(f"fleet {known.name} is down: {len(known.urls)} replicas have ended{more}")
     return 0
+
+
+def _still_ending(known: FleetFile) -> tuple[list[str], list[str]]:
+    """Wait until a cluster has deleted the Pods; those still there, and why they cannot be looked for."""
+    if known.backend != "kubernetes":
+        return [], []
+    from envweave_gym.providers.kubernetes.api_errors import told
+    from envweave_gym.providers.kubernetes.cluster_access import cluster
+    from envweave_gym.providers.kubernetes.leftover_pods import pods_of
+
+    deadline = time.monotonic() + _PODS_END_WITHIN_S
+    try:
+        where = cluster(**known.place)
+        with told("its Pods are being deleted, but cannot be looked for", where):
+            while ending := pods_of(where, f"{known.pid}-{known.began}"):
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_EVERY)
+    except EnvweaveError as error:
+        return [], [str(error)]
+    return ending, []
 
 
 # What a keeper that was killed leaves behind

@@ -11,11 +11,11 @@ from typing import Any
 import gymnasium as gym
 from pettingzoo import AECEnv, ParallelEnv
 
-from envweave_gym.catalog import EnvCard, cards
 from envweave_gym.cli.tables import print_json, screen_width, table, wrapped
-from envweave_gym.faults import InvalidArgument
-from envweave_gym.ids import make, resolve
-from envweave_gym.stream import AGENT, jsonable
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.episode.stream import AGENT, jsonable
+from envweave_gym.registry.catalog import EnvCard, cards
+from envweave_gym.registry.ids import make, resolve
 
 
 def run(args: argparse.Namespace) -> int:

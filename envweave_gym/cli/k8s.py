@@ -12,16 +12,17 @@ from typing import Any
 from envweave_gym.cli.info import card_named
 from envweave_gym.cli.tables import print_json
 from envweave_gym.containers.images import check_image
-from envweave_gym.faults import InvalidArgument, need
-from envweave_gym.providers import manifests
-from envweave_gym.providers.manifests import Manifest, PodTemplate, check_name, check_service_name
+from envweave_gym.core.faults import InvalidArgument, need
+from envweave_gym.providers.kubernetes import manifests
+from envweave_gym.providers.kubernetes.manifests import Manifest, PodTemplate, check_name, check_service_name
 from envweave_gym.remote.address import TOKEN
 
 _MOST = 10_000
 _TEMPLATE = ("memory", "cpus", "lifetime", "pull_policy", "pull_secret")
 _EPILOG = (
     "Apply it with: envweave k8s manifest ID | kubectl apply -f -. The token is that of the environment "
-    "variable ENVWEAVE_TOKEN, or else made up; it is in the Secret and nowhere else."
+    "variable ENVWEAVE_TOKEN, or else made up; it is in the Secret and nowhere else. Applying a Deployment "
+    "with another token replaces its Pods; a single Pod keeps its token, so delete it and its Secret before."
 )
 
 
@@ -77,11 +78,12 @@ def documents(args: argparse.Namespace) -> list[Manifest]:
     given = {key: getattr(args, key) for key in _TEMPLATE if getattr(args, key) is not None}
     template = PodTemplate(**given)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
-    found = [manifests.secret(name, token)]
+    # A Pod never takes another token: an immutable Secret refuses one, instead of locking everybody out.
+    found = [manifests.secret(name, token, immutable=args.replicas is None)]
     if args.replicas is None:
         found.append(manifests.pod(name, image, template, args=[args.id]))
     else:
-        found.append(manifests.deployment(name, image, template, args.replicas, args=[args.id]))
+        found.append(manifests.deployment(name, image, template, args.replicas, token=token, args=[args.id]))
         found.append(manifests.service(name))
     if args.namespace is not None:
         for one in found:

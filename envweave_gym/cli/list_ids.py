@@ -6,8 +6,8 @@ import argparse
 from importlib.util import find_spec
 from typing import Any
 
-from envweave_gym.catalog import EnvCard, cards
 from envweave_gym.cli.tables import print_json, screen_width, table
+from envweave_gym.registry.catalog import EnvCard, cards
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
 """``envweave play``: people play one episode at one keyboard.
 
 Every environment is played as a game; a Gymnasium environment is one with a single seat. The stream says who
-must act. Players are shown only what their agents may see; at a terminal each gets a clean screen.
+must act. Players are shown only what their agents may see; at a terminal each gets a clean screen. The last
+line is a verdict: success or not where the environment says so, else how the episode ended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import contextlib
 import copy
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +23,16 @@ from gymnasium.spaces import Discrete, Space, Text
 from pettingzoo import AECEnv
 
 from envweave_gym.cli.info import card_named, make_single
-from envweave_gym.faults import InvalidAction
-from envweave_gym.protocols import parse_action
-from envweave_gym.spaces import Json
-from envweave_gym.stream import AGENT, Event, EventKind, Stream, jsonable, stream_of
+from envweave_gym.core.faults import InvalidAction
+from envweave_gym.core.protocols import parse_action
+from envweave_gym.core.spaces import Json
+from envweave_gym.episode.stream import AGENT, Event, EventKind, Stream, jsonable, stream_of
 
 _CLEAR = "\033[2J\033[3J\033[H"
+_QUOTES = '"""'
+_FENCE = re.compile(r"\s*(```+)[^`]*$")
+_SUCCESS = ("correct", "resolved", "solved")
+"""Metrics of our environments that say whether an episode was a success."""
 _SILENT = {EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.METRICS, EventKind.IGNORED}
 
 
@@ -47,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         env.close()
     for agent, total in seats.totals.items():
         print(f"total reward of {agent}: {total:g}" if len(seats.totals) > 1 else f"total reward: {total:g}")
+    print(f"verdict: {seats.verdict()}")
     return 1 if seats.lost else 0
 
 
@@ -64,7 +71,7 @@ def _as_game(env: Any) -> Any:
     if isinstance(env, gym.Env):
         return _Solo(env)
     if isinstance(env, AECEnv):
-        from envweave_gym.multiagent.turn_based import TurnBasedParallel
+        from envweave_gym.wrappers.turn_based import TurnBasedParallel
 
         return TurnBasedParallel(env)
     return env
@@ -95,6 +102,9 @@ class Seats:
         self.totals: dict[str, float] = {}
         self.lost = False
         """Whether the episode ended in a fault."""
+        self.steps, self.ended = 0, ""
+        """The steps so far, and how Gymnasium calls the end of the episode; empty while it goes on."""
+        self._metrics: dict[str, Any] = {}
         self._news: dict[str, dict[int, Event]] = {}
         self._told: dict[str, int] = {}
         self._seated: str | None = None
@@ -107,10 +117,13 @@ class Seats:
         while asked := self._collect(infos):
             actions = {agent: self._ask(agent, observations[agent]) for agent in asked}
             try:
-                observations, rewards, _, _, infos = self.game.step(actions)
+                observations, rewards, terminations, truncations, infos = self.game.step(actions)
             except InvalidAction as error:
                 print("not possible:", _one_line(error))
                 continue
+            self.steps += 1
+            over = {"terminated": terminations, "truncated": truncations}
+            self.ended = next((how for how, agents in over.items() if any(agents.values())), "")
             for agent, reward in rewards.items():
                 self.totals[agent] = self.totals.get(agent, 0.0) + float(reward)
         self._conclude(observations)
@@ -123,7 +136,8 @@ class Seats:
             hints = {"an action": next(iter(hints.values()))}
         ledger = getattr(self.game, "ledger", None)  # games do not tell their agents the seed
         events = _common_stream(infos).events if ledger is None else ledger.events
-        seed = [f"seed {event.data['seed']}" for event in events if event.kind == EventKind.EPISODE_START]
+        starts = [event.data["seed"] for event in events if event.kind == EventKind.EPISODE_START]
+        seed = ["no seed" if one is None else f"seed {one}" for one in starts]
         print("; ".join([*seed, *(f"{who} is {what}" for who, what in hints.items()), "q quits"]))
 
     def _collect(self, infos: Mapping[str, Any]) -> tuple[str, ...]:
@@ -131,6 +145,9 @@ class Seats:
         for agent, info in infos.items():
             told, news = self._told.get(agent, -1), self._news.setdefault(agent, {})
             news.update({event.seq: event for event in stream_of(info).events if event.seq > told})
+            for event in stream_of(info).events:
+                if event.kind == EventKind.METRICS:
+                    self._metrics |= event.data
         self.lost = any("fault" in info for info in infos.values())
         return _common_stream(infos).agents()
 
@@ -141,9 +158,25 @@ class Seats:
         self._show(news.values(), agent, observation)
         while True:
             try:
-                return parse_action(self.env, _read(f"{agent}> "), agent)
+                reply = _read(f"{agent}> ")
+                if _is_text(self.game.action_space(agent)):
+                    reply = _whole(reply)
+                return parse_action(self.env, reply, agent)
             except ValueError as error:
                 print("not an action:", _one_line(error))
+
+    def verdict(self) -> str:
+        """How the episode ended, and the numbers that the environment tells of it."""
+        known = [bool(self._metrics[name]) for name in _SUCCESS if name in self._metrics]
+        how = ("success" if all(known) else "no success") if known else self.ended
+        how = (
+            "lost to a fault, so its rewards count for nothing"
+            if self.lost
+            else how or "not played to the end"
+        )
+        numbers = ", ".join(f"{name} {value}" for name, value in self._metrics.items())
+        count = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        return f"{how} ({count}; {numbers})" if numbers else f"{how} ({count})"
 
     def _seat(self, agent: str) -> None:
         """Before somebody else looks at the terminal, wipe what only the last player may know."""
@@ -197,6 +230,14 @@ def _one_line(error: Exception) -> str:
 
 
 def _read(prompt: str) -> str:
+    """A line from the keyboard, unless it is the one that quits."""
+    line = _line(prompt)
+    if line.strip() == "q":
+        raise _Quit
+    return line
+
+
+def _line(prompt: str) -> str:
     """A line from the keyboard; one from a file is printed, so that the transcript is complete."""
     try:
         line = input(prompt)
@@ -205,9 +246,26 @@ def _read(prompt: str) -> str:
         raise _Quit from None
     if not sys.stdin.isatty():
         print(line)
-    if line.strip() == "q":
-        raise _Quit
     return line
+
+
+def _whole(first: str) -> str:
+    """The text whose first line is given: if that opens quotes or a Markdown fence, up to the closing line.
+
+    The quotes are no part of the text; a fence is, as a model's reply has it.
+    """
+    fence = _FENCE.match(first)
+    if first.strip() != _QUOTES and fence is None:
+        return first
+    closing = _QUOTES if fence is None else fence[1]
+    lines: list[str] = []
+    while (line := _line("...> ")).strip() != closing:
+        lines.append(line)
+    return "\n".join(lines if fence is None else [first, *lines, closing])
+
+
+def _is_text(space: Space[Any]) -> bool:
+    return isinstance(space, Text) and not isinstance(space, Json)
 
 
 def narrate(event: Event, viewer: str | None) -> str | None:
@@ -247,8 +305,8 @@ def _entry(key: str, text: str) -> str:
 
 def hint(space: Space[Any], names: Sequence[str] = ()) -> str:
     """What to type for a member of ``space``; ``names`` are what the environment calls its choices."""
-    if isinstance(space, Text) and not isinstance(space, Json):
-        return "any text"
+    if _is_text(space):
+        return f"any text, of several lines between two lines {_QUOTES} or in a ``` fence"
     if isinstance(space, Discrete) and len(names) == space.n:
         return ", ".join(f"{space.start + i} ({name})" for i, name in enumerate(names))
     if isinstance(space, Discrete):

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from envweave_gym.faults import need
+from envweave_gym.core.faults import need
 
 _EPILOG = (
     "The token comes from --token-fd, --token-file or the environment variable ENVWEAVE_TOKEN. Without any "
@@ -38,12 +38,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--max-sessions", metavar="N", type=int, help="so many sessions may be open (1024)")
     add("--max-rows", metavar="N", type=int, help="so many environments may be in a vector (65536)")
-    add("--largest-frame", metavar="BYTES", type=int, help="so long a frame or a body may be (64 MiB)")
+    add("--max-environments", metavar="N", type=int, help="environments in all sessions together (131072)")
+    add("--largest-frame", metavar="SIZE", help="the largest frame or body, in bytes or like 512m (64m)")
     add("--idle-timeout", metavar="SECONDS", type=float, help="so long an unused session is kept (300)")
     add("--client-timeout", metavar="SECONDS", type=float, help="so long a client may be stuck (60)")
     add("--drain", metavar="SECONDS", type=float, help="so long calls may take when it is told to stop (30)")
     add("--isolation", choices=("thread", "process"), help="whether each session has a process of its own")
-    add("--worker-memory", metavar="BYTES", type=int, help="so much memory such a process may take (4 GiB)")
+    add("--worker-memory", metavar="SIZE", help="memory of such a process, in bytes or like 512m (4g)")
     add("--call-timeout", metavar="SECONDS", type=float, help="so long it may take for an answer (no limit)")
 
 

@@ -12,13 +12,13 @@ from envweave_gym.cli.tables import print_json
 from envweave_gym.containers.engine import engine
 from envweave_gym.containers.network import NAME, remove_unused
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.faults import EnvweaveError
+from envweave_gym.core.faults import EnvweaveError
 
 Names = list[str]
 
 
 def sweep_all(*, as_json: bool) -> int:
-    """Remove it, and say what it was; 1 where some of it could not be looked for."""
+    """Remove it, and say what it was; 1 where some of it could not be looked for, or removed."""
     fleets, unseen = find_all()
     gone = [known for known in fleets if not known.is_kept()]
     removed: dict[str, Names] = {kind: [] for kind in ("containers", "networks", "pods", "fleets")}
@@ -54,8 +54,9 @@ def _networks(client: Any) -> Names:
 
 def left_pods(gone: Iterable[FleetFile], removed: Names, unseen: Names) -> None:
     """Delete Pods, where those fleets had theirs, and where the kubeconfig says if there is one."""
-    from envweave_gym.providers.kubernetes_access import cluster, is_known, told
-    from envweave_gym.providers.kubernetes_sweep import sweep as sweep_pods
+    from envweave_gym.providers.kubernetes.api_errors import told
+    from envweave_gym.providers.kubernetes.cluster_access import cluster, is_known
+    from envweave_gym.providers.kubernetes.leftover_pods import sweep as sweep_pods
 
     places = {tuple(sorted(known.place.items())) for known in gone if known.backend == "kubernetes"}
     if is_known() and find_spec("kubernetes") is not None:
@@ -64,6 +65,6 @@ def left_pods(gone: Iterable[FleetFile], removed: Names, unseen: Names) -> None:
         try:
             where = cluster(**dict(place))
             with told(f"the namespace {where.namespace}", where):
-                removed += [name for name in sweep_pods(where) if name not in removed]
+                removed += [name for name in sweep_pods(where, unseen) if name not in removed]
         except EnvweaveError as error:
             unseen.append(f"Pods could not be looked for: {error}")

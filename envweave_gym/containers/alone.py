@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from envweave_gym.faults import NotAvailable
+from envweave_gym.core.faults import NotAvailable
 
 _PATIENCE = 30.0
 _PAUSE = 0.01

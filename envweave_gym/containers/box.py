@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from envweave_gym.containers.engine import SOCKET, engine_socket
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.sizes import bytes_of
 
-_MEMORY = re.compile(r"[1-9]\d*[bkmg]?", re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEAST_MEMORY = 6 << 20
 _LEAST_CPUS = 0.01
 NO_NETWORK = "none"
@@ -122,13 +120,10 @@ def _shown_data(here: str | Path, there: str) -> dict[str, Any]:
 
 
 def memory_of(memory: Any) -> int:
-    """So many bytes."""
-    text = str(memory) if type(memory) in (int, str) else ""
-    if _MEMORY.fullmatch(text):
-        digits = text.rstrip("bkmgBKMG")
-        size = int(digits) * _UNITS[text[len(digits) :].lower()]
-        if size >= _LEAST_MEMORY:
-            return size
+    """The bytes of a memory limit; refuses what is none, and what no program could run in."""
+    size = bytes_of(memory)
+    if size is not None and size >= _LEAST_MEMORY:
+        return size
     raise InvalidArgument(
         f"memory={shown(memory)} is no size; give bytes, or text like '512m' or '2g', from '6m'"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from envweave_gym.faults import NotAvailable, need
+from envweave_gym.core.faults import NotAvailable, need
 
 SOCKET = "/var/run/docker.sock"
 """Where the engine listens, on this machine and in containers that may use it."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from envweave_gym.containers.alone import alone, is_alone
 from envweave_gym.containers.ownership import OWNER
-from envweave_gym.faults import NotAvailable
+from envweave_gym.core.faults import NotAvailable
 
 NAME = "envweave"
 _BRIDGE = "com.docker.network.bridge"

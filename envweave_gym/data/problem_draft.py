@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from envweave_gym.seeding import mix
+from envweave_gym.core.seeding import mix
 
 Number = int | Fraction
 

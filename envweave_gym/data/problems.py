@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cache
 from itertools import count
 
+from envweave_gym.core.seeding import mix
 from envweave_gym.data.gsm8k import MARK, Problem
 from envweave_gym.data.problem_draft import Draft, written
 from envweave_gym.data.problem_templates import TEMPLATES
-from envweave_gym.seeding import mix
 
 SIZES = {"train": 4096, "test": 1024}
 """How many problems each split has."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, overload
@@ -16,7 +17,7 @@ from typing import Any, Protocol, TypeVar, overload
 import msgspec
 import numpy as np
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, need, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 
 Row = TypeVar("Row")
 
@@ -193,12 +194,17 @@ class Records:
         """The row, of the fields that have a value."""
         fields: Mapping[str, Any] = self._rows[number]
         return msgspec.convert(
-            {name: value for name, value in fields.items() if value is not None}, self._row
+            {name: _as_json(value) for name, value in fields.items() if value is not None}, self._row
         )
 
     def place(self, number: int) -> int:
         """Its number, from 1."""
         return number + 1
+
+
+def _as_json(value: Any) -> Any:
+    """A timestamp as the text that JSON has for it; parquet files have columns of timestamps."""
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, date) else value
 
 
 class _ArrowRows:

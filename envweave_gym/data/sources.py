@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic
 
+from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable, need, shown
 from envweave_gym.data.rows import SUFFIXES, Records, Row, Rows, Table, checked, table_of
-from envweave_gym.faults import InvalidArgument, MissingExtra, NotAvailable, need, shown
 
 SYNTHETIC = "synthetic"
 FOLDER = "ENVWEAVE_DATA"

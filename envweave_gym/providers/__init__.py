@@ -19,7 +19,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.containers.orphans import end_with_parent
+from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.remote.address import SCHEMES
 
 if TYPE_CHECKING:
@@ -37,10 +38,12 @@ def urls_of(
     """The servers that ``backend`` means, none where it is this process; those to be started are.
 
     What says how they are started is taken out of ``kwargs``; ``image`` is the one it is in by default, and
-    ``data`` tells that it needs the data of this machine there, unless its own are generated.
+    ``data`` tells that it needs the data of this machine there, unless its own are generated. A worker
+    process of a vector ends with its owner from now on, and so do its servers.
     """
     if backend is None or backend == "inproc":
         return []
+    end_with_parent()
     if (provider := provider_named(backend)) is not None:
         if data and provider == "docker" and kwargs.get("dataset") != "synthetic":
             kwargs.setdefault("data", True)

@@ -1,7 +1,8 @@
 """A server in a container, reached through a port of this machine's loopback, or a Unix socket.
 
-The container is its owner's: labels say so, and whatever an owner that was killed leaves behind is removed by
-the next one that starts. One that dies is started again at the same port.
+The container is its owner's. Its standard input is a connection of the owner: the token comes over it, and
+the server ends when it closes, so the containers of a killed owner end by themselves. Labels say whose they
+are, and the next owner that starts removes what has ended. One that dies is started again at the same port.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -17,12 +18,15 @@ from typing import Any
 from envweave_gym.containers.box import NO_NETWORK, Box
 from envweave_gym.containers.engine import engine, told
 from envweave_gym.containers.entrance import Entrance, LoopbackPort, SocketFolder
-from envweave_gym.containers.images import require_image
+from envweave_gym.containers.host_slots import VARIABLE as SLOTS
+from envweave_gym.containers.host_slots import shared_folder
+from envweave_gym.containers.images import is_ours, require_image
 from envweave_gym.containers.lease import keep_leased, new_name, renew
 from envweave_gym.containers.network import closed_network, remove_unused
+from envweave_gym.containers.owner_stdin import OwnerStdin
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.faults import NotAvailable
+from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers.health import is_healthy
 from envweave_gym.providers.options import image_in, named, numbers_in, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, with_code
@@ -37,6 +41,10 @@ _LOG = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
 _LINES = 1000
 """So many lines of its log are read."""
 _KILLED = 128 + signal.SIGKILL
+_STDIN = 0
+_TOKEN_FROM_STDIN = f"--token-fd={_STDIN}"
+_ACCESS = ("--token-f", "--allow-anonymous")
+"""How the options of ``envweave serve`` begin that say whom it lets in."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,9 +66,11 @@ class DockerReplica(Replica):
         """
         super().__init__(f"a container of {image}", token)
         self.image, self._box, self._ids, self._patience = image, box or Box(), ids, patience
+        self.upkeep.trusted = is_ours(image)
         self._client = engine()
         require_image(self._client, image)
         self._container: Any = None
+        self._stdin: OwnerStdin | None = None
         self._place: tuple[str, int] | None = None
         self._is_alone = self._box.network == NO_NETWORK
         self._entrance: Entrance = SocketFolder() if self._is_alone else LoopbackPort()
@@ -69,10 +79,16 @@ class DockerReplica(Replica):
         self._begin()
 
     def renew(self) -> None:
-        """Put off when the container is taken for left behind by those who cannot see this process."""
+        """Renew the lease by which processes that cannot see this one know that the container is in use.
+
+        A byte on its standard input keeps proxies before the engine from ending a connection that is idle.
+        """
         with self._lock:
             if self._container is not None:
                 renew(self._container)
+            if self._stdin is not None:
+                with suppress(OSError):  # the container has ended, which whoever uses it next finds
+                    self._stdin.send(b"\n")
 
     def place(self) -> tuple[str, int] | None:
         """Where the container itself is: the engine's proxy behind the port costs as much as a step."""
@@ -82,7 +98,9 @@ class DockerReplica(Replica):
         with told(f"{self.what} cannot be started"):
             sweep(self._client)
             self._container = self._create()
+            self._stdin = OwnerStdin(self._client, self._container)
             self._container.start()
+            self._give_token()
             self._container.reload()
         if (why := self._ended()) is not None:
             raise NotAvailable(f"{self.what} ended before its server answered: {why}")
@@ -97,10 +115,13 @@ class DockerReplica(Replica):
             merged = {
                 name: boxed.pop(name, {}) | entered.pop(name, {}) for name in ("environment", "volumes")
             }
-            merged["environment"]["ENVWEAVE_TOKEN"] = self.token
+            config = self._client.images.get(self.image).attrs["Config"]
+            merged["environment"]["ENVWEAVE_OWNER_FD"] = str(_STDIN)
+            merged["volumes"] |= _slots(config)
             return self._client.containers.create(
                 self.image,
-                list(self._ids) or None,
+                self._command(config),
+                stdin_open=True,
                 labels=labels_of_owner(),
                 name=new_name(),
                 log_config=_LOG,
@@ -109,6 +130,24 @@ class DockerReplica(Replica):
                 **entered,
                 **boxed,
             )
+
+    def _command(self, config: dict[str, Any]) -> list[str] | None:
+        """The arguments of the image's entry point.
+
+        Where that is ``envweave serve`` an option names standard input as the origin of the token: images
+        that were built before there was ``ENVWEAVE_OWNER_FD`` know the option alone.
+        """
+        words = list(self._ids) or list(config.get("Cmd") or ())
+        serves = " envweave serve " in f" {' '.join(config.get('Entrypoint') or ())} "
+        if serves and not any(word.startswith(_ACCESS) for word in words):
+            words.insert(0, _TOKEN_FROM_STDIN)
+        return words or None
+
+    def _give_token(self) -> None:
+        """Send the token; one that has ended by now says why when it is asked for."""
+        if self._stdin is not None:
+            with suppress(OSError):
+                self._stdin.send(f"{self.token}\n".encode())
 
     def _ended(self) -> str | None:
         from docker.errors import NotFound
@@ -160,6 +199,9 @@ class DockerReplica(Replica):
         from docker.errors import APIError
 
         self._place = None
+        stdin, self._stdin = self._stdin, None
+        if stdin is not None:
+            stdin.close()
         if (container := self._container) is not None:
             with told(f"the container {container.name} cannot be removed"):
                 try:
@@ -172,6 +214,14 @@ class DockerReplica(Replica):
 
     def _close(self) -> None:
         self._entrance.close()
+
+
+def _slots(config: dict[str, Any]) -> dict[str, Any]:
+    """The volume with the lock files of this machine's slots, if the image sets ``ENVWEAVE_SLOTS``."""
+    variables = dict(one.partition("=")[::2] for one in config.get("Env") or ())
+    if not (there := variables.get(SLOTS)):
+        return {}
+    return {str(shared_folder()): {"bind": there, "mode": "ro"}}
 
 
 # What asks for it

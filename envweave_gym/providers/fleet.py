@@ -12,9 +12,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from envweave_gym.arguments import check_deadline
 from envweave_gym.containers.images import CORE
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.arguments import check_deadline
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.providers import PROVIDERS, provider_named, start_of
 from envweave_gym.providers.health import is_healthy, sessions_of
 from envweave_gym.providers.options import check_number

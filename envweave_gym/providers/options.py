@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from envweave_gym.containers.images import check_image
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.core.faults import InvalidArgument, shown
 
 MOST = 256
 

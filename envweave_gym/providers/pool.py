@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from envweave_gym.faults import NotAvailable
+from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers import at_end_of_block
 from envweave_gym.providers.replica import Replica, Start
 from envweave_gym.providers.together import at_once, is_ending, start_all

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from envweave_gym.faults import InvalidArgument, NotAvailable
+from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.providers.health import answers, is_healthy
 from envweave_gym.providers.together import stop_at_exit
 from envweave_gym.remote.address import remember_token

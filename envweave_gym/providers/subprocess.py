@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import Any
 from weakref import WeakSet
 
-from envweave_gym.faults import PACKAGE, MissingExtra, NotAvailable
+from envweave_gym.core.faults import PACKAGE, MissingExtra, NotAvailable
 from envweave_gym.providers.options import numbers_in
 from envweave_gym.providers.pipe_log import PipeLog
 from envweave_gym.providers.replica import AT_REST, Replica, with_code
@@ -71,7 +71,7 @@ class PrivateServer(Replica):
         if (code := self._code) > 0:
             self._code = 0
             raise NotAvailable(f"{self.what} ended with exit code {code}; its error is on stderr")
-        command = [sys.executable, "-m", "envweave_gym_server.private", str(self._listener.fileno())]
+        command = [sys.executable, "-m", "envweave_gym_server.program.private", str(self._listener.fileno())]
         read, write = os.pipe()
         try:
             self._process = subprocess.Popen(

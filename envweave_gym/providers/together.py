@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envweave_gym.faults import NotAvailable
+from envweave_gym.core.faults import NotAvailable
 
 if TYPE_CHECKING:
     from envweave_gym.providers.replica import Replica, Start

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from envweave_gym.catalog import cards
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.providers import PROVIDERS, provider_named, start_of
 from envweave_gym.providers.options import check_number
 from envweave_gym.providers.shared import pool_of
+from envweave_gym.registry.catalog import cards
 
 
 def warm_up(

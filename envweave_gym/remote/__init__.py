@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any, Literal
 
-from envweave_gym.arguments import check_deadline
-from envweave_gym.catalog import cards
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from envweave_gym.core.arguments import check_deadline
+from envweave_gym.registry.catalog import cards
 from envweave_gym.remote.upkeep import users_of
 
 
@@ -67,8 +70,32 @@ def _one_of(urls: list[str]) -> str:
 
 def _known(env: Any) -> Any:
     try:
-        _ = env.description
+        described = env.description
     except BaseException:
         env.close()  # nobody else will, and its server may be there for it alone
         raise
+    if isinstance(env, gym.Env | gym.vector.VectorEnv):
+        env.spec = _spec_of(env, described)
     return env
+
+
+def _one_again(env_id: str, url: str, **kwargs: Any) -> Any:
+    return remote_gym(env_id, [url], kwargs)
+
+
+def _rows_again(env_id: str, urls: list[str], num_envs: int, autoreset_mode: str, **kwargs: Any) -> Any:
+    return remote_vector(env_id, urls, num_envs, autoreset_mode, kwargs)
+
+
+def _spec_of(env: Any, described: dict[str, Any]) -> EnvSpec | None:
+    """The spec of an environment elsewhere, which makes it there again; ``None`` where its name is no ID."""
+    env_id, kwargs = described.get("env_id", env.name), env._spec_arguments()
+    arguments: dict[str, Any] = {"disable_env_checker": True, "order_enforce": False, "kwargs": kwargs}
+    if isinstance(env, gym.Env):
+        arguments["entry_point"] = f"{__name__}:{_one_again.__name__}"
+    else:
+        arguments["vector_entry_point"] = f"{__name__}:{_rows_again.__name__}"
+    try:
+        return EnvSpec(env_id.rpartition(":")[2], **arguments, **described.get("spec", {}))
+    except gym.error.Error:
+        return None

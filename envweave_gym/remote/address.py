@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.remote import upkeep
 
 TOKEN = "ENVWEAVE_TOKEN"
@@ -62,8 +62,12 @@ class Address:
             return os.environ[where] if kind == "env" else Path(where).read_text("utf-8").strip()
         except UnicodeDecodeError:
             raise self._no_token() from None
-        except (KeyError, OSError, ValueError) as error:
-            raise InvalidArgument(f"{self.url}: there is no token in {self.token}: {error!r}") from None
+        except KeyError:
+            raise InvalidArgument(
+                f"{self.url}: there is no token in {self.token}: the variable is not set"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(f"{self.url}: there is no token in {self.token}: {error}") from None
 
     def _no_token(self) -> InvalidArgument:
         where = self.token or f"env:{TOKEN}"

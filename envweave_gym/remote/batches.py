@@ -12,7 +12,7 @@ from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from envweave_gym.lazy_streams import LazyStreams
+from envweave_gym.episode.lazy_streams import LazyStreams
 
 
 def part_of(space: Space[Any], batch: Any, rows: slice) -> Any:

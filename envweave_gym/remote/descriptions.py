@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import Strange, raise_refused

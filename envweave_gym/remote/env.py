@@ -8,14 +8,22 @@ from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.arguments import check_options
-from envweave_gym.faults import HARMLESS, RESET_DEADLINE, Fault, InvalidAction, ResetNeeded, shown
-from envweave_gym.losses import lost_info, lost_reset_info
-from envweave_gym.protocols import read_action
+from envweave_gym.core.arguments import check_options, check_reproducible
+from envweave_gym.core.faults import (
+    HARMLESS,
+    RESET_DEADLINE,
+    Fault,
+    InvalidAction,
+    InvalidArgument,
+    ResetNeeded,
+    shown,
+)
+from envweave_gym.core.protocols import read_action
+from envweave_gym.core.seeding import HashedRandomness, Seeds
+from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.losses import lost_info, lost_reset_info
+from envweave_gym.episode.stream import EventKind, Stream, jsonable
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
-from envweave_gym.seeding import HashedRandomness, Seeds
-from envweave_gym.spaces import placeholder
-from envweave_gym.stream import EventKind, Stream, jsonable
 from envweave_gym.wire.values import pack
 
 _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
@@ -41,11 +49,16 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         on_fault: str = "truncate",
         reset_deadline: float = RESET_DEADLINE,
         call_deadline: float = CALL_DEADLINE,
+        reproducible: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``kwargs`` go to the environment; ``token`` is a reference, ``env:NAME`` or ``file:PATH``."""
+        """``kwargs`` go to the environment; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
+
+        ``reproducible=True`` gives a seed to resets that the environment would else be given without one.
+        """
         given = {"on_fault": on_fault, "reset_deadline": reset_deadline, **kwargs}
-        self._made = partial(RemoteEnv, env_id, url, token=token, call_deadline=call_deadline, **given)
+        client = {"token": token, "call_deadline": call_deadline, "reproducible": reproducible}
+        self._made = partial(RemoteEnv, env_id, url, **client, **given)
         self._served = ServedEnvironment(
             env_id,
             url,
@@ -57,8 +70,10 @@ class RemoteEnv(HashedRandomness[Any, Any]):
             kwargs=given,
         )
         self.name = self._served.name
+        check_reproducible(self.name, reproducible)
+        self._served.reproducible = reproducible
         self._render_mode = kwargs.get("render_mode")
-        self._spaces, self._seeds = Spaces(), Seeds(self.name)
+        self._spaces, self._seeds = Spaces(self._served), Seeds(self.name)
         self._live, self._lost, self._episode = False, False, -1
         self._broken: Fault | None = None
         self._last: Any = None
@@ -99,18 +114,18 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         """Start an episode; its seed is in the ``episode_start`` event."""
         if options is not None:
             check_options(self.name, options, self.metadata)
-        chosen = self._seeds.next(seed)
-        self.episode_key(chosen)
+        chosen, self._served.is_drawn = self._seeds.next(seed), seed is None
         self._live, self._lost, self._broken = False, False, None
         outcome = self._served.reset(chosen, options)
+        self.seed_late(self._served.sent_seed)
         self._episode += 1
         if isinstance(outcome, Fault):
-            return self._lost_reset(chosen, options, outcome)
+            return self._lost_reset(self._served.sent_seed, options, outcome)
         self._last, info = outcome.observation, outcome.info
         self._live, self._broken, self._stream = True, info.get("fault"), info["stream"]
         return self._last, info
 
-    def _lost_reset(self, seed: int, options: Any, fault: Fault) -> tuple[Any, dict[str, Any]]:
+    def _lost_reset(self, seed: int | None, options: Any, fault: Fault) -> tuple[Any, dict[str, Any]]:
         self._broken = fault
         start = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
         info = lost_reset_info(fault, start)
@@ -203,6 +218,23 @@ class RemoteEnv(HashedRandomness[Any, Any]):
                 self._broken = self._served.lost(error)
         return placeholder(self.action_space)
 
+    def get_wrapper_attr(self, name: str) -> Any:
+        """An attribute of this object, or else the public one that the environment has on its server."""
+        if hasattr(self, name) or not name.isidentifier() or name.startswith("_"):
+            return super().get_wrapper_attr(name)
+        try:
+            return self._served.ask("attribute", name)
+        except InvalidArgument as error:
+            raise AttributeError(str(error)) from None
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Whether :meth:`get_wrapper_attr` gives this attribute; that asks the server."""
+        try:
+            self.get_wrapper_attr(name)
+        except AttributeError:
+            return False
+        return True
+
     def entrust(self, **secrets: str) -> None:
         """Hand over what no event, log or state may show."""
         self._served.ask("entrust", secrets)
@@ -211,6 +243,10 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         """Close the session."""
         self._served.close()
         self._live, self._lost, self._broken = False, False, None
+
+    def _spec_arguments(self) -> dict[str, Any]:
+        """The arguments that make it again."""
+        return dict(zip(("env_id", "url"), self._made.args, strict=True)) | self._made.keywords
 
     def __reduce__(self) -> Any:
         return _again, (self._made, self.spec)

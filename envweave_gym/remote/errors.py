@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import ssl
-from typing import NoReturn
+from functools import lru_cache
+from typing import Any, NoReturn
 
 import msgspec
 
-from envweave_gym import faults
+from envweave_gym.core import faults
+from envweave_gym.remote.address import TOKEN
 from envweave_gym.wire.messages import Refused
 
 _SAME = (
@@ -56,8 +59,38 @@ def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
     kind = _KINDS.get(refused.kind)
     if kind is None:
         raise faults.SessionLost(f"{url}: {refused.kind}: {refused.message}")
+    if refused.kind == "Unauthorized":  # the server says which header it wants, and callers here give none
+        why = refused.message.partition(";")[0]
+        todo = f'set {TOKEN} or token="file:PATH" to the token that the server was started with'
+        raise faults.NotAvailable(f"{url}: {why}; {todo}")
+    if refused.cause:
+        raise crash(refused.cause, refused.message)
     at = f"{url}: " if refused.kind in _ABOUT_SERVERS else ""
     raise kind(at + refused.message)
+
+
+_OF_MORE = (UnicodeError, BaseExceptionGroup)
+"""Exceptions that take more than a message."""
+
+
+def crash(cause: str, message: str) -> faults.EnvironmentCrashed:
+    """The exception of a constructor elsewhere; of the built-in type ``cause`` too, if there is one."""
+    error = _crash_type(cause)(message)
+    error.cause = cause
+    return error
+
+
+@lru_cache(maxsize=64)
+def _crash_type(cause: str) -> type[faults.EnvironmentCrashed]:
+    base: Any = getattr(builtins, cause, None)
+    if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(base, _OF_MORE):
+        return faults.EnvironmentCrashed
+    fields = {
+        "__module__": __name__,
+        "__str__": lambda error: error.args[0],  # that of a KeyError is a repr
+        "__reduce__": lambda error: (crash, (cause, error.args[0])),
+    }
+    return type(cause, (faults.EnvironmentCrashed, base), fields)
 
 
 def hung_up(payload: bytes, url: str) -> Exception:

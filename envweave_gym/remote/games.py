@@ -7,7 +7,7 @@ from typing import Any
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.env import AECIterable
 
-from envweave_gym.faults import Fault, InvalidAction
+from envweave_gym.core.faults import Fault, InvalidAction
 from envweave_gym.remote.lost_games import lost_infos, lost_round
 from envweave_gym.remote.served import LOSSES
 from envweave_gym.remote.served_game import RemoteGame

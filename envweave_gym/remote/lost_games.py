@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from envweave_gym.faults import Fault
-from envweave_gym.losses import fault_event
-from envweave_gym.stream import UNNUMBERED, Event, EventKind, Request, RequestKind, Stream, jsonable, number
+from envweave_gym.core.faults import Fault
+from envweave_gym.episode.losses import fault_event
+from envweave_gym.episode.stream import (
+    UNNUMBERED,
+    Event,
+    EventKind,
+    Request,
+    RequestKind,
+    Stream,
+    jsonable,
+    number,
+)
 from envweave_gym.wrappers.narrator import Infos
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, need, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 
 RAY_ADDRESS = "RAY_ADDRESS"
 """The environment variable that Ray itself reads for the address of a cluster."""

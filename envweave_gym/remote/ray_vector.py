@@ -12,16 +12,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from envweave_gym.actions import REFUSED, admission
-from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.actions import REFUSED, admission
+from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.spaces import placeholder
 from envweave_gym.remote.batches import batch_of, part_of
 from envweave_gym.remote.early import EarlyGroup, first_told
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
 from envweave_gym.remote.row_ledger import RowLedger
 from envweave_gym.remote.vector import RemoteVectorEnv, _Results, _results
-from envweave_gym.spaces import placeholder
-from envweave_gym.vector import checked_choices
-from envweave_gym.vector_calls import Bools, check_order
+from envweave_gym.vector.calls import Bools, check_order
+from envweave_gym.vector.native import checked_choices
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack
 
@@ -214,8 +214,8 @@ class RayVectorEnv(RemoteVectorEnv):
 class _Calls(RowCalls):
     """Calls of a whole vector, which gives what they come to to its users."""
 
-    def act(self, actions: Any) -> list[Outcome]:
-        return _owned(super().act(actions))
+    def act(self, actions: Any, resting: Bools | None = None) -> list[Outcome]:
+        return _owned(super().act(actions, resting))
 
     def reset(self, wanted: Wanted) -> list[Outcome]:
         return _owned(super().reset(wanted))

@@ -9,14 +9,14 @@ import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector.utils import iterate
 
-from envweave_gym.faults import Fault
+from envweave_gym.core.faults import Fault
+from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.stream import EventKind
 from envweave_gym.remote.batches import batch_of, kept, part_of, rows_of
 from envweave_gym.remote.row_ledger import Draws, RowLedger
 from envweave_gym.remote.rows import RowGroup, RowReset, raise_refusal, reset_at_once
 from envweave_gym.remote.session import at_once
-from envweave_gym.spaces import placeholder
-from envweave_gym.stream import EventKind
-from envweave_gym.vector_calls import Bools, Options, options_of
+from envweave_gym.vector.calls import Bools, Options, options_of
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack
 
@@ -74,13 +74,17 @@ class RowCalls:
         self._observation_space, self._action_space = single_observation_space, single_action_space
         self._all_actions = action_space
 
-    def act(self, actions: Any) -> list[Outcome]:
-        """Step every group; one whose rows all wait for their reset in another session gets that."""
-        live = [group for group in self._groups if group.live]
+    def act(self, actions: Any, resting: Bools | None = None) -> list[Outcome]:
+        """Step every group; one whose rows all wait for their reset in another session gets that.
+
+        A group whose rows are all ``resting`` is left alone: the caller resets them next.
+        """
+        left = [] if resting is None else [one for one in self._groups if resting[one.rows].all()]
+        live = [group for group in self._groups if group.live and group not in left]
         calls = [self._step_of(group, actions) for group in live]
         replies = at_once([group.session() for group in live], calls)
         raise_refusal(replies)
-        outcomes: list[Outcome] = []
+        outcomes = [Outcome(group, kept(group.last), {}) for group in left]
         for group, reply in zip(live, replies, strict=True):
             if isinstance(reply, Exception):
                 group.broken = group.lost(reply)
@@ -88,7 +92,7 @@ class RowCalls:
             else:
                 outcomes.append(_acted(group, reply))
         if len(outcomes) < len(self._groups):
-            outcomes += self._act_without(actions, {id(group) for group in live})
+            outcomes += self._act_without(actions, {id(group) for group in (*live, *left)})
         return in_order(outcomes)
 
     def _step_of(self, group: RowGroup, actions: Any) -> Callable[[int], Step]:
@@ -156,6 +160,7 @@ class RowCalls:
             "seed": None if given is None else list(given[group.rows]),
             "draws": wanted.draws.states[group.rows],
             "over": self._ledger.over[group.rows],
+            "goes_on": self._ledger.goes_on,
         }
         anew = bool(part.all())
         if not anew:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave_gym.faults import Fault
-from envweave_gym.losses import end_event, lost_info, lost_reset_info
-from envweave_gym.seeding import GOLDEN, SEED_BITS, SeedRows, mix_many
-from envweave_gym.stream import EventKind, Request, RequestKind, Stream, jsonable, number
-from envweave_gym.vector_calls import Bools
+from envweave_gym.core.faults import Fault
+from envweave_gym.core.seeding import GOLDEN, SEED_BITS, SeedRows, mix_many
+from envweave_gym.episode.losses import end_event, lost_info, lost_reset_info
+from envweave_gym.episode.stream import EventKind, Request, RequestKind, Stream, jsonable, number
+from envweave_gym.vector.calls import Bools
 
 _ONE = np.array(1)
 _SPARE_BITS = np.uint64(64 - SEED_BITS)
@@ -36,6 +36,8 @@ class RowLedger:
         self._seq, self._turns = np.zeros((2, rows), np.int64)
         self._episodes = np.full(rows, -1)
         self.over: Bools = np.zeros(rows, np.bool_)
+        self.goes_on = False
+        """Whether rows that reset themselves get no seed, so that their generators go on."""
 
     # Seeds
 
@@ -88,14 +90,14 @@ class RowLedger:
         seq, turn = int(self._seq[row]), int(self._turns[row]) + 1
         return lost_info(fault, kind, jsonable(action), seq=seq, turn=turn)
 
-    def lost_start(self, seed: int, fault: Fault, options: Any = None) -> dict[str, Any]:
+    def lost_start(self, seed: int | None, fault: Fault, options: Any = None) -> dict[str, Any]:
         """The info of a row whose reset was lost, which the next step says of it."""
         start: dict[str, Any] = {"seed": seed}
         return lost_reset_info(fault, start | ({"options": jsonable(options)} if options else {}))
 
     def lost_at_start(self, seed: int, fault: Fault) -> dict[str, Any]:
         """The info of a row whose step was a reset, and that was lost with the others of its server."""
-        info = self.lost_start(seed, fault)
+        info = self.lost_start(None if self.goes_on else seed, fault)
         seq, events = info["seq"] + 1, info["stream"].events
         events += number([end_event(False, True)], seq)
         return {**info, "stream": Stream((Request(seq, RequestKind.RESET, None, 0),), events), "seq": seq}

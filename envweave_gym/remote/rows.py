@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.faults import Fault
+from envweave_gym.core.faults import Fault
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import at_once
 from envweave_gym.wire.messages import Reply, Reset
@@ -53,7 +53,7 @@ class RowReset:
 
     group: RowGroup
     seed: Any
-    """What :func:`envweave_gym_server.rows.reset_rows` takes, packed."""
+    """What :func:`envweave_gym_server.sessions.rows.reset_rows` takes, packed."""
     options: dict[str, Any] | None
     anew: bool
     """Whether every row is reset, so that it can be in another session just as well."""

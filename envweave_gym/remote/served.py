@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from envweave_gym.arguments import check_deadline, check_faults
-from envweave_gym.faults import (
+from gymnasium.spaces import Space
+
+from envweave_gym.core.arguments import check_deadline, check_faults
+from envweave_gym.core.faults import (
     HARMLESS,
     AtCapacity,
     EnvironmentCrashed,
@@ -16,12 +18,13 @@ from envweave_gym.faults import (
     SessionLost,
     fault_of,
 )
-from envweave_gym.losses import FaultCount
+from envweave_gym.episode.losses import FaultCount
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.wire.spaces import space_from_data
+from envweave_gym.wire.foreign_spaces import opaque, rebuilt
+from envweave_gym.wire.spaces import Path, base_of, space_from_data
 
 CALL_DEADLINE = 60.0
 """So many seconds an answer is waited for, unless ``call_deadline`` says otherwise."""
@@ -72,6 +75,12 @@ class ServedEnvironment:
         self._cut_short = ""
         """What stopped the last step halfway."""
         self._picture: Any = None
+        self.reproducible = False
+        """Whether every reset shall carry a seed, though the environment would go on without one."""
+        self.is_drawn = False
+        """Whether the seed of the next reset was drawn here, not given by the caller."""
+        self.sent_seed: Any = None
+        """The seed that the last reset carried."""
 
     @property
     def description(self) -> dict[str, Any]:
@@ -91,7 +100,9 @@ class ServedEnvironment:
         while True:
             hope = max(deadline - time.monotonic(), 0.0)
             try:
-                return self.fresh_session().reset(seed, options, hope=hope)
+                session = self.fresh_session()
+                self.sent_seed = None if session.begun and self.goes_on else seed
+                return session.reset(self.sent_seed, options, hope=hope)
             except FAULTS as error:
                 self._part(error)
                 hopeless = self._crashed and not self.truncates
@@ -99,6 +110,14 @@ class ServedEnvironment:
                     return self._give_up(error)
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the environment is reset without a seed now, so that its generator goes on.
+
+        A new session has none that could: its first reset carries the seed that was drawn here.
+        """
+        return self.is_drawn and not self.reproducible and self.description.get("goes_on", False)
 
     def _give_up(self, error: Exception) -> Fault:
         fault = self._count(error)
@@ -202,12 +221,35 @@ class ServedEnvironment:
 class Spaces:
     """The spaces in a description, built when they are asked for and the same ones ever after."""
 
-    def __init__(self) -> None:
+    def __init__(self, served: ServedEnvironment) -> None:
+        self._served = served
         self._built: dict[tuple[str | None, str], Any] = {}
 
     def of(self, described: dict[str, Any], which: str, agent: str | None = None) -> Any:
         """One space; ``described`` is what the server says of the environment or of the agent."""
         known = self._built.get((agent, which))
         if known is None:
-            known = self._built[agent, which] = space_from_data(described[which])
+            known = self._built[agent, which] = space_of(self._served, described, which, agent)
         return known
+
+
+def space_of(
+    served: ServedEnvironment, described: dict[str, Any], which: str, agent: str | None = None
+) -> Space[Any]:
+    """A space of an environment, ``described`` by its server.
+
+    One of an unknown class is rebuilt where this process has started the server itself, with code that it
+    trusts to choose what is imported; else, or where the class is not installed here, the server answers.
+    """
+
+    def unknown(data: dict[str, Any], path: Path) -> Space[Any]:
+        def ask(question: str, argument: Any) -> Any:
+            return served.ask("space", [which, agent, list(path), question, argument])
+
+        def from_data(part: dict[str, Any]) -> Space[Any]:
+            return space_from_data(part, unknown, path)
+
+        made = rebuilt(data, from_data) if upkeep.is_trusted(served.address.url) else None
+        return opaque(data, base_of(data, unknown, path), ask) if made is None else made
+
+    return space_from_data(described[which], unknown)

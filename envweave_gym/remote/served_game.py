@@ -8,13 +8,14 @@ from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.faults import RESET_DEADLINE, Fault, FaultStorm
-from envweave_gym.ledger import Ledger
-from envweave_gym.losses import fault_event
-from envweave_gym.protocols import read_action
+from envweave_gym.core.arguments import check_reproducible
+from envweave_gym.core.faults import RESET_DEADLINE, Fault, FaultStorm
+from envweave_gym.core.protocols import read_action
+from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.ledger import Ledger
+from envweave_gym.episode.losses import fault_event
+from envweave_gym.episode.stream import Request
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
-from envweave_gym.spaces import placeholder
-from envweave_gym.stream import Request
 from envweave_gym.wrappers.narrator import Infos, Narrator
 
 
@@ -41,15 +42,22 @@ class RemoteGame:
         on_fault: str = "truncate",
         reset_deadline: float = RESET_DEADLINE,
         call_deadline: float = CALL_DEADLINE,
+        reproducible: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``kwargs`` go to the game; ``token`` is a reference, ``env:NAME`` or ``file:PATH``."""
+        """``kwargs`` go to the game; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
+
+        ``reproducible=True`` gives a seed to resets that the game would else be given without one.
+        """
         how: Any = {"on_fault": on_fault, "reset_deadline": reset_deadline, "call_deadline": call_deadline}
-        self._again = partial(type(self), env_id, url, token=token, **how, **kwargs)
+        client: Any = {"token": token, "reproducible": reproducible}
+        self._again = partial(type(self), env_id, url, **client, **how, **kwargs)
         self._served = ServedEnvironment(env_id, url, api=self._api, token=token, kwargs=kwargs, **how)
         self.name = self._served.name
+        check_reproducible(self.name, reproducible)
+        self._served.reproducible = reproducible
         self._narrator = Narrator(self, self.name)
-        self._spaces = Spaces()
+        self._spaces = Spaces(self._served)
         self.render_mode = kwargs.get("render_mode")
         self._begin()
 
@@ -144,6 +152,7 @@ class RemoteGame:
 
     def _start(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset: the reply of the server, or the fault that the reset was lost to."""
+        self._served.is_drawn = seed is None
         outcome = self._narrator.reset(self._served, seed, options)
         self._begin()
         return outcome

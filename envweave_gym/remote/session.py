@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import AtCapacity, EnvweaveError, NotAvailable, SessionLost
+from envweave_gym.core.faults import AtCapacity, EnvweaveError, NotAvailable, SessionLost
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.doors import way_to
@@ -47,6 +47,10 @@ _START = 0.25
 """So many seconds a server that is just being started is waited for, until it is the turn of others."""
 _GRACE = 0.125
 """So many seconds at least a reply is looked for, which has had all the time that others were waited for."""
+_SAY_AFTER_S = 0.4
+"""A call that has not reached its server for this long says so; attempts are at most 0.25 s apart by then."""
+_unreached: set[str] = set()
+"""URLs of servers of which that was said, and which have not been reached since."""
 _log = logging.getLogger(__name__)
 
 Build = Callable[[int], Reset | Step]
@@ -58,6 +62,8 @@ class _Call(msgspec.Struct, gc=False):
 
     frame: bytes
     number: int
+    what: str
+    """``Reset``, ``Step``, or the name of a question."""
     deadline: float
     patience: float
     """After so many seconds without a word it is sent again, over another connection."""
@@ -75,6 +81,10 @@ class _Call(msgspec.Struct, gc=False):
     """When it was sent last, or was to be sent."""
     start: upkeep.Start | None = None
     """A start of the server that is waited for."""
+    missed: float = math.inf
+    """Since when its server cannot be reached."""
+    was_refused: bool = False
+    """Whether a connection was refused, from when on its deadline counts."""
 
 
 class RemoteSession:
@@ -86,7 +96,7 @@ class RemoteSession:
     def __init__(self, address: Address, create: Create, deadline: float) -> None:
         self._transport: Transport | None = None
         self.address, self.id = address, uuid.uuid4().hex
-        self._create = encode(create)
+        self._create, self._env_id = encode(create), create.env_id
         self._deadline = deadline
         self._committed = -1
         self._asked = NUMBERLESS
@@ -127,20 +137,20 @@ class RemoteSession:
     def ask(self, question: str, argument: Any = None) -> Any:
         """The answer to a question; a new session is created for it."""
         if self._committed < 0:
-            self._begin(self._create, 0, self._deadline)
+            self._begin(self._create, 0, question, self._deadline)
             self.receive()
         self._asked -= 1
-        self._begin(encode(Ask(self._asked, question, pack(argument))), self._asked, self._deadline)
+        frame = encode(Ask(self._asked, question, pack(argument)))
+        self._begin(frame, self._asked, question, self._deadline)
         reply = self.receive()
         return reply.value if isinstance(reply, Answer) else None
 
     def send(self, build: Build, hope: float = math.inf) -> None:
         """Send the next call; where it is lost on its way it is sent again by the next :meth:`attempt`."""
-        if self._committed >= 0:
-            number = self._committed + 1
-            self._begin(encode(build(number)), number, self._deadline, hope=hope)
-        else:
-            self._begin(encode(build(1)), 1, self._deadline, self._create, hope)
+        opening = b"" if self._committed >= 0 else self._create
+        number = max(self._committed, 0) + 1
+        message = build(number)
+        self._begin(encode(message), number, type(message).__name__, self._deadline, opening, hope)
 
     def receive(self) -> Reply:
         """The reply to what was sent last: the server does it once, however often it comes."""
@@ -187,7 +197,13 @@ class RemoteSession:
     # How frames go
 
     def _begin(
-        self, frame: bytes, number: int, seconds: float, opening: bytes = b"", hope: float = math.inf
+        self,
+        frame: bytes,
+        number: int,
+        what: str,
+        seconds: float,
+        opening: bytes = b"",
+        hope: float = math.inf,
     ) -> None:
         """Send a frame, as far as there is a way."""
         if os.getpid() != self._pid:
@@ -195,7 +211,7 @@ class RemoteSession:
             raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
         now = time.monotonic()
         self._call = _Call(
-            frame, number, now + seconds, seconds / _ATTEMPTS, opening, hope=now + hope, tried=now
+            frame, number, what, now + seconds, seconds / _ATTEMPTS, opening, hope=now + hope, tried=now
         )
         self._put()
 
@@ -218,6 +234,8 @@ class RemoteSession:
                 self._transport = transport = self._connected(
                     min(call.deadline, time.monotonic() + call.handshake)
                 )
+                call.missed = math.inf
+                _unreached.discard(self.address.url)
             if self._committed < 0 and not self._maybe_there:
                 self._maybe_there, self._since = True, time.monotonic()
             until = self._until(call)
@@ -226,9 +244,26 @@ class RemoteSession:
         except (ConnectionError, TimeoutError) as error:
             self._hang_up()
             self._unsent = error.with_traceback(None)
+            if call.start is None and not self._is_leaving:
+                self._missed(call, error)
         except BaseException:
             self._hang_up()
             raise
+
+    def _missed(self, call: _Call, error: Exception) -> None:
+        """Log one warning when a server is not reached, and count the deadline from the first refusal.
+
+        A server that went away late in a long call has as much time to come back as any.
+        """
+        url, now = self.address.url, time.monotonic()
+        call.missed = min(call.missed, now)
+        if isinstance(error, ConnectionRefusedError) and not call.was_refused:
+            call.was_refused, call.deadline = True, now + self._deadline
+        if now - call.missed >= _SAY_AFTER_S and url not in _unreached:
+            _unreached.add(url)
+            why, left = str(error).removeprefix(f"{url}: "), min(call.deadline, call.hope) - now
+            what = f"{call.what.lower()} of {self._env_id or 'its environment'}"
+            _log.warning("%s cannot be reached (%s); %s waits %.0f s more for it", url, why, what, left)
 
     def _until(self, call: _Call) -> float:
         """When it is time to send once more what is under way."""
@@ -332,7 +367,7 @@ class RemoteSession:
 
     def _say_close(self, seconds: float) -> None:
         """Say so, and once more over another connection: the first may have been cut while nobody looked."""
-        self._begin(encode(Close(self._asked)), self._asked, seconds)
+        self._begin(encode(Close(self._asked)), self._asked, "close", seconds)
         call = self._call
         try:
             self._reply(call, call.deadline - seconds / 2)

@@ -28,6 +28,8 @@ class Upkeep:
     """Called when the last environment that used it is closed, or forgotten."""
     place: Callable[[], tuple[str, int] | None] | None = None
     """A shorter way to it than its URL, where there is one."""
+    trusted: bool = True
+    """Whether clients import the classes of spaces that the server names."""
     ended: tuple[float, str] | None = None
     """When it was last found to have ended, and why."""
 
@@ -61,6 +63,11 @@ def ensure(url: str) -> None:
 def is_kept(url: str) -> bool:
     """Whether this process keeps the server up."""
     return url in _kept
+
+
+def is_trusted(url: str) -> bool:
+    """Whether this process keeps the server up, and imports what it names."""
+    return (upkeep := _kept.get(url)) is not None and upkeep.trusted
 
 
 def was_stopped(url: str, since: float) -> bool:

@@ -15,26 +15,24 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envweave_gym.arguments import autoreset_mode_of, check_num_envs
-from envweave_gym.arrays import adapt_converters
-from envweave_gym.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
-from envweave_gym.protocols import read_action
+import envweave_gym.wire.row_streams  # noqa: F401 # pyright: ignore[reportUnusedImport] - unpacks streams
+from envweave_gym.core.arguments import autoreset_mode_of, check_num_envs, check_reproducible
+from envweave_gym.core.arrays import adapt_converters
+from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.protocols import read_action
+from envweave_gym.core.spaces import placeholder
 from envweave_gym.remote.batches import joined, kept, merged, travels
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted, in_order
 from envweave_gym.remote.row_ledger import RowLedger
 from envweave_gym.remote.rows import RowGroup
-from envweave_gym.remote.served import CALL_DEADLINE, LOSSES
+from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.row_groups import groups_of
-from envweave_gym.spaces import placeholder
-from envweave_gym.stream import UNNUMBERED, Event, EventKind
-from envweave_gym.vector import checked_choices
-from envweave_gym.vector_calls import Bools, as_batch, check_order
-from envweave_gym.vector_of_singles import _Checked
+from envweave_gym.vector.calls import Bools, as_batch, check_order
+from envweave_gym.vector.native import checked_choices
+from envweave_gym.vector.row_groups import groups_of
+from envweave_gym.vector.singles import _Checked
 from envweave_gym.wire.messages import Create
-from envweave_gym.wire.row_streams import PackedNativeStreams, native_streams
-from envweave_gym.wire.spaces import space_from_data
 
 _NO_ROWS = np.empty(0, np.intp)
 _log = logging.getLogger(__name__)
@@ -66,11 +64,13 @@ class RemoteVectorEnv(_Checked):
         on_fault: str = "truncate",
         reset_deadline: float = RESET_DEADLINE,
         call_deadline: float = CALL_DEADLINE,
+        reproducible: bool | None = None,
         **kwargs: Any,
     ) -> None:
         """``kwargs`` go to the environments; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
 
         ``group`` consecutive rows play the same episodes, also where they are on different servers.
+        ``reproducible=True`` gives a seed to resets that rows would else be given none; groups need that.
         """
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
@@ -79,11 +79,20 @@ class RemoteVectorEnv(_Checked):
         check_num_envs(self.name, num_envs)
         self.num_envs, self._mode = num_envs, autoreset_mode_of(self.name, autoreset_mode)
         self.groups = groups_of(self.name, group, num_envs)
+        self._reproducible = self._checked_reproducible(reproducible)
         self._env_id, self._token, self._call_deadline = env_id, token, call_deadline
         self._faults = {"on_fault": on_fault, "reset_deadline": reset_deadline}
         self._kwargs, self.render_mode = kwargs, kwargs.get("render_mode")
         self._groups = [self._group(url, rows) for url, rows in _spread(self._urls, num_envs)]
         self._ledger = RowLedger(num_envs)
+
+    def _checked_reproducible(self, given: bool | None) -> bool:
+        wanted = self.groups is not None if given is None else given
+        check_reproducible(self.name, wanted)
+        if self.groups is not None and not wanted:
+            needs = "needs seeds at every reset; leave reproducible=False out"
+            raise InvalidArgument(f"{self.name}: group={self.groups.size} {needs}")
+        return wanted
 
     def _group(self, url: str, rows: slice) -> RowGroup:
         kwargs = self._row_arguments(rows.stop - rows.start)
@@ -115,12 +124,12 @@ class RemoteVectorEnv(_Checked):
     @cached_property
     def single_observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The space of the observations of one row."""
-        return space_from_data(self.description["observation_space"])
+        return space_of(self._groups[0], self.description, "observation_space")
 
     @cached_property
     def single_action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The space of the actions of one row."""
-        return space_from_data(self.description["action_space"])
+        return space_of(self._groups[0], self.description, "action_space")
 
     @cached_property
     def observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -166,6 +175,7 @@ class RemoteVectorEnv(_Checked):
         adapt_converters()
         call = self._read_reset(seed, options)
         rows = np.ones(self.num_envs, np.bool_) if call.mask is None else call.mask
+        self._ledger.goes_on = not self._reproducible and self.description.get("goes_on", False)
         draws = self._ledger.draw(rows, call.seeds)
         self.closed = False
         with self._calling():
@@ -179,16 +189,21 @@ class RemoteVectorEnv(_Checked):
     def step(self, actions: Any) -> _Results:
         """Act in every row."""
         sent, waiting = self._step_argument(actions), self._ledger.over
+        resting = None if self.groups is None else self._group_faults.waiting
         with self._calling():
-            outcomes = self._calls.act(sent)
+            outcomes = self._calls.act(sent, resting)
             rewards, terminated, truncated = _results(outcomes)
             over = terminated | truncated
             if self._mode is AutoresetMode.SAME_STEP and over.any():
                 self._calls.reset_lost(outcomes)
                 waiting, over = over, np.zeros_like(over)
             observations, infos = self._together(outcomes)
-        self._ledger.acted(waiting, over, infos)
-        return observations, rewards, terminated, truncated, infos
+        self._ledger.acted(waiting if resting is None else waiting & ~resting, over, infos)
+        return self._in_groups((observations, rewards, terminated, truncated, infos))
+
+    def _step_done(self, terminated: Bools, truncated: Bools) -> None:
+        if self._mode is not AutoresetMode.SAME_STEP:
+            self._ledger.over = terminated | truncated
 
     def render(self) -> tuple[Any, ...] | None:
         """What the rows draw; those that are lost what they drew last, or ``None``."""
@@ -226,11 +241,37 @@ class RemoteVectorEnv(_Checked):
             return placeholder(self.single_action_space)
         return gone[0].ask("parse_action", [text, agent])  # which says why nobody answers
 
+    def call(self, name: str, *arguments: Any, **keywords: Any) -> tuple[Any, ...]:
+        """The public attribute of each row, as its server has it; methods are not called from elsewhere."""
+        if arguments or keywords:
+            raise InvalidArgument(
+                f"{self.name}: call({shown(name)}) takes no arguments here; methods of environments "
+                "elsewhere are not called, but their public attributes can be read"
+            )
+        return tuple(chain.from_iterable(group.ask("attribute", name) for group in self._groups))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The public attribute of each row; numbers, texts, arrays, and lists, tuples and dicts of those."""
+        return self.call(name)
+
     def close_extras(self, **kwargs: Any) -> None:
         """Close the sessions."""
         for group in self._groups:
             group.close()
         self._begun = False
+
+    def __del__(self) -> None:
+        """Do nothing: before Gymnasium 1.3 this closed the vector, whenever garbage was collected.
+
+        That failed where a constructor had raised, and waited for servers at the end of the process. The
+        connections of a forgotten vector are closed by ``RemoteSession.__del__``; its sessions end later.
+        """
+
+    def _spec_arguments(self) -> dict[str, Any]:
+        """The arguments that make it again, by ``gymnasium.make_vec``."""
+        return {"env_id": self._env_id, "urls": self._urls, "vectorization_mode": "vector_entry_point"} | (
+            self._arguments()
+        )
 
     def __reduce__(self) -> Any:
         return _again, (self._env_id, self._urls, self._arguments(), self.spec)
@@ -238,6 +279,7 @@ class RemoteVectorEnv(_Checked):
     def _arguments(self) -> dict[str, Any]:
         own = {"num_envs": self.num_envs, "autoreset_mode": self._mode.value, "token": self._token}
         own["group"] = None if self.groups is None else self.groups.size
+        own["reproducible"] = self._reproducible
         return {**own, "call_deadline": self._call_deadline, **self._faults, **self._kwargs}
 
     # A call: sent to all servers, whose answers are put together
@@ -276,9 +318,6 @@ class RemoteVectorEnv(_Checked):
 
     def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of all rows."""
-        for one in outcomes:
-            for streams in native_streams(one.infos):
-                streams.opening = _Openings(self._opened, streams)
         observations = joined(self.single_observation_space, [one.observation for one in outcomes])
         infos = merged([one.infos for one in outcomes], [one.group.size for one in outcomes])
         for one in outcomes:
@@ -287,15 +326,6 @@ class RemoteVectorEnv(_Checked):
         return observations, infos
 
     # Questions
-
-    def _opened(self, seeds: Sequence[int]) -> list[tuple[Event, ...]]:
-        """What the episodes of a native vector with these seeds open with."""
-        if not self.description["openings"]:
-            return [()] * len(seeds)
-        return [
-            tuple(Event(UNNUMBERED, EventKind(kind), agent, to, data) for kind, agent, to, data in events)
-            for events in self._ask("openings", list(seeds))
-        ]
 
     def _ask(self, question: str, argument: Any) -> Any:
         """What any of the environments answers; where none is there, one that is made for this."""
@@ -334,20 +364,6 @@ def _results(outcomes: Sequence[Outcome]) -> list[Any]:
     return (
         list(columns[0]) if len(columns) == 1 else [np.concatenate(one) for one in zip(*columns, strict=True)]
     )
-
-
-class _Openings:
-    """What episodes open with, once that is known: who looks at a second one will look at them all."""
-
-    def __init__(self, ask: Callable[[Sequence[int]], list[Any]], streams: PackedNativeStreams) -> None:
-        self._ask, self._streams = ask, streams
-        self._known: dict[int, tuple[Event, ...]] = {}
-
-    def __call__(self, seed: int) -> tuple[Event, ...]:
-        if seed not in self._known:
-            seeds = self._streams.seeds() if self._known else [seed]
-            self._known |= zip(seeds, self._ask(seeds), strict=True)
-        return self._known[seed]
 
 
 def _again(env_id: str, urls: list[str], arguments: dict[str, Any], spec: Any) -> RemoteVectorEnv:

@@ -230,4 +230,5 @@ def _lost(url: str, error: Exception) -> Exception:
     if isinstance(error, websocket.WebSocketTimeoutException | TimeoutError):
         return too_late(url)
     told = str(error) or type(error).__name__
-    return ConnectionError(told if told.startswith(url) else f"{url}: {told}")
+    kind = ConnectionRefusedError if isinstance(error, ConnectionRefusedError) else ConnectionError
+    return kind(told if told.startswith(url) else f"{url}: {told}")

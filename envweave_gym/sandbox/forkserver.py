@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import select
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from envweave_gym.faults import NotAvailable
+from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox.inside.kernel import ending
 from envweave_gym.sandbox.inside.zygote import (
     ADOPT,
@@ -34,6 +35,8 @@ from envweave_gym.sandbox.inside.zygote import (
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Numeric libraries start as many threads as there are cores: not in every worker, and never in a zygote."""
 
+_PICKLE = 4
+"""The version of pickles: Python 3.6 and 3.7 know no later one."""
 _PACKET = 4096
 _STARTING = 120.0
 """So many seconds a zygote has to import what is served."""
@@ -79,6 +82,10 @@ class Fork:
         """Whether it never was: the system did not give another process."""
         self._key, self._zygote = key, zygote
         self._over, self._adopted = threading.Event(), threading.Event()
+
+    def has_zygote(self) -> bool:
+        """Whether the zygote that has forked it goes on; if not it ends too, or has ended."""
+        return self._zygote.is_there()
 
     def kill(self) -> None:
         """Kill it; what is only expected is given up."""
@@ -129,6 +136,15 @@ class Fork:
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
+def has_ended(pidfd: int) -> bool:
+    """Whether a process has ended; one that is not known yet (-1) has not."""
+    if pidfd < 0:
+        return False
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class ForkServer:
     """Gives children of a zygote that is started when the first is wanted."""
 
@@ -145,11 +161,15 @@ class ForkServer:
         with theirs:
             return zygote.fork(ours, [theirs.fileno(), *more])
 
+    def has_zygote(self) -> bool:
+        """Whether there is a zygote that goes on."""
+        return self._zygote is not None and self._zygote.is_there()
+
     def _running(self) -> _Zygote:
         with self._lock:
             if self._closed:
                 raise NotAvailable("no process is forked any more: the server is stopping; use another")
-            if self._zygote is None or self._zygote.ended is not None:
+            if self._zygote is None or not self._zygote.is_there():
                 self._zygote = _Zygote(self._program)
                 weakref.finalize(self, self._zygote.stop)
             zygote = self._zygote
@@ -184,6 +204,7 @@ class _Zygote:
         self.ready, self.over = threading.Event(), threading.Event()
         self.ended: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
         self._unwanted = False
         self._failure: OSError | None = None
         self._cannot = ""
@@ -195,6 +216,11 @@ class _Zygote:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         live = threading.Thread(target=self._live, args=(program, theirs), name="zygote", daemon=True)
         live.start()
+
+    def is_there(self) -> bool:
+        """Whether it goes on, or is about to start, as the kernel says: its end may not be noted here yet."""
+        with self._lock:
+            return self.ended is None and not has_ended(self._pidfd)
 
     def fork(self, ours: socket.socket, theirs: list[int]) -> Fork:
         """A new child, which gets the descriptors ``theirs``."""
@@ -253,6 +279,7 @@ class _Zygote:
                     if self._unwanted:
                         return
                     self._process = process = _start(program, theirs)
+                    self._pidfd = os.pidfd_open(process.pid)
                 _tell(process, program)
             with suppress(ConnectionError):  # it has not read all orders
                 while note := self._control.recv(_PACKET):
@@ -290,6 +317,9 @@ class _Zygote:
         with self._lock:
             self.ended = words
             forks, self._forks = list(self._forks.values()), {}
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
+                self._pidfd = -1
         self._control.close()
         self.ready.set()
         for fork in forks:
@@ -321,4 +351,4 @@ def _tell(process: subprocess.Popen[bytes], program: Program) -> None:
         "folder": program.folder,
     }
     with suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as source:
-        source.write(pickle.dumps(start) + pickle.dumps(program.argument))
+        source.write(pickle.dumps(start, _PICKLE) + pickle.dumps(program.argument, _PICKLE))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox.inside import landlock
 from envweave_gym.sandbox.inside.policy import new_user
 from envweave_gym.sandbox.inside.syscalls import machine
@@ -23,6 +23,9 @@ _CONTAINERS = ("/.dockerenv", "/run/.containerenv")
 _TRY = 20.0
 _HERE = Path(__file__).parent
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl")
+_OLDEST = 3, 6
+"""The oldest Python that what is in ``inside`` runs on."""
+_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _TREES = """
 import json, site, sys, sysconfig
 print(json.dumps([sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *site.getsitepackages()]))
@@ -97,15 +100,26 @@ def around(root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str
 def trees_of(python: str) -> tuple[str, ...]:
     """The folders that an interpreter reads; ``NotAvailable`` where it does not run."""
     try:
-        asked = subprocess.run(
-            [python, "-I", "-c", _TREES], capture_output=True, text=True, timeout=_TRY, check=True
-        )
-        found = [os.path.dirname(os.path.realpath(python)), *json.loads(asked.stdout)]
+        version = _said(python, "-c", _VERSION)
+        if tuple(map(int, version.split("."))) < _OLDEST:
+            oldest = ".".join(map(str, _OLDEST))
+            raise NotAvailable(
+                f"python={shown(python)} is Python {version.strip()}, and the sandbox runs on Python "
+                f"{oldest} or newer; name another interpreter"
+            )
+        trees = json.loads(_said(python, "-I", "-c", _TREES))
+        found = [os.path.dirname(os.path.realpath(python)), *trees]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise NotAvailable(
             f"python={shown(python)} does not run: {error}; name another interpreter"
         ) from None
     return tuple(dict.fromkeys(path for path in found if os.path.isdir(path)))
+
+
+def _said(python: str, *arguments: str) -> str:
+    """What an interpreter prints."""
+    command = [python, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=_TRY, check=True).stdout
 
 
 @cache

@@ -19,10 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from envweave_gym.faults import EnvweaveError, NotAvailable
-from envweave_gym.sandbox.forkserver import Fork
+from envweave_gym.core.faults import EnvweaveError, NotAvailable
+from envweave_gym.sandbox.forkserver import Fork, has_ended
 from envweave_gym.sandbox.inside.channel import LENGTH, Message
 from envweave_gym.sandbox.inside.kernel import children, kill_families
+from envweave_gym.sandbox.memory_groups import MemoryGroup
 from envweave_gym.sandbox.notifications import Forks
 from envweave_gym.sandbox.output import Output
 
@@ -43,6 +44,10 @@ _CREDENTIALS = struct.Struct("iii")
 _READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT
 
 
+SIZE = "size of the frame"
+"""The key of a message at which this process notes how many bytes it had."""
+
+
 class WorkerDied(EnvweaveError):
     """The process of an episode has ended, or does not keep to what was agreed and was killed."""
 
@@ -56,6 +61,8 @@ class WorkerProcess:
         self.folder, self.forks = folder, forks
         self.out, self.err = out, err
         self.layers: list[str] = []
+        self.memory: MemoryGroup | None = None
+        """The cgroup that it is in, which goes with it."""
         self.fork, self._socket = fork, fork.connection
         # where it is forgotten in a circle the socket might go first, which Python complains of
         weakref.finalize(self, fork.connection.close).atexit = False
@@ -73,8 +80,8 @@ class WorkerProcess:
         self._is_let_go = False
 
     def is_there(self) -> bool:
-        """Whether it has not ended, as far as is known."""
-        return self.fork.ended is None
+        """Whether it goes on and will, as the kernel says: it ends with its zygote."""
+        return self.fork.ended is None and not has_ended(self._pidfd) and self.fork.has_zygote()
 
     # How it begins
 
@@ -235,7 +242,9 @@ class WorkerProcess:
                 return
             data = self._received[LENGTH.size : LENGTH.size + length]
             del self._received[: LENGTH.size + length]
-            yield _frame(data)
+            message = _frame(data)
+            message[SIZE] = length
+            yield message
 
     def await_(self, event: str) -> Message:
         """Wait for what comes of an order that is no step; ``NotAvailable`` where it cannot be done."""
@@ -290,6 +299,8 @@ class WorkerProcess:
         if ended is None:
             self.kill()
             self._ended(_DYING)
+        if self.memory is not None and self.memory.has_killed():
+            ended = f"{ended or 'was killed'}, as the episode took more memory than it may"
         return WorkerDied(ended or f"was killed, as {why}")
 
     def _ended(self, seconds: float = 0.0) -> str | None:
@@ -346,6 +357,8 @@ class WorkerProcess:
         """Kill it, and let go of all it had but its folder; when this returns it has ended."""
         self.kill()
         self.gone()
+        if self.memory is not None:
+            self.memory.remove()
         self.let_go()
 
     def let_go(self) -> None:
@@ -385,7 +398,8 @@ def _frame(data: bytearray) -> Message:
         bare = _TEXT.sub(b"", data)
         if sum(map(bare.count, (b",", b"[", b"{"))) > _VALUES:
             raise ValueError(f"it has more than {_VALUES} values")
-    frame = json.loads(data, parse_constant=_no_json)
+    # decoded here, as json.loads would take UTF-16 and UTF-32 too, in which no comma was counted
+    frame = json.loads(data.decode(errors="surrogatepass"), parse_constant=_no_json)
     if not isinstance(frame, dict):
         raise ValueError("it is no object")
     return frame

@@ -9,16 +9,19 @@ import sys
 import threading
 import weakref
 from collections import deque
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox import levels
 from envweave_gym.sandbox.folders import copied, episode_folder, remove, remove_all, root_folder
 from envweave_gym.sandbox.forkserver import ONE_THREAD, ForkServer, Program
+from envweave_gym.sandbox.inside import policy
+from envweave_gym.sandbox.memory_groups import MemoryGroup, MemoryGroups
 from envweave_gym.sandbox.output import Output
 from envweave_gym.sandbox.process import WorkerDied, WorkerProcess
 from envweave_gym.sandbox.result import Limits
@@ -40,6 +43,8 @@ _SYSTEM = (
     "/etc/mime.types",
     "/usr/share/ca-certificates",
 )
+_UNCOUNTED = 64 << 20
+"""Bytes that the cgroup of an episode has beyond its limit, for the worker and what the kernel counts."""
 _PROGRAMS = ("/bin", "/usr", "/etc")
 _ENVIRON = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -91,11 +96,12 @@ class Sandbox:
         self._user = levels.user_of_namespace(self.setup.isolation, self.setup.python)
         self._ready, self._most = deque[WorkerProcess](), ready
         self._root = root_folder()
+        self._memory = MemoryGroups(self.setup.limits.memory + _UNCOUNTED)
         self._forks = ForkServer(self._program())
         self._threads = Threads()
         self._filling, self._owner = threading.Lock(), os.getpid()
         self.is_closed = False
-        self._end = weakref.finalize(self, _end, self._forks, self._root, self._owner)
+        self._end = weakref.finalize(self, _end, self._forks, self._memory, self._root, self._owner)
 
     @property
     def level(self) -> str:
@@ -108,7 +114,7 @@ class Sandbox:
             raise NotAvailable("a sandbox belongs to the process that made it; make another here")
         if self.is_closed:
             raise NotAvailable("the sandbox is closed; make another")
-        process = self._waiting() or self._started()
+        process = self._waiting() or self._started_twice()
         if self._most:
             threading.Thread(target=self.fill, name="sandbox", daemon=True).start()
         return Session(process, self.setup.limits, self._threads, self._copied)
@@ -130,8 +136,19 @@ class Sandbox:
                 try:
                     self._ready.append(self._started())
                 except (NotAvailable, WorkerDied, OSError) as error:
-                    _log.info("no worker is made ready, which who opens the next episode is told: %s", error)
+                    _log.info(
+                        "no worker was prepared, and opening the next episode will raise the same: %s", error
+                    )
                     return
+
+    def _started_twice(self) -> WorkerProcess:
+        """A new worker; another one where the zygote is killed meanwhile."""
+        try:
+            return self._started()
+        except WorkerDied:
+            if self._forks.has_zygote() or self.is_closed:
+                raise
+            return self._started()
 
     def _started(self) -> WorkerProcess:
         folder = episode_folder(self._root)
@@ -140,16 +157,28 @@ class Sandbox:
             if self._user:
                 os.chown(folder, self._user, self._user)
             out, err = self._outputs(undo)
-            fork = self._forks.fork(out.theirs, err.theirs)
+            group, entrance = self._group(undo)
+            fork = self._forks.fork(out.theirs, err.theirs, *entrance)
             undo.callback(fork.connection.close)
             process = WorkerProcess(fork, out, err, folder)
+            process.memory = group
             undo.callback(process.close)
             out.give()
             err.give()
+            if group is not None:
+                group.give()
             process.send({"op": "begin", "folder": folder, "policy": self._policy})
             process.meet(is_trusted=True)
             undo.pop_all()
         return process
+
+    def _group(self, undo: ExitStack) -> tuple[MemoryGroup | None, list[int]]:
+        """A memory cgroup and the descriptor that one enters it by, where groups can be made."""
+        group = self._memory.new()
+        if group is None:
+            return None, []
+        undo.callback(group.remove)
+        return group, [group.descriptor]
 
     def _outputs(self, undo: ExitStack) -> tuple[Output, Output]:
         most = self.setup.limits.output
@@ -174,20 +203,36 @@ class Sandbox:
         with ExitStack() as undo:
             undo.callback(remove, folder)
             out, err = self._outputs(undo)
+            group, entrance = self._group(undo)
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
             with theirs:
                 fork = process.fork.expect(ours)
                 undo.callback(fork.give_up)
                 copy = WorkerProcess(fork, out, err, folder, process.forks and process.forks.shared())
+                copy.memory = group
                 undo.callback(copy.close)
                 undo.callback(fork.give_up)  # first, so that its end is not waited for
-                self._order_a_copy(process, [theirs.fileno(), out.theirs, err.theirs])
+                with self._rules_of(folder) as rules:
+                    given = [theirs.fileno(), out.theirs, err.theirs]
+                    self._order_a_copy(process, given, rules, entrance)
             out.give()
             err.give()
+            if group is not None:
+                group.give()
             self._begin_copy(copy)
             undo.pop_all()
         return copy
+
+    @contextmanager
+    def _rules_of(self, folder: str) -> Generator[list[int]]:
+        """The descriptor of the rules for a copy that works in this folder; none where it needs none."""
+        made = policy.ruleset(self._policy, folder)
+        try:
+            yield [] if made is None else [made]
+        finally:
+            if made is not None:
+                os.close(made)
 
     def _begin_copy(self, copy: WorkerProcess) -> None:
         try:
@@ -197,12 +242,14 @@ class Sandbox:
         except (WorkerDied, OSError) as error:
             raise NotAvailable(f"the episode cannot be forked: {error}") from None
 
-    def _order_a_copy(self, process: WorkerProcess, descriptors: list[int]) -> None:
-        process.send({"op": "fork"})
+    def _order_a_copy(
+        self, process: WorkerProcess, given: list[int], rules: list[int], groups: list[int]
+    ) -> None:
+        process.send({"op": "fork", "rulesets": len(rules), "groups": len(groups)})
         process.await_("ready")
         process.allow_a_copy()
         try:
-            process.send_descriptors(descriptors)
+            process.send_descriptors([*given, *rules, *groups])
             process.await_("forked")
         finally:
             process.allow_none()
@@ -263,8 +310,9 @@ def _policy(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _end(forks: ForkServer, root: str, owner: int) -> None:
+def _end(forks: ForkServer, memory: MemoryGroups, root: str, owner: int) -> None:
     """End the zygote, with all that it has forked; who was forked from the owner has no say in this."""
     if os.getpid() == owner:
         forks.close()
+        memory.remove_all()
         remove_all(root)

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox.folders import remove
 from envweave_gym.sandbox.inside.channel import Message
 from envweave_gym.sandbox.inside.values import cut
-from envweave_gym.sandbox.process import WorkerDied, WorkerProcess
+from envweave_gym.sandbox.process import SIZE, WorkerDied, WorkerProcess
 from envweave_gym.sandbox.result import Execution, Limits, Usage, Variable
-from envweave_gym.sandbox.step import AT_ONCE, MOST_CALLS, Call, Step, explained, reply
+from envweave_gym.sandbox.step import AT_ONCE, BYTES_AT_ONCE, MOST_CALLS, Call, Step, explained, reply
 from envweave_gym.sandbox.telling import execution_of, json_of, number_of, text_of
 from envweave_gym.sandbox.threads import Threads
 from envweave_gym.tools import ToolError, ToolRegistry
@@ -68,6 +68,14 @@ class Session:
     def folder(self) -> str:
         """The folder that it works in."""
         return self.process.folder
+
+    def has_zygote(self) -> bool:
+        """Whether the zygote is alive; if not, a lost session was not lost by its own program."""
+        return self.process.fork.has_zygote()
+
+    def is_confined(self) -> bool:
+        """Whether Landlock keeps programs to the files of the episode and off the network."""
+        return any(layer.startswith("landlock") for layer in self.process.layers)
 
     # What programs find
 
@@ -216,7 +224,12 @@ class Session:
         event, number = message.get("ev"), message.get("id")
         if event == "result" and message.get("seq") == step.seq:
             step.told = step.told or message
-        elif event == "call" and type(number) is int and step.told is None and step.wait_for(number):
+        elif (
+            event == "call"
+            and type(number) is int
+            and step.told is None
+            and step.wait_for(number, message[SIZE])
+        ):
             self._call(step, number, message)
 
     def _call(self, step: Step, number: int, message: Message) -> None:
@@ -226,8 +239,9 @@ class Session:
             self.answer(call, error="the step is over")
         elif call.name not in self._tools:
             self.answer(call, error=f"there is no tool {call.name!r}")
-        elif message.get("args") or step.count > MOST_CALLS or len(step.waiting) > AT_ONCE:
-            allowed = f"a step has at most {MOST_CALLS} calls, {AT_ONCE} of them at once"
+        elif message.get("args") or step.has_too_many_calls():
+            at_once = f"{AT_ONCE} of them with {BYTES_AT_ONCE} bytes at once"
+            allowed = f"a step has at most {MOST_CALLS} calls, {at_once}"
             self.answer(call, error=f"{call.name}: arguments are named, and {allowed}")
         elif call.name in self._asked:
             step.calls.append(call)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envweave_gym.faults import InvalidArgument, shown
+from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.sandbox.clock import Clock
 from envweave_gym.sandbox.inside.channel import Message
 from envweave_gym.sandbox.result import Execution, Variable
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 MOST_CALLS, AT_ONCE = 10_000, 256
 """So many calls a step may make, and so many of them at once."""
+BYTES_AT_ONCE = 32 << 20
+"""Bytes that the calls without an answer may have together."""
 _WALL = 20.0
 """So many times as long as a step itself may take, all it waits for may."""
-_LONGEST_REPLY = 16 << 20
+LONGEST_REPLY = 16 << 20
 """So many bytes of JSON a tool may answer with; many more would be too much for the memory of a program."""
 
 
@@ -56,8 +58,8 @@ class Step:
         """Whether nothing more was said in the last turn."""
         self.calls: list[Call] = []
         """Those that the caller is to answer, and has not been given."""
-        self.waiting: set[int] = set()
-        """The numbers of the calls without an answer."""
+        self.waiting: dict[int, int] = {}
+        """The numbers of the calls without an answer, and how many bytes each has."""
         self.count = 0
         self.answers: deque[tuple[int, str]] = deque()
         """The numbers and answers of calls, put here by any thread."""
@@ -73,14 +75,19 @@ class Step:
         self.is_held = False
         self.clock.release()
 
-    def wait_for(self, number: int) -> bool:
+    def wait_for(self, number: int, size: int) -> bool:
         """Take down a call; whether it is one more."""
         if number in self.waiting:
             return False
         self.count += 1
-        self.waiting.add(number)
+        self.waiting[number] = size
         self.clock.pause()
         return True
+
+    def has_too_many_calls(self) -> bool:
+        """Whether it has made more calls than it may, or too many wait for an answer at once."""
+        at_once = len(self.waiting) > AT_ONCE or sum(self.waiting.values()) > BYTES_AT_ONCE
+        return self.count > MOST_CALLS or at_once
 
     def answered(self) -> list[str]:
         """The answers that are there; the time of the program goes on when it waits for none."""
@@ -88,7 +95,7 @@ class Step:
         while self.answers:
             number, reply = self.answers.popleft()
             if number in self.waiting:
-                self.waiting.discard(number)
+                del self.waiting[number]
                 found.append(reply)
         if not self.waiting:
             self.clock.go_on()
@@ -103,8 +110,8 @@ def reply(call: Call, value: Any, error: str | None) -> tuple[int, str]:
         raise InvalidArgument(
             f"{call.name} is answered with {shown(value)}, which is no JSON: {problem}"
         ) from None
-    if len(text) > _LONGEST_REPLY:
-        return reply(call, None, f"{call.name} gave {len(text)} bytes, and a program takes {_LONGEST_REPLY}")
+    if len(text) > LONGEST_REPLY:
+        return reply(call, None, f"{call.name} gave {len(text)} bytes, and a program takes {LONGEST_REPLY}")
     return call.number, text
 
 

@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from envweave_gym.core.faults import Fault
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.faults import Fault
 from envweave_gym.swebench.evaluation import Trial, baseline
 
 MOST = 4096

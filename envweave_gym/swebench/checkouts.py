@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, REPO
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
 
 GITHUB = "https://github.com/{repo}.git"
 _FETCHING, _INSTALLING = 900.0, 3600.0
@@ -214,7 +214,7 @@ def _run(command: Sequence[str], timeout: float, environment: dict[str, str]) ->
     try:
         done = subprocess.run(
             command,
-            env={**os.environ, **environment},
+            env={**_host_environment(), **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -233,6 +233,11 @@ def _run(command: Sequence[str], timeout: float, environment: dict[str, str]) ->
         words = (done.stderr or done.stdout).strip()[-_TOLD:]
         raise NotAvailable(f"{os.path.basename(command[0])} failed: {words}")
     return done.stdout
+
+
+def _host_environment() -> dict[str, str]:
+    """The host's variables without ``PYTHONPATH`` and the like, which would hide what is to be installed."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 # The environment

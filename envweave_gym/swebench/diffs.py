@@ -17,6 +17,9 @@ _EXTENDED = re.compile(
     r"|rename from|rename to|copy from|copy to|GIT binary patch|Binary files|Subproject commit)\b"
 )
 _MOVED = re.compile(r"(rename|copy) (from|to) (.*)")
+_COMPLETE = re.compile(r"new mode|similarity index 100%|deleted file mode|index 0+\.\.e69de29b?")
+"""The lines that say all there is to say; of an empty file git writes the digest."""
+_FENCES = ("```", "~~~")
 _BINARY = ("GIT binary patch", "Binary files ")
 _ESCAPED = re.compile(rb'\\([abtnvfr"\\]|[0-7]{3})')
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
@@ -40,6 +43,10 @@ class Change:
     hunks: int = 0
     names: list[str] = field(default_factory=list[str])
     """Every name that a line about it has, also where the lines contradict each other."""
+    missing: int = 0
+    """How many lines the text ends too early for the last hunk."""
+    lasts: bool = False
+    """Whether it is complete without a hunk: a mode, an exact rename, an empty file."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,23 @@ def parsed(text: str) -> Diff:
     while reader.place < len(lines):
         reader.read()
     return Diff(reader.text(), tuple(reader.changes), "".join(reader.prose))
+
+
+def cut_off(diff: Diff) -> str | None:
+    """Why the end of a diff is missing, in a sentence; None where it ends as its headers say.
+
+    The program ``patch`` takes a hunk that lacks its last lines. What is cut off in the middle of the very
+    last line of a hunk is not found.
+    """
+    if not diff.changes:
+        return None
+    last = diff.changes[-1]
+    name = last.new or last.old
+    if last.missing:
+        return f"the diff is cut off: its last hunk, of {name}, ends {last.missing} lines too early"
+    if not last.hunks and not last.lasts and not last.binary:
+        return f"the diff is cut off: it has no hunk for {name}"
+    return None
 
 
 def in_crlf(diff: Diff) -> str | None:
@@ -150,6 +174,7 @@ class _Reader:
             change.kind = "add" if not old else "delete" if not new else "change"
         change.old, change.new = old, new
         change.names += (old, new)
+        change.lasts = False
         self._keep(before, after)
 
     def _extend(self, line: str) -> None:
@@ -166,6 +191,7 @@ class _Reader:
         elif line.startswith("deleted file mode "):
             change.kind, change.new = "delete", ""
         change.binary |= line.startswith(_BINARY)
+        change.lasts |= _COMPLETE.match(line) is not None
         self._keep(line)
 
     def _hunk(self, hunk: re.Match[str], ends: str) -> None:
@@ -177,9 +203,11 @@ class _Reader:
             line = self.lines[self.place]
             sign = line[:1] if line.strip("\r\n") else " "  # models leave out the space of an empty line
             if sign not in (" ", "+", "-", "\\"):
+                self.changes[-1].missing = max(old, new, 0) if line.startswith(_FENCES) else 0
                 return
             old, new = old - (sign in " -"), new - (sign in " +")
             self._content(line, ends)
+        self.changes[-1].missing = max(old, new, 0)
         if self.place < len(self.lines) and self.lines[self.place].startswith("\\"):
             self._content(self.lines[self.place], "")
 

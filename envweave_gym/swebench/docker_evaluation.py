@@ -12,12 +12,11 @@ from __future__ import annotations
 import io
 import logging
 import signal
-import socket
 import struct
 import tarfile
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,10 +24,11 @@ from typing import Any
 from envweave_gym.containers.box import memory_of
 from envweave_gym.containers.engine import engine, told
 from envweave_gym.containers.lease import new_name
+from envweave_gym.containers.owner_stdin import OwnerStdin, hang_up, socket_of
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
+from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable, shown
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.faults import InvalidArgument, MissingExtra, NotAvailable, shown
 from envweave_gym.swebench.images import check_keep, images_of
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 
@@ -107,13 +107,13 @@ class DockerWorkspace:
     ) -> None:
         self._client, self._image = client, image
         self._release: Callable[[], None] | None = release
-        self._owner: Any = None
+        self._owner: OwnerStdin | None = None
         self._files: dict[str, bytes] = {}
         self._container: Any = None
         try:
             with told(f"a container of {image} cannot be started"):
                 self._container = client.containers.create(image, **_arguments(memory, pids))
-                self._owner = client.api.attach_socket(self._container.id, params={"stdin": 1, "stream": 1})
+                self._owner = OwnerStdin(client, self._container)
                 self._container.start()
         except BaseException:
             self.close()
@@ -175,7 +175,7 @@ class DockerWorkspace:
         if container is not None:
             self._remove(container)
         if owner is not None:
-            _hang_up(owner)
+            owner.close()
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -239,27 +239,19 @@ class _Stream:
         except TimeoutError:
             pass
         finally:
-            _hang_up(self._attached)
+            hang_up(self._attached)
         return b"".join(parts), False
 
     def _exactly(self, size: int, deadline: float) -> bytes:
         """So many bytes, or fewer at the end."""
         read = bytearray()
         while len(read) < size:
-            self._attached._sock.settimeout(max(deadline - time.monotonic(), 0.001))
+            socket_of(self._attached).settimeout(max(deadline - time.monotonic(), 0.001))
             part = self._reader.read1(size - len(read))
             if not part:
                 break
             read += part
         return bytes(read)
-
-
-def _hang_up(attached: Any) -> None:
-    """End a connection of a container, and close it; the response around it would keep it open."""
-    with suppress(OSError):  # the other side has ended it
-        attached._sock.shutdown(socket.SHUT_RDWR)
-    attached._response.close()
-    attached.close()
 
 
 @contextmanager

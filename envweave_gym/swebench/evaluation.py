@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.faults import (
+from envweave_gym.core.faults import (
     AtCapacity,
     Fault,
     InvalidArgument,
@@ -24,7 +23,8 @@ from envweave_gym.faults import (
     nearest,
     shown,
 )
-from envweave_gym.swebench.diffs import LONGEST, Diff, parsed
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.swebench.diffs import LONGEST, Diff, cut_off, parsed
 from envweave_gym.swebench.grading import Tests, Verdict, check_instance, check_tests, grade
 from envweave_gym.swebench.phases import BY_PATCH, Applied, apply_and_test, run_tests
 from envweave_gym.swebench.policy import violations, violations_by_patch, violations_of_tree
@@ -135,6 +135,8 @@ def evaluate(
     found = parsed(diff[: LONGEST + 1])  # one that is longer is refused
     if refused := violations(diff, found, instance):
         return Evaluation(violations=refused)
+    if (problem := cut_off(found)) is not None:
+        return Evaluation(problem=problem)
     return _lost_or(lambda clock: _evaluated(instance, found, trial or Trial(), clock, opened))
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from envweave_gym.core.faults import InvalidArgument, nearest, need, shown
+from envweave_gym.core.seeding import mix
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.faults import InvalidArgument, nearest, need, shown
-from envweave_gym.seeding import mix
 from envweave_gym.swebench.phases import official_script
 
 Tests = Literal["all", "fail_to_pass"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from envweave_gym.containers.engine import told
 from envweave_gym.containers.images import check_image
-from envweave_gym.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.swebench.workspace import NotHere
 
 PULLING = 1800.0

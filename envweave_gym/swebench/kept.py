@@ -60,18 +60,23 @@ class Place:
 
     def __init__(self) -> None:
         self._end = weakref.finalize(self, _KEPT.drop, id(self))
+        self._taken: Workspace | None = None
 
     def __reduce__(self) -> tuple[type[Place], tuple[()]]:
         return Place, ()  # a copy has a place of its own
 
     def taken(self, instance: Instance, trial: Trial) -> Workspace:
         """The workspace, which is the caller's until it is given back with :meth:`keep`, or closed."""
-        return _KEPT.take(id(self)) or trial.opened(instance)
+        self._taken = workspace = _KEPT.take(id(self)) or trial.opened(instance)
+        return workspace
 
     def keep(self, workspace: Workspace) -> None:
         """Have it for the next use, if nothing in it has changed."""
         _KEPT.give(id(self), workspace)
 
     def leave(self) -> None:
-        """Give it up: another episode begins, or none."""
+        """Close the workspace, also one that another thread uses: another episode begins, or none."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            taken.close()  # a second time does nothing
         _KEPT.drop(id(self))

@@ -12,9 +12,9 @@ import sys
 from functools import lru_cache
 from pathlib import PurePosixPath
 
+from envweave_gym.core.faults import shown
+from envweave_gym.core.spaces import encodable
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.faults import shown
-from envweave_gym.spaces import encodable
 from envweave_gym.swebench.diffs import LONGEST, Change, Diff, parsed
 
 NO_DIFF = "there is no diff in it"

@@ -1,4 +1,4 @@
-"""A limit on evaluations at once, of all threads and processes of this user on this machine."""
+"""A semaphore of evaluations for all processes of this user on this machine, also those in containers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from envweave_gym.containers.alone import own_folder
-from envweave_gym.faults import AtCapacity, InvalidArgument, shown
+from envweave_gym.containers.host_slots import MOST, folder_of_slots, locked
+from envweave_gym.containers.orphans import end_with_parent
+from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
 
 PATIENCE = 3600.0
 """So many seconds an evaluation waits for its turn."""
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.2
-_MOST = 1024
 
 
 def check_at_once(at_once: object) -> None:
     """Refuse what is no limit."""
-    if at_once is not None and (type(at_once) is not int or not 1 <= at_once <= _MOST):
+    if at_once is not None and (type(at_once) is not int or not 1 <= at_once <= MOST):
         raise InvalidArgument(
-            f"at_once={shown(at_once)} is no number of evaluations; give an int from 1 to {_MOST}, or None"
+            f"at_once={shown(at_once)} is no number of evaluations; give an int from 1 to {MOST}, or None"
         )
 
 
@@ -31,8 +31,10 @@ def turn(
 ) -> Generator[None]:
     """Wait until fewer evaluations, or others ``of`` one name, than that run: by default one for each core.
 
-    A turn is a lock on a file, which the system gives back however its process ends.
+    A turn is a lock on a file, which the system gives back however its process ends. A worker process of a
+    vector ends with its owner from now on.
     """
+    end_with_parent()
     most = at_once or os.cpu_count() or 1
     lock = _taken(of, most, time.monotonic() + patience)
     if lock is None:
@@ -40,6 +42,7 @@ def turn(
             f"{most} {of}s have been running for {patience:g} s; wait, or allow more with at_once="
         )
     try:
+        end_with_parent()  # another row of a killed owner has ended, and left its turn to this one
         yield
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)  # who was forked meanwhile has it open too
@@ -47,23 +50,12 @@ def turn(
 
 
 def _taken(of: str, most: int, deadline: float) -> int | None:
-    pause = _PAUSE
+    pause, folder = _PAUSE, folder_of_slots(of)
     while True:
         for number in range(most):
-            if (lock := _locked(of, number)) is not None:
+            if (lock := locked(folder, of, number)) is not None:
                 return lock
         if time.monotonic() > deadline:
             return None
         time.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)  # hundreds may wait, and each look is a call for each core
-
-
-def _locked(of: str, number: int) -> int | None:
-    path = own_folder() / f"envweave-{of}-{number}.lock"
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock

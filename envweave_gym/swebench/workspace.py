@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from envweave_gym.faults import InvalidArgument, NotAvailable, SessionLost, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, SessionLost, shown
 
 SIGNALS = 128
 """Exit codes above this one are those of what was killed."""

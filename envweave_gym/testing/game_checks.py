@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from envweave_gym.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.testing.misuse_checks import expect_finite_rewards
 from envweave_gym.testing.seed_checks import MANY_SEEDS
+from envweave_gym.testing.side_effect_checks import without_human
 from envweave_gym.testing.subject import (
     Form,
     NotApplicable,
@@ -60,13 +61,13 @@ def _tests() -> Any:
 
 
 @contextlib.contextmanager
-def _quietly(form: Form, test: str) -> Generator[None]:
+def _quietly(form: Form, test: str, env: Any) -> Generator[None]:
     """Run a test of PettingZoo's: no output, warnings and exceptions as failures."""
     what = f"{form.label}: PettingZoo's {test}"
     with (
         contextlib.redirect_stdout(io.StringIO()),
         translated(f"{what} fails"),
-        without_warnings(what, PETTINGZOO_ADVICE),
+        without_warnings(what, env, PETTINGZOO_ADVICE),
     ):
         yield
 
@@ -74,7 +75,7 @@ def _quietly(form: Form, test: str) -> Generator[None]:
 def check_aec_api(subject: Subject) -> None:
     """PettingZoo's ``api_test``."""
     form = subject.stack("aec")
-    with form.open() as player, _quietly(form, "api_test"):
+    with form.open() as player, _quietly(form, "api_test", player.env):
         expect_finite_rewards(form)
         _tests().api_test(player.env, num_cycles=CYCLES)
 
@@ -82,7 +83,7 @@ def check_aec_api(subject: Subject) -> None:
 def check_parallel_api(subject: Subject) -> None:
     """PettingZoo's ``parallel_api_test``."""
     form = subject.stack("parallel")
-    with form.open() as player, _quietly(form, "parallel_api_test"):
+    with form.open() as player, _quietly(form, "parallel_api_test", player.env):
         expect_finite_rewards(form)
         _tests().parallel_api_test(player.env, num_cycles=CYCLES)
 
@@ -91,7 +92,7 @@ def check_aec_seeds(subject: Subject) -> None:
     """PettingZoo's ``seed_test``."""
     subject.needs_determinism()
     form = subject.stack("aec")
-    with _quietly(form, "seed_test"):
+    with form.open() as player, _quietly(form, "seed_test", player.env):
         expect_finite_rewards(form)
         _tests().seed_test(form.make, num_cycles=CYCLES)
 
@@ -100,7 +101,7 @@ def check_parallel_seeds(subject: Subject) -> None:
     """PettingZoo's ``parallel_seed_test``."""
     subject.needs_determinism()
     form = subject.stack("parallel")
-    with _quietly(form, "parallel_seed_test"):
+    with form.open() as player, _quietly(form, "parallel_seed_test", player.env):
         expect_finite_rewards(form)
         _tests().parallel_seed_test(form.make, num_cycles=CYCLES)
 
@@ -141,6 +142,16 @@ def _lasts(form: Form, seed: int) -> bool:
         return True
 
 
+class _Rendered:
+    """An environment that declares these render modes alone."""
+
+    def __init__(self, env: Any, modes: list[str]) -> None:
+        self._env, self.metadata = env, {**env.metadata, "render_modes": modes}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
 class _Seeded:
     """An environment whose resets and action spaces are seeded where nobody does it."""
 
@@ -157,23 +168,24 @@ class _Seeded:
 
 
 def check_game_render_modes(subject: Subject) -> None:
-    """PettingZoo's ``render_test`` over the declared render modes; another is refused."""
+    """PettingZoo's ``render_test`` over the declared render modes but ``human``; another is refused."""
     form = subject.stack(subject.apis[0])
     with form.open() as player:
-        modes = player.env.metadata.get("render_modes")
+        env, modes = player.env, player.env.metadata.get("render_modes")
     advice = 'declare metadata["render_modes"], [] where there are none'
     if not isinstance(modes, list | tuple):
         refuse(f"{form.label}: metadata['render_modes'] is {modes!r}", advice)
     if subject.is_launched:
         with expected(InvalidArgument, f"{form.label}: make(…, render_mode='no_such_mode')", advice):
             form.make(render_mode="no_such_mode").close()
-    with contextlib.ExitStack() as made, _quietly(form, "render_test"):
+    tried = without_human(modes)
+    with contextlib.ExitStack() as made, _quietly(form, "render_test", env):
 
         def build(*, render_mode: str = "human") -> Any:
             # render_test makes "human" first, to read the metadata, whether or not it is declared
-            chosen = {"render_mode": render_mode} if render_mode in modes else {}
+            chosen = {"render_mode": render_mode} if render_mode in tried else {}
             env = made.enter_context(form.open(**chosen)).env
-            return parallel_to_aec(env) if form.api == "parallel" else env
+            return _Rendered(parallel_to_aec(env) if form.api == "parallel" else env, tried)
 
         _tests().render_test(build)
 
@@ -195,7 +207,7 @@ def check_aec_and_parallel_agree(subject: Subject) -> None:
 
 
 def _totals(player: Player, seed: int) -> tuple[dict[str, list[Any]], dict[str, float]]:
-    """What every agent did, and what it earned, in one episode of at most so many rounds."""
+    """The actions and rewards of every agent in one episode, cut after ``rounds`` rounds."""
     acted: dict[str, list[Any]] = defaultdict(list)
     earned: dict[str, float] = defaultdict(float)
     player.reset(seed)

@@ -1,4 +1,4 @@
-"""The stream of games: many read one ledger, each sees a part of it, and only those who may act are asked."""
+"""Checks of the stream of games: each agent sees its part of one ledger, and requests go to live agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from envweave_gym.stream import Event, EventKind, Request, RequestKind
+from envweave_gym.episode.stream import Event, EventKind, Request, RequestKind
 from envweave_gym.testing.seed_checks import SEED
 from envweave_gym.testing.stream_checks import EPISODES, demand, stream_in
 from envweave_gym.testing.subject import Form, Subject
@@ -48,12 +48,14 @@ class _Reading:
         live = [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]
         requests = self._check_infos(env.infos)
         if live and chosen not in live:
-            rule = f"nobody is asked while {chosen}, who is done, has to leave"
+            rule = f"there is no request while {chosen}, which is done, has to leave"
             demand(not requests, self.where, rule, requests)
         else:
             self._check_requests(requests, live)
-            asked = [request.agent for request in requests]
-            demand(not live or chosen in asked, self.where, f"the selected agent {chosen} is asked", requests)
+            agents = [request.agent for request in requests]
+            demand(
+                not live or chosen in agents, self.where, f"the selected agent {chosen} is asked", requests
+            )
         self.acted.update((chosen, request.turn) for request in requests)
         self._read(chosen, env.infos[chosen])
 
@@ -69,7 +71,7 @@ class _Reading:
             self._read(agent, info)
 
     def _check_infos(self, infos: Mapping[str, Any]) -> tuple[Request, ...]:
-        """What every agent is told must agree; gives the open requests."""
+        """Check that the infos of all agents agree; return the open requests."""
         streams = {agent: stream_in(f"{self.where}, {agent}", info) for agent, info in infos.items()}
         requests = next(iter(streams.values())).requests
         for agent, stream in streams.items():

@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Space
 
-from envweave_gym.faults import InvalidAction, InvalidArgument, ResetNeeded
+from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.testing.seed_checks import SEED, expect_same
-from envweave_gym.testing.subject import Form, Subject, expected, refuse, translated
+from envweave_gym.testing.subject import RAISED, Form, Subject, expected, refuse, translated
 from envweave_gym.testing.traces import AECPlayer, GymPlayer, ParallelPlayer, Player, brief
 
 MOVES = 12
@@ -35,7 +35,7 @@ def check_random_actions_never_raise(subject: Subject) -> None:
 def _move(form: Form, player: Player, seed: int, number: int) -> None:
     try:
         moment = player.reset() if player.over else player.move()
-    except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
+    except RAISED as error:
         what = f"{form.label}: seed {seed}, move {number}: action {brief(player.acted)} raised"
         advice = "answer a bad choice with an observation or a reward; exceptions are for faults"
         refuse(f"{what} {type(error).__name__}: {error}", advice, error)
@@ -105,7 +105,7 @@ def _invalid_actions(player: Player) -> list[tuple[str, Any]]:
 
 
 def outside(space: Space[Any]) -> list[Any]:
-    """What is no action of this space."""
+    """Values outside this action space."""
     return [value for value in NOT_ACTIONS if not space.contains(value)]
 
 

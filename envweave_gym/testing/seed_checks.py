@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from envweave_gym.testing.subject import Form, NotApplicable, Subject, refuse, translated
+import numpy as np
+
+from envweave_gym.testing.subject import (
+    ConformanceError,
+    Form,
+    NotApplicable,
+    Subject,
+    refuse,
+    translated,
+)
 from envweave_gym.testing.traces import (
     Player,
     Trace,
@@ -59,7 +70,8 @@ def check_same_seed_same_trace(subject: Subject) -> None:
 def check_different_seeds_differ(subject: Subject) -> None:
     """Of many seeds, at least one plays otherwise under the same actions.
 
-    An environment without any randomness says ``metadata["ignores_seed"] = True``, and is held to it.
+    An environment without any randomness says ``metadata["ignores_seed"] = True``, and is held to it. One of
+    another package may leave that out, if it draws from no generator that it holds.
     """
     subject.needs_determinism()
     for form in subject.forms():
@@ -68,6 +80,8 @@ def check_different_seeds_differ(subject: Subject) -> None:
             varied = _vary(plain(player.play(seed, MOVES)) for seed in MANY_SEEDS)
             what = f"{form.label}: {len(MANY_SEEDS)} seeds under the same actions"
             if not varied and not ignores_seed:
+                if not subject.is_launched and not _draws(player):
+                    raise NotApplicable(f"{what} play the same episode, and it draws no random numbers")
                 advice = 'let reset(seed=…) reach the randomness, or declare metadata["ignores_seed"] = True'
                 refuse(f"{what} play the same episode", advice)
             if varied and ignores_seed:
@@ -100,6 +114,40 @@ def _episode_anew(player: Player) -> Trace:
 
 def _ignores_seed(player: Player) -> bool:
     return bool((getattr(player.env, "metadata", None) or {}).get("ignores_seed", False))
+
+
+def _draws(player: Player) -> bool:
+    """Whether a generator that the environment holds moves when it is reset, or in the episode after that."""
+    player.reset(SEED)
+    held: dict[str, Any] = vars(player.env.unwrapped)
+    before = {name: state for name, one in held.items() if (state := _state_of(one)) is not None}
+    if any(state != _unused(held[name]) for name, state in before.items()):
+        return True
+    for _ in range(MOVES):
+        if not player.over:  # another reset would seed them anew
+            player.move()
+    return any(_state_of(held.get(name)) != state for name, state in before.items())
+
+
+def _state_of(generator: Any) -> str | None:
+    """The state of a random generator as text; ``None`` of anything else."""
+    match generator:
+        case np.random.Generator():
+            return str(generator.bit_generator.state)
+        case np.random.RandomState():
+            return str(generator.get_state())
+        case random.Random():
+            return str(generator.getstate())
+        case _:
+            return None
+
+
+def _unused(generator: Any) -> str | None:
+    """The state that a generator had when it was seeded, where that can be known."""
+    if not isinstance(generator, np.random.Generator):
+        return _state_of(generator)
+    bits: Any = generator.bit_generator
+    return str(type(bits)(bits.seed_seq).state)
 
 
 def _vary(traces: Iterator[Trace]) -> bool:
@@ -145,6 +193,16 @@ def _check_copies(subject: Subject, way: str, duplicate: Callable[[Player], Play
     subject.needs_determinism()
     if subject.remote:
         raise NotApplicable(f"{subject.name} runs elsewhere: a copy of it is its address, not its episode")
+    try:
+        _expect_equal_copies(subject, way, duplicate)
+    except ConformanceError as error:
+        if subject.is_third_party:
+            why = "advisory, as neither Gymnasium nor PettingZoo asks for it"
+            raise NotApplicable(f"{why}: {error}") from error
+        raise
+
+
+def _expect_equal_copies(subject: Subject, way: str, duplicate: Callable[[Player], Player]) -> None:
     for form in subject.forms():
         with form.open() as player:
             whole = player.play(SEED, MOVES)
@@ -156,9 +214,9 @@ def _check_copies(subject: Subject, way: str, duplicate: Callable[[Player], Play
             try:
                 advice = "copy the whole state (EzPickle starts anew; keep no state outside the instance)"
                 with translated(f"{form.label}: after {way} in mid-episode the copy cannot play on", advice):
-                    told = twin.go_on(MOVES - middle)
+                    rest = twin.go_on(MOVES - middle)
                 what = f"{form.label}: after {way} in mid-episode the copy plays on differently"
-                expect_same(whole[middle + 1 :], told, what, advice)
+                expect_same(whole[middle + 1 :], rest, what, advice)
                 what = f"{form.label}: playing a copy made by {way} disturbs the original"
                 expect_same(whole[middle + 1 :], player.go_on(MOVES - middle), what, "share no mutable state")
             finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
-from envweave_gym.faults import NotAvailable
+from envweave_gym.core.faults import NotAvailable
 from envweave_gym.testing.seed_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import Form, NotApplicable, Subject, refuse, translated
 from envweave_gym.testing.traces import Player, brief, same
@@ -25,7 +25,7 @@ FRESH = "return fresh arrays at every step, and to every agent its own (observat
 def check_observations_stay_as_given(subject: Subject) -> None:
     """An observation keeps its value when the game goes on, and shares no array with another agent's.
 
-    Who learns keeps observations: one that is written to later is another one than was acted upon.
+    A learner retains observations: an array that is written to later is not the one that was acted upon.
     """
     for form in subject.forms():
         kept: list[tuple[str, Any, Any]] = []
@@ -66,7 +66,7 @@ def _writeable(observation: Any) -> Iterator[NDArray[Any]]:
 def check_render_changes_nothing(subject: Subject) -> None:
     """An episode that is drawn before every move is as one that nobody looks at, in every render mode.
 
-    ``human`` is left out where there is another mode: it takes as long as people need to watch.
+    ``human`` is left out: it opens a window, and takes as long as people need to watch.
     """
     subject.needs_determinism()
     tried = [_expect_only_read(form, mode) for form in subject.stacks() for mode in _modes(form)]
@@ -76,8 +76,12 @@ def check_render_changes_nothing(subject: Subject) -> None:
 
 def _modes(form: Form) -> list[str]:
     with form.open() as player:
-        modes = [*(player.env.metadata.get("render_modes") or [])]
-    return [mode for mode in modes if mode != "human"] or modes
+        return without_human(player.env.metadata.get("render_modes") or [])
+
+
+def without_human(modes: Iterable[str]) -> list[str]:
+    """The render modes that need no display."""
+    return [mode for mode in modes if mode != "human"]
 
 
 def _expect_only_read(form: Form, mode: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.stream import AGENT, Event, EventKind, Request, RequestKind, Stream, jsonable
+from envweave_gym.episode.stream import AGENT, Event, EventKind, Request, RequestKind, Stream, jsonable
 from envweave_gym.testing.seed_checks import SEED
 from envweave_gym.testing.subject import ConformanceError, Subject
 from envweave_gym.testing.traces import Moment, brief
@@ -23,7 +23,7 @@ def demand(holds: bool, where: str, rule: str, found: Any) -> None:
 
 
 def check_stream_is_well_formed(subject: Subject) -> None:
-    """Each episode starts, is numbered, asks and ends as ``envweave_gym.stream`` says."""
+    """Each episode starts, is numbered, asks and ends as ``envweave_gym.episode.stream`` says."""
     form = subject.stack()
     with form.open(max_steps=LONGEST) as player:
         for seed in range(SEED, SEED + EPISODES):
@@ -90,8 +90,8 @@ def _check_step(where: str, moment: Moment, before: int, turn: int) -> int:
         end = {"terminated": bool(moment.terminated), "truncated": bool(moment.truncated)}
         rule = "the last event is episode_end with how it ended"
         demand(events[-1].kind == EventKind.EPISODE_END and events[-1].data == end, where, rule, events[-1])
-    asked = (RequestKind.RESET, None) if over else (RequestKind.ACT, AGENT)
-    _asks(where, stream, Request(seq, *asked, turn))
+    expected = (RequestKind.RESET, None) if over else (RequestKind.ACT, AGENT)
+    _asks(where, stream, Request(seq, *expected, turn))
     return seq
 
 

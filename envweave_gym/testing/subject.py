@@ -1,13 +1,14 @@
-"""What is checked, and how a check says no.
+"""The environment under test, and the exceptions of checks.
 
 A :class:`Subject` is a name and a way to make it. Every check takes one, makes the environment as often as it
-needs, and closes what it made. It returns when all is well, raises :class:`ConformanceError` when it is not,
-and :class:`NotApplicable` when it has nothing to say about this environment.
+needs, and closes what it made. It returns on success, raises :class:`ConformanceError` on failure, and
+:class:`NotApplicable` where it does not apply to this environment.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,15 +16,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, get_args
 
-from envweave_gym.catalog import Api, cards
-from envweave_gym.faults import InvalidArgument, NotAvailable
-from envweave_gym.ids import make, resolve
+from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.registry.catalog import Api, cards
+from envweave_gym.registry.ids import make, resolve
 from envweave_gym.remote.address import ACTOR
 from envweave_gym.testing.traces import Player, player_of
 
 APIS: tuple[Api, ...] = get_args(Api)
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m|WARN: ")
+_CHECKERS = {"gymnasium", "pettingzoo", "envweave_gym"}
+"""Packages whose warnings are about the environment that is checked."""
+
+
+RAISED = (Exception, SystemExit)
+"""What an environment may raise: ``sys.exit`` in its code must not end the run of the other checks."""
+_RESET = "define reset(self, *, seed=None, options=None), as Gymnasium and PettingZoo call it"
+_FIRST = "no check can go on before this works"
 
 
 class ConformanceError(AssertionError):
@@ -114,9 +123,24 @@ class Subject:
         """Whether the ID is one of the table, which promises more than an environment from elsewhere."""
         return self.env_id in cards()
 
+    @property
+    def is_third_party(self) -> bool:
+        """Whether the ID is registered without a card, so that upstream's contract is all it promises."""
+        return self.env_id is not None and not self.is_launched
+
     def probe(self) -> None:
         """Make it once: what stops it from being made is said here, and not by every check."""
         self.make(api=self.apis[0]).close()
+
+    def probe_episode(self) -> None:
+        """Reset and move once: what stops every episode is said here, and not by every check."""
+        form = self.stack(self.apis[0])
+        with form.open() as player:
+            what = f"{form.label}: reset(seed=0) fails"
+            with translated(what, _FIRST), _with_the_signature(what):
+                player.reset(0)
+            with translated(f"{form.label}: the first step after reset(seed=0) fails", _FIRST):
+                player.move()
 
     def needs_determinism(self) -> None:
         """Leave a check that compares traces where a seed does not decide the episode."""
@@ -178,8 +202,19 @@ def translated(problem: str, advice: str = "") -> Generator[None]:
         yield
     except (ConformanceError, NotApplicable, NotAvailable):
         raise
-    except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
+    except RAISED as error:
         refuse(f"{problem}: {type(error).__name__}: {_ANSI.sub('', str(error))}", advice, error)
+
+
+@contextmanager
+def _with_the_signature(problem: str) -> Generator[None]:
+    """Add the signature of ``reset`` to a :class:`TypeError` about its arguments."""
+    try:
+        yield
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        refuse(f"{problem}: {type(error).__name__}: {error}", _RESET, error)
 
 
 @contextmanager
@@ -195,19 +230,35 @@ def expected(
         return
     except ConformanceError:
         raise
-    except Exception as other:  # noqa: BLE001 - a foreign environment may raise anything
+    except RAISED as other:
         refuse(f"{misuse} raised {type(other).__name__} instead of {names}: {other}", advice, other)
     refuse(f"{misuse} raised nothing, where {names} was expected", advice)
 
 
 @contextmanager
-def without_warnings(label: str, ignored: tuple[str, ...] = ()) -> Generator[None]:
-    """Turn warnings into failures, apart from those whose text holds one of ``ignored``."""
+def without_warnings(label: str, env: Any, ignored: tuple[str, ...] = ()) -> Generator[None]:
+    """Turn warnings into failures, if they come from a checker or from the package of ``env``.
+
+    Those whose text holds one of ``ignored`` are left out, as are those of other packages: a deprecated
+    call in a drawing library is not the environment's to mend.
+    """
     __tracebackhide__ = True
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    told = dict.fromkeys(_ANSI.sub("", str(one.message)) for one in caught)
-    kept = [text for text in told if not any(part in text for part in ignored)]
-    if kept:
-        refuse(f"{label} warns: {' | '.join(kept)}", "")
+    if not caught:
+        return
+    kind: type[Any] = type(env.unwrapped)
+    packages = _CHECKERS | {base.__module__.partition(".")[0] for base in kind.__mro__}
+    known = [one for one in caught if "WARN: " in str(one.message) or _package_of(one.filename) in packages]
+    texts = dict.fromkeys(_ANSI.sub("", str(one.message)) for one in known)
+    left = [text for text in texts if not any(part in text for part in ignored)]
+    if left:
+        refuse(f"{label} warns: {' | '.join(left)}", "")
+
+
+def _package_of(filename: str) -> str:
+    """The top package of the module in this file, which Gymnasium's own logger marks by its text instead."""
+    modules: list[tuple[str, Any]] = [*sys.modules.items()]
+    found = (name for name, module in modules if getattr(module, "__file__", None) == filename)
+    return next(found, "").partition(".")[0]

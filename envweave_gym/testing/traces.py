@@ -22,7 +22,7 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 from pettingzoo import AECEnv, ParallelEnv
 
-from envweave_gym.stream import AGENT, Stream
+from envweave_gym.episode.stream import AGENT, Stream
 
 
 class Moment(NamedTuple):
@@ -98,7 +98,7 @@ class Player:
         raise NotImplementedError
 
     def finish(self, most: int = 2000) -> bool:
-        """Play the episode to its end; whether it has one within so many moves."""
+        """Play the episode to its end; returns whether it ended within the limit of moves."""
         for _ in range(most):
             if self.over:
                 return True
@@ -231,8 +231,38 @@ def same(one: Any, other: Any) -> bool:
             return one.dtype == other.dtype and _same_arrays(one, other)
         case float() | np.inexact():
             return bool(one == other or (np.isnan(one) and np.isnan(other)))
+        case _ if hasattr(one, "__array__"):  # arrays of jax, torch and others, which compare elementwise
+            mine, yours = np.asarray(one), np.asarray(other)
+            return mine.dtype == yours.dtype and _same_arrays(mine, yours)
         case _:
             return bool(one == other)
+
+
+def in_numpy(value: Any) -> Any:
+    """The value with the arrays of jax, torch and others in it as NumPy arrays."""
+    match value:
+        case dict():
+            return {key: in_numpy(one) for key, one in value.items()}
+        case list() | tuple():
+            inner = [in_numpy(one) for one in value]
+            if isinstance(value, list):
+                return inner
+            return type(value)(*inner) if hasattr(value, "_fields") else tuple(inner)
+        case np.ndarray() | np.generic():
+            return value
+        case _:
+            return np.asarray(value) if hasattr(value, "__array__") else value
+
+
+def has_foreign_arrays(value: Any) -> bool:
+    """Whether an array in the value is not NumPy's."""
+    match value:
+        case dict():
+            return any(map(has_foreign_arrays, value.values()))
+        case list() | tuple():
+            return any(map(has_foreign_arrays, value))
+        case _:
+            return hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
 
 
 def _same_arrays(one: NDArray[Any], other: NDArray[Any]) -> bool:
@@ -266,7 +296,7 @@ def brief(value: Any, longest: int = 200) -> str:
 def moved_global_rngs() -> Generator[None]:
     """Put the generators of the process where nothing can have put them, and back afterwards.
 
-    Who seeds them with a constant leaves them in the same state again and again.
+    An environment that seeds them with a constant leaves them in the same state again and again.
     """
     torch = sys.modules.get("torch")
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None

@@ -16,8 +16,8 @@ from gymnasium.spaces import Dict, Text, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, create_shared_memory, iterate
 
-from envweave_gym.spaces import Unicode
-from envweave_gym.stream import Stream, stream_of
+from envweave_gym.core.spaces import Unicode
+from envweave_gym.episode.stream import Stream, stream_of
 from envweave_gym.testing.seed_checks import SEED, expect_same
 from envweave_gym.testing.subject import NotApplicable, Subject, translated
 from envweave_gym.testing.traces import Moment, Sampler, Trace
@@ -28,7 +28,7 @@ NO_TEXT = "Gymnasium's Text comes back as '000…' from shared memory: make that
 BESIDE = "see that one environment can live beside another"
 
 ROWS, MOVES, LIMIT = 3, 30, 7
-"""So many environments, moves, and steps an episode: enough for several boundaries in every row."""
+"""Numbers of environments, moves, and steps an episode: enough for several boundaries in every row."""
 
 AnyVector = VectorEnv[Any, Any, Any]
 _Forms = Mapping[str, Callable[[], AnyVector]]
@@ -69,7 +69,7 @@ def check_async_equals_single(subject: Subject) -> None:
     subject.needs_determinism()
     sets = async_options(subject)
     if not sets:
-        raise NotApplicable("none of the start methods that were asked for can be used here")
+        raise NotApplicable("none of the given start methods can be used here")
     one = partial(subject.make, max_steps=LIMIT)
     for options in sets:
         advice = NO_TEXT if options["shared_memory"] and _has_text(_seen(subject)) else SAME_DRAWS
@@ -103,12 +103,12 @@ def check_autoreset_equals_single(subject: Subject) -> None:
         env = subject.make(max_steps=LIMIT, autoreset=True)
         try:
             as_row = _AsRow(env.observation_space)
-            told = [_opening(as_row, *env.reset(seed=SEED))]
-            told += [_moment(as_row, action, *env.step(action)) for action in script[0]]
+            found = [_opening(as_row, *env.reset(seed=SEED))]
+            found += [_moment(as_row, action, *env.step(action)) for action in script[0]]
         finally:
             env.close()
     what = f"{subject.name}: with autoreset=True it differs from resets made by hand"
-    expect_same(expected, told, what, ADVICE)
+    expect_same(expected, found, what, ADVICE)
 
 
 def _can_share(space: Space[Any]) -> bool:
@@ -148,12 +148,12 @@ def _expect_rows(
     expected: list[Trace] = []
     for form, build in forms.items():
         with translated(f"{subject.name}: {form} fails", BESIDE):
-            told = play_vector(build, script, mode)
+            found = play_vector(build, script, mode)
         for row, actions in enumerate(script):
             if row == len(expected):
                 expected.append(_single(subject, actions, SEED + row, mode, limit))
             what = f"row {row} of {form} is not as the single environment with seed {SEED + row}"
-            expect_same(expected[row], told[row], f"{subject.name}: {what}", advice)
+            expect_same(expected[row], found[row], f"{subject.name}: {what}", advice)
 
 
 def _single(
@@ -200,8 +200,8 @@ def _moment(
     info: Mapping[str, Any],
     final: Any = None,
 ) -> Moment:
-    told = {"stream": stream_of(info), "seq": info.get("seq"), "final_obs": final}
-    return Moment(action, as_row(observation), float(reward), bool(terminated), bool(truncated), told)
+    found = {"stream": stream_of(info), "seq": info.get("seq"), "final_obs": final}
+    return Moment(action, as_row(observation), float(reward), bool(terminated), bool(truncated), found)
 
 
 class _AsRow:
@@ -266,8 +266,8 @@ def _read_openings(
     observations, infos = list(iterate(env.observation_space, opened[0])), opened[1]
     streams = stream_of(infos)
     for row in rows:
-        told = {"stream": streams[row], "seq": int(infos["seq"][row]), "final_obs": None}
-        traces[row].append(Moment(None, observations[row], 0.0, False, False, told))
+        found = {"stream": streams[row], "seq": int(infos["seq"][row]), "final_obs": None}
+        traces[row].append(Moment(None, observations[row], 0.0, False, False, found))
 
 
 def _read_step(env: AnyVector, traces: list[Trace], actions: Sequence[Any], results: tuple[Any, ...]) -> None:
@@ -278,6 +278,6 @@ def _read_step(env: AnyVector, traces: list[Trace], actions: Sequence[Any], resu
         final = finals[row]
         if final is not None:
             final = _AsRow(env.single_observation_space)(final)
-        told = {"stream": streams[row], "seq": int(infos["seq"][row]), "final_obs": final}
+        found = {"stream": streams[row], "seq": int(infos["seq"][row]), "final_obs": final}
         ends = bool(terminated[row]), bool(truncated[row])
-        traces[row].append(Moment(action, seen[row], float(rewards[row]), *ends, told))
+        traces[row].append(Moment(action, seen[row], float(rewards[row]), *ends, found))

@@ -12,7 +12,7 @@ from gymnasium import Space
 from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import AutoresetMode
 
-from envweave_gym.faults import EnvweaveError, InvalidAction, InvalidArgument, ResetNeeded
+from envweave_gym.core.faults import EnvweaveError, InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.testing.misuse_checks import NOT_SEEDS, outside
 from envweave_gym.testing.seed_checks import expect_same
 from envweave_gym.testing.subject import Subject, expected, refuse, translated

@@ -1,6 +1,6 @@
 """What a program in the sandbox, or a model, may call outside it: Python functions and tools of MCP servers.
 
-The client for MCP servers is :mod:`envweave_gym.tools.mcp`; importing this package loads none of it.
+The client for MCP servers is :mod:`envweave_gym.tools.mcp.client`; importing this package loads none of it.
 """
 
 from __future__ import annotations

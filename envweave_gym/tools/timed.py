@@ -19,7 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 
-from envweave_gym.tools.mcp_errors import left
+from envweave_gym.tools.mcp.mcp_errors import left
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import EnvweaveError, InvalidArgument, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
 from envweave_gym.tools.json_values import is_json, json_value
 from envweave_gym.tools.names import function_name
 

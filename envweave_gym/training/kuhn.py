@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envweave_gym
-from envweave_gym.faults import need
-from envweave_gym.multiagent.kuhn_value import (
+from envweave_gym.core.faults import need
+from envweave_gym.envs.games.kuhn_value import (
     CARDS,
     INFORMATION_SETS,
     MOVES,

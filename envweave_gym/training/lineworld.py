@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envweave_gym
-from envweave_gym.faults import need
+from envweave_gym.core.faults import need
 from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from envweave_gym.faults import InvalidArgument, need
+from envweave_gym.core.faults import InvalidArgument, need
 
 
 class RunMetrics:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from envweave_gym.faults import EnvweaveError, InvalidArgument, shown
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
 
 Options = TypeVar("Options")
 

@@ -1,7 +1,7 @@
 """Typed environments: an author writes dataclasses or ``msgspec.Struct``, users see Gymnasium."""
 
-from envweave_gym.typed.env import TypedEnv as TypedEnv
 from envweave_gym.typed.json_of import JsonOf as JsonOf
 from envweave_gym.typed.models import from_model as from_model
 from envweave_gym.typed.models import space_of as space_of
 from envweave_gym.typed.models import to_model as to_model
+from envweave_gym.typed.typed_env import TypedEnv as TypedEnv

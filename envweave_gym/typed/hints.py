@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from gymnasium.spaces import Space
 
-from envweave_gym.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument
 
 UNIONS = (Union, types.UnionType)
 

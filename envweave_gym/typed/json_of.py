@@ -12,8 +12,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 import numpy as np
 
-from envweave_gym.faults import InvalidArgument
-from envweave_gym.spaces import Json
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.spaces import Json
 from envweave_gym.typed.hints import (
     UNIONS,
     bounds_in,

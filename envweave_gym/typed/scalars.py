@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
 
-from envweave_gym.arrays import as_array
-from envweave_gym.faults import InvalidArgument, shown
-from envweave_gym.spaces import Json, Unicode
-from envweave_gym.stream import jsonable
+from envweave_gym.core.arrays import as_array
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.spaces import Json, Unicode
+from envweave_gym.episode.stream import jsonable
 from envweave_gym.typed.hints import bounds_in, choices, chosen, name_of, split
 
 MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError)

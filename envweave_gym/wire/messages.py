@@ -14,8 +14,11 @@ import msgspec
 
 from envweave_gym.wire.values import pack, unpack
 
-VERSION = 1
-"""The version of the protocol; a server refuses another."""
+VERSION = 2
+"""The version of the protocol; a server refuses another.
+
+Since 2 the streams of native vectors have the events that their episodes open with.
+"""
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -120,6 +123,8 @@ class Refused(_Message, tag="refused"):
     message: str
     committed: int = -1
     """The number of the last call that was done."""
+    cause: str = ""
+    """The type name of the exception that a constructor raised; empty in other refusals."""
 
 
 Reply = Created | Began | Stepped | Answer | Refused

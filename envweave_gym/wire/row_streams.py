@@ -1,12 +1,11 @@
-"""The streams of vectors on the wire: as they are, to be read row by row when somebody looks at them.
+"""The streams of vectors on the wire: packed as they are, and decoded row by row when they are looked at.
 
-Of a native vector the arrays travel that its streams are built from; the events that its episodes open with
-stay where the environment is, and are asked for when somebody looks (:func:`bind_openings`).
+Of a native vector the arrays travel that its streams are built from, and the events that its new episodes
+open with. A reply holds all there is to know of its streams: reading them asks nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,23 +13,22 @@ import numpy as np
 from msgspec.msgpack import Decoder, Encoder, Ext
 from numpy.typing import NDArray
 
-from envweave_gym.faults import NotAvailable
-from envweave_gym.lazy_streams import LazyStreams
-from envweave_gym.stream import _BOUNDARY, Event, Stream
-from envweave_gym.vector import NativeStreams, Steps
-from envweave_gym.vector_calls import Bools
+from envweave_gym.episode.lazy_streams import LazyStreams
+from envweave_gym.episode.stream import _BOUNDARY, Event, Stream, jsonable
+from envweave_gym.vector.calls import Bools
+from envweave_gym.vector.native import NativeStreams, Steps
 from envweave_gym.wire.values import NATIVE, STREAMS, pack, packs, unpack, unpacks
 
-Opening = Callable[[int], Sequence[Event]]
-"""Gives the events that the episode with this seed opens with."""
 ROWS_APART = 100
 """A kind of extension beyond those of :mod:`envweave_gym.wire.values`."""
 
 _encoder = Encoder()
+_events = Encoder(enc_hook=jsonable)
 _streams = Decoder(tuple[bytes, bytes])
 _infos = Decoder(tuple[bytes, bytes, bytes | None, msgspec.Raw, dict[str, Any] | None], ext_hook=unpack)
 _rows = Decoder(list[msgspec.Raw])
 _one = Decoder(Stream | None)
+_opening = Decoder(tuple[Event, ...])
 _plain = Decoder()
 _apart = Decoder(tuple[bytes, Any], ext_hook=unpack)
 
@@ -82,38 +80,23 @@ class PackedNativeStreams:
     def __init__(self, data: msgspec.Raw, reset: Bools) -> None:
         self._data, self._reset = data, reset
         self._streams: NativeStreams | None = None
-        self.opening: Opening = _unbound
 
     def __call__(self, row: int) -> Stream | None:
         """The stream of a row."""
-        return self._read()(row)
-
-    def seeds(self) -> list[int]:
-        """The seeds of the rows that were reset."""
-        return self._read().seeds[self._reset].tolist()
-
-    def _read(self) -> NativeStreams:
         if self._streams is None:
-            self._streams = _native(self._data, self._reset, lambda seed: self.opening(seed))
-        return self._streams
+            self._streams = _native(self._data, self._reset)
+        return self._streams(row)
 
 
-def native_streams(infos: Mapping[str, Any]) -> Iterator[PackedNativeStreams]:
-    """The streams of native vectors in infos that have come over the wire."""
-    for told in (infos, infos.get("final_info")):
-        streams = told.get("stream") if isinstance(told, Mapping) else None
-        if isinstance(streams, LazyStreams) and isinstance(streams.source, PackedNativeStreams):
-            yield streams.source
+class PackedOpenings:
+    """The events that episodes open with, by their seeds; packed, and decoded when they are looked at."""
 
+    def __init__(self, seeds: NDArray[np.uint64], data: bytes) -> None:
+        self._packed = dict(zip(seeds.tolist(), _rows.decode(data), strict=True))
 
-def bind_openings(infos: Mapping[str, Any], opening: Opening) -> None:
-    """Let the streams in the infos of a native vector ask how their episodes opened."""
-    for source in native_streams(infos):
-        source.opening = opening
-
-
-def _unbound(seed: int) -> Sequence[Event]:
-    raise NotAvailable(f"what the episode with seed {seed} opens with, its environment knows alone")
+    def __call__(self, seed: int) -> tuple[Event, ...]:
+        """The events of the episode with this seed."""
+        return _opening.decode(self._packed[seed])
 
 
 _COLUMNS = {
@@ -128,18 +111,21 @@ _COLUMNS = {
 
 
 def _told(source: NativeStreams) -> list[Any]:
-    """The seeds, the options, and the arrays of a step one after the other."""
-    steps, rows = source.steps, source.rows
-    told = [source.seeds[source.reset].tobytes(), source.options, None if rows is None else rows.tobytes()]
+    """The seeds, the options, the rows, the opening events, and the arrays of a step one after the other."""
+    steps, rows, seeds = source.steps, source.rows, source.seeds[source.reset]
+    told = [seeds.tobytes(), source.options, None if rows is None else rows.tobytes(), None]
+    if source.opening is not None and seeds.size:
+        told[-1] = _events.encode([source.opening(seed) for seed in seeds.tolist()])
     if steps is not None:
         told += [steps.start, b"".join([getattr(steps, name).tobytes() for name in _COLUMNS])]
     return told
 
 
-def _native(data: msgspec.Raw, reset: Bools, opening: Opening) -> NativeStreams:
-    drawn, options, given, *step = _plain.decode(data)
+def _native(data: msgspec.Raw, reset: Bools) -> NativeStreams:
+    drawn, options, given, openings, *step = _plain.decode(data)
     seeds, rows = np.zeros(len(reset), np.uint64), None if given is None else np.frombuffer(given, np.bool_)
     seeds[reset] = np.frombuffer(drawn, np.uint64)
+    opening = None if openings is None else PackedOpenings(seeds[reset], openings)
     steps = _steps(len(reset), *step) if step else None
     return NativeStreams(opening, reset, seeds, steps, options=options, rows=rows)
 
@@ -204,7 +190,7 @@ def _unpack_streams(data: memoryview) -> LazyStreams:
 
 
 class RowsApart:
-    """What :func:`envweave_gym.vector.rows_apart` makes, to be sent as one array."""
+    """What :func:`envweave_gym.vector.native.rows_apart` makes, to be sent as one array."""
 
     def __init__(self, batch: NDArray[Any], rows: Bools) -> None:
         self.batch, self.rows = batch[rows], rows.copy()

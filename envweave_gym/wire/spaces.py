@@ -21,31 +21,72 @@ from gymnasium.spaces import (
     Tuple,
 )
 
-from envweave_gym.faults import NotAvailable, shown
-from envweave_gym.spaces import UNBOUNDED, Chat, Json, Unicode
+from envweave_gym.core.faults import NotAvailable, shown
+from envweave_gym.core.spaces import UNBOUNDED, Chat, Json, Unicode
+from envweave_gym.wire.foreign_spaces import foreign_to_data, is_as, opaque
 from envweave_gym.wire.values import dtype_of
 
 Data = dict[str, Any]
+FOREIGN = "Foreign"
+"""The type of a space whose class is neither Gymnasium's nor ours."""
 
 
 def space_to_data(space: Space[Any]) -> Data:
-    """A space as a dict with ``type`` and what its constructor takes; arrays in it stay arrays."""
-    for kind in type(space).__mro__:
-        if kind in _TO_DATA:
-            return {"type": kind.__name__, **_TO_DATA[kind](space)}
-    kinds = ", ".join(kind.__name__ for kind in _TO_DATA)
-    raise NotAvailable(f"the space {shown(space)} does not travel; those that do are {kinds}")
+    """A space as a dict with ``type`` and what its constructor takes; arrays in it stay arrays.
+
+    One of a class that is unknown here has the type ``Foreign`` (:mod:`envweave_gym.wire.foreign_spaces`).
+    """
+    kind = next((kind for kind in type(space).__mro__ if kind in _TO_DATA), None)
+    base = None if kind is None else {"type": kind.__name__, **_TO_DATA[kind](space)}
+    if kind is not None and base is not None and is_as(space, kind):
+        return base
+    return {"type": FOREIGN, **foreign_to_data(space, base, space_to_data)}
 
 
-def space_from_data(data: Data) -> Space[Any]:
-    """The space that :func:`space_to_data` wrote down."""
+Path = tuple[int, ...]
+"""Where a space is inside another: the positions in :func:`parts_of`, from outside to inside."""
+Unknown = Callable[[Data, Path], Space[Any]]
+"""Gives the space that is of an unknown class."""
+
+
+def base_of(data: Data, unknown: Unknown | None = None, path: Path = ()) -> Space[Any] | None:
+    """The space that a foreign one extends, where that is known."""
+    return None if data["base"] is None else space_from_data(data["base"], unknown, path)
+
+
+def space_from_data(data: Data, unknown: Unknown | None = None, path: Path = ()) -> Space[Any]:
+    """The space that :func:`space_to_data` wrote down.
+
+    ``unknown`` gives what stands for a foreign space, which is opaque without it; ``path`` is where it is.
+    """
+    if data.get("type") == FOREIGN:
+        return opaque(data, base_of(data, unknown, path)) if unknown is None else unknown(data, path)
     kinds = {kind.__name__: kind for kind in _TO_DATA}
     kind = kinds.get(data.get("type", ""))
     if kind is None:
         raise NotAvailable(
             f"there is no space of type {shown(data.get('type'))}; there are {', '.join(kinds)}"
         )
-    return _FROM_DATA[kind](data)
+
+    def inner(part: Data, index: int) -> Space[Any]:
+        return space_from_data(part, unknown, (*path, index))
+
+    return _FROM_DATA[kind](data, inner)
+
+
+def parts_of(space: Space[Any]) -> list[Space[Any]]:
+    """The spaces that a space is made of, in the order in which they travel."""
+    match space:
+        case Dict():
+            return list(space.spaces.values())
+        case Tuple() | OneOf():
+            return list(space.spaces)
+        case Sequence():
+            return [space.feature_space]
+        case Graph():
+            return [space.node_space, *([] if space.edge_space is None else [space.edge_space])]
+        case _:
+            return []
 
 
 def _uniform(bound: np.ndarray[Any, Any]) -> Any:
@@ -59,14 +100,18 @@ def _box(space: Box[Any]) -> Data:
     return {"low": low, "high": high, "shape": list(space.shape), "dtype": space.dtype.str}
 
 
-def _read_box(data: Data) -> Box[Any]:
+_Inner = Callable[[Data, int], Space[Any]]
+"""Reads the part of a space that is at a position."""
+
+
+def _read_box(data: Data, inner: _Inner) -> Box[Any]:
     low, high = data["low"], data["high"]
     if dtype_of(data["dtype"]) == np.bool_:  # Box has such bounds and takes none
         low, high = low.astype(np.int8), high.astype(np.int8)
     return Box(low, high, tuple(data["shape"]), dtype_of(data["dtype"]))
 
 
-def _read_discrete(data: Data) -> Discrete:
+def _read_discrete(data: Data, inner: _Inner) -> Discrete:
     dtype = dtype_of(data["dtype"])
     if dtype == np.int64:
         return Discrete(data["n"], start=data["start"])
@@ -81,16 +126,18 @@ def _inner(spaces: Any) -> list[Data]:
     return [space_to_data(one) for one in spaces]
 
 
-def _outer(data: list[Data]) -> list[Space[Any]]:
-    return [space_from_data(one) for one in data]
+def _outer(data: list[Data], inner: _Inner) -> list[Space[Any]]:
+    return [inner(one, index) for index, one in enumerate(data)]
 
 
 def _optional(space: Space[Any] | None) -> Data | None:
     return None if space is None else space_to_data(space)
 
 
-def _read_optional(data: Data | None) -> Any:
-    return None if data is None else space_from_data(data)
+def _read_graph(data: Data, inner: _Inner) -> Graph:
+    node: Any = inner(data["node"], 0)
+    edge: Any = None if data["edge"] is None else inner(data["edge"], 1)
+    return Graph(node, edge)
 
 
 _TO_DATA: dict[type, Callable[[Any], Data]] = {
@@ -109,18 +156,18 @@ _TO_DATA: dict[type, Callable[[Any], Data]] = {
     Graph: lambda s: {"node": space_to_data(s.node_space), "edge": _optional(s.edge_space)},
 }
 
-_FROM_DATA: dict[type, Callable[[Data], Space[Any]]] = {
+_FROM_DATA: dict[type, Callable[[Data, _Inner], Space[Any]]] = {
     Box: _read_box,
     Discrete: _read_discrete,
-    MultiDiscrete: lambda d: MultiDiscrete(d["nvec"], dtype=dtype_of(d["dtype"]), start=d["start"]),
-    MultiBinary: lambda d: MultiBinary(d["n"]),
-    Chat: lambda d: Chat(d["max_length"]),
-    Json: lambda d: Json(d["max_length"]),
-    Unicode: lambda d: Unicode(d["max_length"], min_length=d["min_length"]),
-    Text: lambda d: Text(d["max_length"], min_length=d["min_length"], charset=d["charset"]),
-    Dict: lambda d: Dict(OrderedDict(zip(d["names"], _outer(d["spaces"]), strict=True))),
-    Tuple: lambda d: Tuple(_outer(d["spaces"])),
-    OneOf: lambda d: OneOf(_outer(d["spaces"])),
-    Sequence: lambda d: Sequence(space_from_data(d["space"]), stack=d["stack"]),
-    Graph: lambda d: Graph(space_from_data(d["node"]), _read_optional(d["edge"])),
+    MultiDiscrete: lambda d, _: MultiDiscrete(d["nvec"], dtype=dtype_of(d["dtype"]), start=d["start"]),
+    MultiBinary: lambda d, _: MultiBinary(d["n"]),
+    Chat: lambda d, _: Chat(d["max_length"]),
+    Json: lambda d, _: Json(d["max_length"]),
+    Unicode: lambda d, _: Unicode(d["max_length"], min_length=d["min_length"]),
+    Text: lambda d, _: Text(d["max_length"], min_length=d["min_length"], charset=d["charset"]),
+    Dict: lambda d, inner: Dict(OrderedDict(zip(d["names"], _outer(d["spaces"], inner), strict=True))),
+    Tuple: lambda d, inner: Tuple(_outer(d["spaces"], inner)),
+    OneOf: lambda d, inner: OneOf(_outer(d["spaces"], inner)),
+    Sequence: lambda d, inner: Sequence(inner(d["space"], 0), stack=d["stack"]),
+    Graph: _read_graph,
 }

@@ -1,7 +1,8 @@
 """Values as msgpack, so that what arrives is what was sent: arrays, scalars, tuples and streams included.
 
-Arrays travel as dtype, shape and bytes, and arrive as writeable arrays of their own. A value that has no such
-form (an object in an info, say) travels as :func:`envweave_gym.stream.jsonable` writes it.
+Arrays travel as dtype, shape and bytes, and arrive as writeable arrays of their own; those of other
+libraries arrive as NumPy's. :func:`pack_exactly` refuses a value that has no such form. :func:`pack` sends it
+(an object in an info, say) as :func:`envweave_gym.episode.stream.jsonable` writes it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -18,20 +19,22 @@ from gymnasium.spaces import GraphInstance
 from msgspec.msgpack import Ext
 from numpy.typing import NDArray
 
-from envweave_gym.faults import Fault, shown
-from envweave_gym.lazy_streams import LazyStreams
-from envweave_gym.spaces import encodable
-from envweave_gym.stream import Stream, jsonable
+from envweave_gym.core.faults import Fault, shown
+from envweave_gym.core.spaces import encodable
+from envweave_gym.episode.lazy_streams import LazyStreams
+from envweave_gym.episode.stream import Stream, jsonable
 
 ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT, PAIRS = range(1, 13)
-RESULT = 13
+RESULT, SET, COMPLEX, MOMENT, RECORD = range(13, 18)
 """The kinds of msgpack extensions."""
+HASHED = frozenset({PAIRS, SET})
+"""Those whose items become keys (:mod:`envweave_gym.wire.keys`)."""
 
 _KINDS = "biufcSUmM"
 """The kinds of dtypes that travel: numbers, bytes, text and times, but no Python objects."""
 
 _DTYPE = re.compile(
-    r"[<>|=]?[biufcSU][1-9][0-9]{0,8}|[<>=]?[mM]8(\[[1-9]?[0-9]{0,5}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
+    r"[<>|=]?[biufcSU][1-9][0-9]{0,8}|[<>|=]?[SU]0|[<>=]?[mM]8(\[([1-9][0-9]{0,4})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 )
 _NAMES = {
     *("bool", "float16", "float32", "float64", "complex64", "complex128"),
@@ -42,12 +45,61 @@ _SAME = (float, bool, type(None), bytes)
 _ANY_TEXT = ("utf-16-le", "surrogatepass")
 """How a text travels that UTF-8 cannot hold."""
 
+_LAST_CODE_POINT = 0x10FFFF
+"""Python fails with SystemError when it makes a text of a higher one, long after it has arrived."""
+
 _encoder = msgspec.msgpack.Encoder()
 _LOW, _HIGH = -(1 << 63), 1 << 64
 
 
+class NoForm(TypeError):
+    """A value has no form on the wire that keeps it."""
+
+
+def no_form(value: Any) -> NoForm:
+    """The exception for ``value``, which says what can be sent."""
+    return NoForm(
+        f"{shown(value)} of type {type(value).__name__} cannot be sent as it is; give numbers, texts, "
+        "arrays, or lists, tuples, sets, dicts and dataclasses of those"
+    )
+
+
+def exact(what: str, value: Any) -> Any:
+    """:func:`pack_exactly` with an error that begins with ``what`` could not be sent."""
+    try:
+        return pack_exactly(value)
+    except NoForm as error:
+        raise NoForm(f"the {what} has a part that does not travel: {error}") from None
+
+
 def pack(value: Any) -> Any:
-    """``value`` as what msgspec writes without loss."""
+    """``value`` as what msgspec writes: without loss, but for objects without a form, which become JSON."""
+    try:
+        return pack_exactly(value)
+    except NoForm:
+        return pack_exactly(_with_forms(value))
+
+
+def _with_forms(value: Any) -> Any:
+    """``value`` with JSON in place of the objects in it that have no form."""
+    if isinstance(value, Mapping):
+        return {_with_forms(key): _with_forms(item) for key, item in value.items()}
+    if type(value) is list or type(value) is tuple:
+        return type(value)(map(_with_forms, value))
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        items = np.empty(value.size, object)
+        for index, item in enumerate(value.ravel().tolist()):
+            items[index] = _with_forms(item)
+        return items.reshape(value.shape)
+    try:
+        pack_exactly(value)
+    except NoForm:
+        return jsonable(value)
+    return value
+
+
+def pack_exactly(value: Any) -> Any:
+    """``value`` as what msgspec writes without loss; ``NoForm`` where that cannot be."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() or encodable(value) else Ext(TEXT, value.encode(*_ANY_TEXT))
@@ -61,19 +113,43 @@ def pack(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _scalar(value)
     if isinstance(value, np.ndarray):
+        if value.dtype.names is None and np.ma.is_masked(value):
+            raise NoForm(
+                f"{shown(value)} has masked elements, which cannot be sent; give its filled(), or the data "
+                "and the mask as two arrays"
+            )
         return _array(np.asarray(value))
     if isinstance(value, Mapping):
         return _members(value)
     if isinstance(value, msgspec.Struct):
         return _struct(value)
-    return jsonable(value)
+    return _objects().pack_object(value)
 
 
 def _struct(value: msgspec.Struct) -> Any:
-    """The result of a program is there what it is here; any other object is as JSON has it."""
+    """The result of a program is there what it is here; any other struct is a dict of its fields."""
     from envweave_gym.wire.results import Result, pack_result
 
-    return pack_result(value) if isinstance(value, Result) else jsonable(value)
+    if isinstance(value, Result):
+        return pack_result(value)
+    return {name: pack_exactly(getattr(value, name)) for name in value.__struct_fields__}
+
+
+def _objects() -> Any:
+    """What packs and reads rare types, loaded when one is met."""
+    from envweave_gym.wire import objects
+
+    return objects
+
+
+def _read_pairs(pairs: Any) -> Any:
+    """A dict of a list of lists of two: what else could hold the pairs is not counted by wire/keys.py."""
+    if type(pairs) is not list or any(type(pair) is not list for pair in cast("list[Any]", pairs)):
+        raise ValueError("a dict whose pairs are no lists")
+    try:
+        return dict(pairs)
+    except TypeError:  # a key came in a plain form that cannot be hashed
+        return _objects().dict_of(pairs)
 
 
 def _read_result(data: memoryview) -> Any:
@@ -84,11 +160,20 @@ def _read_result(data: memoryview) -> Any:
 
 def _array(value: NDArray[Any]) -> Any:
     if value.dtype.hasobject:
-        items = [pack(item) for item in value.ravel().tolist()]
+        items = [pack_exactly(item) for item in value.ravel().tolist()]
         return Ext(OBJECTS, _encoder.encode([list(value.shape), items]))
     if value.dtype.kind not in _KINDS:
-        return jsonable(value)
+        value = _narrow(value)
+    if value.dtype.itemsize == 0:  # of empty texts; so that no header can claim any number of them
+        value = value.astype(f"{value.dtype.kind}1")
     return Ext(ARRAY, _header(value.dtype, value.shape) + value.tobytes())
+
+
+def _narrow(value: Any) -> Any:
+    """Numbers of a dtype that NumPy does not have itself (bfloat16, int4, …) as float32, which holds them."""
+    if value.dtype.names is not None or value.dtype.type is np.void:
+        raise no_form(value)
+    return value.astype(np.float32)
 
 
 _headers: dict[tuple[Any, ...], bytes] = {}
@@ -106,22 +191,27 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _scalar(value: np.generic) -> Any:
-    return (
-        Ext(SCALAR, _header(value.dtype, ()) + value.tobytes()) if value.dtype.kind in _KINDS else str(value)
-    )
+    if value.dtype.kind not in _KINDS:
+        return _scalar(_narrow(value))
+    data = value.tobytes() if value.dtype.itemsize else b""  # of an empty text it is one character
+    return Ext(SCALAR, _header(value.dtype, ()) + data)
 
 
 def _members(value: Mapping[Any, Any]) -> Any:
-    if not all(isinstance(key, str | int) for key in value):
-        pairs = [[pack(key), pack(item)] for key, item in value.items()]
-        return Ext(PAIRS, _encoder.encode(pairs))
-    return {_key(key): pack(item) for key, item in value.items()}
+    members: dict[Any, Any] = {}
+    for key, item in value.items():
+        if not ((type(key) is str and key.isascii()) or _is_plain_key(key)):
+            pairs = [[pack_exactly(key), pack_exactly(item)] for key, item in value.items()]
+            return Ext(PAIRS, _encoder.encode(pairs))
+        members[key] = pack_exactly(item)
+    return members
 
 
-def _key(key: Any) -> Any:
+def _is_plain_key(key: Any) -> bool:
+    """Whether msgpack has a key as it is; msgspec writes no extension as a key."""
     if type(key) is str:
-        return key if key.isascii() or encodable(key) else jsonable(key)
-    return pack(key)
+        return key.isascii() or encodable(key)
+    return type(key) is int and _LOW <= key < _HIGH
 
 
 def _stream(value: Stream) -> Any:
@@ -129,13 +219,13 @@ def _stream(value: Stream) -> Any:
 
 
 def _graph(value: GraphInstance) -> Any:
-    return Ext(GRAPH, _encoder.encode([pack(part) for part in value]))
+    return Ext(GRAPH, _encoder.encode([pack_exactly(part) for part in value]))
 
 
 _PACKED: dict[type, Callable[[Any], Any]] = {
     dict: _members,
-    list: lambda value: [pack(item) for item in value],
-    tuple: lambda value: Ext(TUPLE, _encoder.encode([pack(item) for item in value])),
+    list: lambda value: [pack_exactly(item) for item in value],
+    tuple: lambda value: Ext(TUPLE, _encoder.encode([pack_exactly(item) for item in value])),
     np.ndarray: _array,
     Stream: _stream,
     Fault: lambda value: Ext(FAULT, _encoder.encode(value)),
@@ -155,7 +245,10 @@ def unpack(code: int, data: memoryview) -> Any:
         raise ValueError(f"there is no value of kind {code}")
     try:
         return read(data)
-    except TypeError as error:  # as of a tuple that is a number
+    except (
+        TypeError,
+        OverflowError,
+    ) as error:  # a tuple that is a number, a complex number that is too large
         raise ValueError(f"what should be a value of kind {code} is none: {error}") from None
 
 
@@ -163,7 +256,14 @@ def _read_array(data: memoryview) -> NDArray[Any]:
     dtype, shape, start, size = _read_header(data)
     if size != len(data) - start:
         raise ValueError(f"{len(data) - start} bytes are no {dtype} array of shape {shape}")
-    return np.frombuffer(bytearray(data[start:]), dtype).reshape(shape)
+    if dtype.itemsize == 0:
+        if shape:
+            raise ValueError("an array of texts without characters")
+        return np.zeros((), dtype)
+    array = np.frombuffer(bytearray(data[start:]), dtype)
+    if dtype.kind == "U" and array.size and (array.view(f"{dtype.byteorder}u4") > _LAST_CODE_POINT).any():
+        raise ValueError("an array of text with a code point beyond Unicode")
+    return array.reshape(shape)
 
 
 _Header = tuple[np.dtype[Any], tuple[int, ...], int, int]
@@ -201,7 +301,8 @@ def _read_dtype(name: bytes) -> np.dtype[Any]:
 def dtype_of(name: str) -> np.dtype[Any]:
     """The dtype with this name, of those that travel; NumPy itself reads nothing that is not one of them.
 
-    A hostile name of a date (``"M8[s/0]"``) ends the process that gives it to NumPy.
+    A hostile name of a date (``"M8[s/0]"``, or ``"M8[0s]"`` once it is compared) ends the process that gives
+    it to NumPy with SIGFPE: multiples of a unit are 1 to 99,999.
     """
     if name not in _NAMES and _DTYPE.fullmatch(name) is None:
         raise ValueError(f"{shown(name)} is no dtype of arrays that travel")
@@ -232,9 +333,13 @@ _UNPACKED: dict[int, Callable[[memoryview], Any]] = {
     FAULT: msgspec.msgpack.Decoder(Fault).decode,
     TEXT: lambda data: bytes(data).decode(*_ANY_TEXT),
     BIG_INT: lambda data: int(bytes(data), 16),
-    PAIRS: lambda data: dict(_decoder.decode(data)),
+    PAIRS: lambda data: _read_pairs(_decoder.decode(data)),
     GRAPH: lambda data: GraphInstance(*_decoder.decode(data)),
     RESULT: _read_result,
+    SET: lambda data: _objects().read_set(data),
+    COMPLEX: lambda data: _objects().read_complex(data),
+    MOMENT: lambda data: _objects().read_moment(data),
+    RECORD: lambda data: _objects().read_record(data),
 }
 _decoder = msgspec.msgpack.Decoder(ext_hook=unpack)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from envweave_gym.actions import contains
-from envweave_gym.faults import InvalidAction, shown
-from envweave_gym.protocols import state_of
+from envweave_gym.core.actions import contains
+from envweave_gym.core.faults import InvalidAction, shown
+from envweave_gym.core.protocols import state_of
 
 
 class Autoreset(gym.wrappers.Autoreset):

@@ -19,10 +19,10 @@ from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 from pettingzoo.utils.env import AECIterable
 from pettingzoo.utils.wrappers import BaseParallelWrapper, BaseWrapper
 
-from envweave_gym.faults import InvalidAction
-from envweave_gym.ledger import Ledger
-from envweave_gym.protocols import layers
-from envweave_gym.stream import Request
+from envweave_gym.core.faults import InvalidAction
+from envweave_gym.core.protocols import layers
+from envweave_gym.episode.ledger import Ledger
+from envweave_gym.episode.stream import Request
 from envweave_gym.wrappers.narrator import Infos, Narrator, ParallelStep
 
 
@@ -45,10 +45,15 @@ class AECStream(BaseWrapper[str, Any, Any]):
     :class:`ResetNeeded`. An exception of the environment is raised, and ends the episode.
     """
 
-    def __init__(self, env: AECEnv[str, Any, Any], *, name: str | None = None) -> None:
-        """``name`` is what errors call the environment: its ID, where it has one."""
+    def __init__(
+        self, env: AECEnv[str, Any, Any], *, name: str | None = None, reproducible: bool = True
+    ) -> None:
+        """``name`` is what errors call the environment: its ID, where it has one.
+
+        With ``reproducible=False`` resets without a seed reach the environment so, all but the first.
+        """
         super().__init__(env)
-        self.narrator = Narrator(env.unwrapped, name)
+        self.narrator = Narrator(env.unwrapped, name, reproducible)
         self.name = self.narrator.name
         self._several: AsksSeveral | None = next(
             (layer for layer in layers(env) if hasattr(type(layer), "agents_to_act")), None
@@ -225,10 +230,15 @@ class ParallelStream(BaseParallelWrapper[str, Any, Any]):
     Wrong actions, calls out of order and exceptions of the environment are treated as by :class:`AECStream`.
     """
 
-    def __init__(self, env: ParallelEnv[str, Any, Any], *, name: str | None = None) -> None:
-        """``name`` is what errors call the environment: its ID, where it has one."""
+    def __init__(
+        self, env: ParallelEnv[str, Any, Any], *, name: str | None = None, reproducible: bool = True
+    ) -> None:
+        """``name`` is what errors call the environment: its ID, where it has one.
+
+        With ``reproducible=False`` resets without a seed reach the environment so, all but the first.
+        """
         super().__init__(env)
-        self.narrator = Narrator(env.unwrapped, name)
+        self.narrator = Narrator(env.unwrapped, name, reproducible)
         self.name = self.narrator.name
 
     @property

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from envweave_gym.faults import Fault
-from envweave_gym.losses import end_event, fault_event
-from envweave_gym.stream import AGENT, UNNUMBERED, Event, EventKind, Request, RequestKind, jsonable, number
+from envweave_gym.core.faults import Fault
+from envweave_gym.episode.losses import end_event, fault_event
+from envweave_gym.episode.stream import (
+    AGENT,
+    UNNUMBERED,
+    Event,
+    EventKind,
+    Request,
+    RequestKind,
+    jsonable,
+    number,
+)
 
 Built = tuple[tuple[Request, ...], tuple[Event, ...]]
 """What a stream holds: the open requests, and the events."""
 
 
-def began(seed: int, options: dict[str, Any] | None, told: Sequence[Event]) -> Built:
-    """What is told of a reset; ``options`` are JSON."""
+def began(seed: int | None, options: dict[str, Any] | None, told: Sequence[Event]) -> Built:
+    """What is told of a reset; ``options`` are JSON, and without a ``seed`` the generator went on."""
     start: dict[str, Any] = {"seed": seed, "options": options} if options else {"seed": seed}
     events = (Event(0, EventKind.EPISODE_START, None, None, start), *number(told, 1))
     return (Request(len(told), RequestKind.ACT, AGENT, 0),), events

@@ -7,13 +7,13 @@ from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.actions import REFUSED, Admission, admission
-from envweave_gym.arguments import check_options
-from envweave_gym.faults import REFUSALS, InvalidAction, InvalidArgument, ResetNeeded, shown
-from envweave_gym.ledger import Ledger
-from envweave_gym.protocols import no_agent, own_state
-from envweave_gym.seeding import Seeds
-from envweave_gym.stream import Emitter, EventKind, Request, RequestKind, Stream, jsonable, taken
+from envweave_gym.core.actions import REFUSED, Admission, admission
+from envweave_gym.core.arguments import check_options, check_reproducible
+from envweave_gym.core.faults import REFUSALS, InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.protocols import no_agent, own_state
+from envweave_gym.core.seeding import Seeds
+from envweave_gym.episode.ledger import Ledger
+from envweave_gym.episode.stream import Emitter, EventKind, Request, RequestKind, Stream, jsonable, taken
 
 Infos = dict[str, dict[str, Any]]
 ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]
@@ -22,9 +22,12 @@ ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str
 class Narrator:
     """Keeps the record of an episode, and refuses misuse in one sentence: what both kinds of stream share."""
 
-    def __init__(self, core: Any, name: str | None) -> None:
+    def __init__(self, core: Any, name: str | None, reproducible: bool = True) -> None:
+        """``reproducible=False`` hands resets without a seed on without one, all but the first."""
         self.core = core
         self.name = name or str(core)
+        check_reproducible(self.name, reproducible)
+        self.reproducible, self._goes_on = reproducible, False
         self.ledger = Ledger()
         self.episode = -1
         self._seeds = Seeds(self.name)
@@ -38,9 +41,9 @@ class Narrator:
         return self.episode >= 0 and not self._lost
 
     def reset(self, env: Any, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset ``env`` with a seed, given or drawn, and begin the record."""
+        """Reset ``env`` with a seed, given or drawn, or so that its generator goes on; begin the record."""
         check_options(self.name, options, getattr(self.core, "metadata", None) or {})
-        chosen = self._seeds.next(seed)
+        chosen = None if seed is None and self._goes_on else self._seeds.next(seed)
         self._own_events()
         self._lost = True
         result = env.reset(seed=chosen, options=options)
@@ -51,7 +54,7 @@ class Narrator:
             start["options"] = jsonable(options)
         self.ledger.write(EventKind.EPISODE_START, **start)
         self.ledger.adopt(self._own_events())
-        self._lost = False
+        self._lost, self._goes_on = False, not self.reproducible
         return result
 
     def play(self, step: Callable[..., Any], *arguments: Any) -> Any:

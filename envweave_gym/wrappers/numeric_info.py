@@ -12,7 +12,8 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.wrappers import BaseParallelWrapper, BaseWrapper
 
-from envweave_gym.stream import trainable
+from envweave_gym.core.arrays import foreign_array
+from envweave_gym.episode.stream import trainable
 
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +23,15 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
     ``trainable`` takes the place of the stream and the fault, which are no numbers: without it a trainer
     would take a lost episode for a bad one.
     """
-    return {**{key: value for key, value in info.items() if _is_numeric(value)}, "trainable": trainable(info)}
+    values = {key: _own_array(value) for key, value in info.items()}
+    numbers = {key: value for key, value in values.items() if _is_numeric(value)}
+    return {**numbers, "trainable": trainable(info)}
+
+
+def _own_array(value: Any) -> Any:
+    """``value``, or an array of another library as NumPy's, as it arrives from a server."""
+    array = None if isinstance(value, np.ndarray | np.generic) else foreign_array(value)
+    return value if array is None else array[()]
 
 
 def _is_numeric(value: Any) -> bool:

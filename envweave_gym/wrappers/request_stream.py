@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import PassiveEnvChecker
 
-from envweave_gym.actions import REFUSED, admission
-from envweave_gym.arguments import check_faults, check_options
-from envweave_gym.arrays import adapt_converters
-from envweave_gym.faults import (
+from envweave_gym.core.actions import REFUSED, admission
+from envweave_gym.core.arguments import check_faults, check_options, check_reproducible
+from envweave_gym.core.arrays import adapt_converters
+from envweave_gym.core.faults import (
     REFUSALS,
     RESET_DEADLINE,
     Fault,
@@ -23,11 +24,11 @@ from envweave_gym.faults import (
     fault_of,
     shown,
 )
-from envweave_gym.losses import FaultCount, fault_event, lost_info
-from envweave_gym.protocols import layers, own_state
-from envweave_gym.seeding import Seeds
-from envweave_gym.spaces import placeholder
-from envweave_gym.stream import (
+from envweave_gym.core.protocols import layers, own_state
+from envweave_gym.core.seeding import Seeds
+from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.losses import FaultCount, fault_event, lost_info
+from envweave_gym.episode.stream import (
     Emitter,
     EventKind,
     RequestKind,
@@ -37,6 +38,7 @@ from envweave_gym.stream import (
     unbuilt,
 )
 from envweave_gym.wrappers.late_streams import began, ended, stepped
+from envweave_gym.wrappers.scalar_rewards import as_number, scalar_reward
 
 OnFault = Literal["raise", "truncate"]
 
@@ -49,7 +51,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Puts the stream into ``info``, gives every reset a seed, and refuses misuse in one sentence.
 
     - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible
-      anywhere.
+      anywhere. With ``reproducible=False`` only the first does: later ones reach the environment without a
+      seed, and the ``episode_start`` event says ``"seed": null``. Seeding anew can cost more than a reset.
     - An action outside the action space raises :class:`InvalidAction` and the episode goes on; ``step``
       before ``reset`` or after the end raises :class:`ResetNeeded`.
     - After ``max_steps`` steps the episode is truncated, here rather than in a ``TimeLimit`` of its own: an
@@ -76,14 +79,29 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         max_steps: int | None = None,
         on_fault: OnFault = "raise",
         reset_deadline: float = RESET_DEADLINE,
+        reproducible: bool = True,
+        reward: Callable[[Any], Any] | str | None = None,
     ) -> None:
-        """``name`` is what errors call the environment: its ID, where it has one."""
+        """``name`` is what errors call the environment: its ID, where it has one.
+
+        ``reward`` makes one number of rewards that are lists, arrays or dicts: ``"sum"``, ``"first"``, or a
+        function of what the environment pays.
+        """
         RecordConstructorArgs.__init__(
-            self, name=name, max_steps=max_steps, on_fault=on_fault, reset_deadline=reset_deadline
+            self,
+            name=name,
+            max_steps=max_steps,
+            on_fault=on_fault,
+            reset_deadline=reset_deadline,
+            reproducible=reproducible,
+            reward=reward,
         )
         gym.Wrapper.__init__(self, env)
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         self._check_arguments(max_steps, on_fault, reset_deadline)
+        check_reproducible(self.name, reproducible)
+        self.reproducible, self._goes_on = reproducible, False
+        self._reward = reward
         self._truncates, self._reset_deadline = on_fault == "truncate", reset_deadline
         self._limit = sys.maxsize if max_steps is None else max_steps
         self._seeds = Seeds(self.name)
@@ -109,6 +127,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Make what the step loop calls; a closure, so pickles leave it out."""
         self._space = self.env.action_space
         self._admit = admission(self._space)
+        self._scalar = scalar_reward(self.name, self._reward)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -117,13 +136,14 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         adapt_converters()
         if options is not None:
             check_options(self.name, options, self.metadata)
-        chosen = self._seeds.next(seed)
+        chosen = None if seed is None and self._goes_on else self._seeds.next(seed)
         self._inner = _past_checker(self.env, has_begun=self._live or self._turn > 0)
         self._live, self._broken = False, None
         observation, info = self._reset_env(chosen, options)
         if self._inner.action_space is not self._space:
             self._compile()  # each episode may have a space of its own
         self._live, self._last = self._broken is None, observation
+        self._goes_on = self._live and not self.reproducible
         self._episode, self._turn = self._episode + 1, 0
         told = taken(self._emitter)
         if self._broken is not None:
@@ -133,7 +153,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._seq = info["seq"] = len(told)
         return observation, info
 
-    def _reset_env(self, seed: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, again and again where it fails, and copy its info."""
         deadline, pause = self._truncates and time.monotonic() + self._reset_deadline, 0.02
         while True:
@@ -167,7 +187,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             observation, reward, terminated, truncated, info = self._inner.step(action)
             info = info.copy()
             info["stream"] = stream = unbuilt(Stream)
-            earned: Any = reward if type(reward) is float else float(reward)
+            if self._scalar is not None:
+                reward = self._scalar(reward)
+            earned: Any = reward if type(reward) is float else as_number(self.name, reward)
             over = terminated or truncated
         except REFUSALS:
             taken(self._emitter)  # what was told of it goes with the step that is not done
@@ -240,7 +262,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     state = stream_state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_admit"}
+        made = ("_admit", "_scalar")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

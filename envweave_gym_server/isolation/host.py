@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from envweave_gym.faults import (
+from envweave_gym.core.faults import (
     RESET_DEADLINE,
     AtCapacity,
     EnvironmentCrashed,
@@ -31,13 +32,13 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 from envweave_gym.wire.values import pack
+from envweave_gym_server.app.settings import Settings
 from envweave_gym_server.isolation.channel import DONE, TooLong, receive, send
 from envweave_gym_server.isolation.plan import plan_of
-from envweave_gym_server.isolation.worker import KINDS
-from envweave_gym_server.losses import lost_step
-from envweave_gym_server.offers import Offers
-from envweave_gym_server.serving import DESCRIBE
-from envweave_gym_server.settings import Settings
+from envweave_gym_server.isolation.worker_process import KINDS
+from envweave_gym_server.offers.offers import Offers
+from envweave_gym_server.sessions.lost_episode import lost_step
+from envweave_gym_server.sessions.serving import DESCRIBE
 
 _log = logging.getLogger(__name__)
 _DYING = 5.0
@@ -56,7 +57,7 @@ class Workers:
         plan = plan_of(offers, settings.worker_memory)
         environ, path = {**ONE_THREAD, **os.environ}, tuple(sys.path)
         self._forks = ForkServer(
-            Program("envweave_gym_server.isolation.worker:prepare", plan, environ, path=path)
+            Program("envweave_gym_server.isolation.worker_process:prepare", plan, environ, path=path)
         )
 
     def open(self, create: Create) -> ProcessHost:
@@ -103,7 +104,8 @@ def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
     So what they raise is told, and not that no answer came; the rows of a vector try one after the other.
     """
     deadline, rows = kwargs.get("reset_deadline", RESET_DEADLINE), kwargs.get("num_envs", 1)
-    if timeout is None or kwargs.get("on_fault") != "truncate":
+    on_fault = kwargs.get("on_fault")
+    if timeout is None or not isinstance(on_fault, str) or on_fault != "truncate":
         return kwargs
     if not isinstance(deadline, int | float) or type(rows) is not int or rows < 1:
         return kwargs  # the environment says what is wrong with them
@@ -112,7 +114,10 @@ def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
 
 def _raised_there(refused: Any) -> Exception:
     """What the worker raised while it made the environment."""
-    return KINDS.get(refused.kind, EnvironmentCrashed)(refused.message)
+    error = KINDS.get(refused.kind, EnvironmentCrashed)(refused.message)
+    if isinstance(error, EnvironmentCrashed):
+        error.cause = refused.cause
+    return error
 
 
 class Process:
@@ -125,8 +130,12 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be dead."""
-        return self._fork.ended is not None
+        """Whether it is dead. Its socket hangs up before the thread that waits for its end has noted that."""
+        if self._fork.ended is not None:
+            return True
+        poll = select.poll()  # select.select cannot read descriptors from 1,024 on
+        poll.register(self._connection, 0)
+        return bool(poll.poll(0))
 
     def call(self, frame: bytes) -> tuple[bytes, bool]:
         """The reply to a frame, and whether the call was done; after an exception the worker is dead."""
@@ -141,17 +150,13 @@ class Process:
             self._kill()
             raise EnvironmentCrashed(f"{self._name}: its reply has {error}") from None
         except OSError:
-            raise self._hang_up() from None
+            raise self.death() from None
         return reply[1:], reply[:1] == DONE
 
-    def _hang_up(self) -> Exception:
-        """See to it that it is dead after its socket has closed."""
+    def death(self) -> Exception:
+        """How it died; kill it if it goes on after its socket has closed."""
         if not self._fork.wait(_DYING):
             self._kill()
-        return self.death()
-
-    def death(self) -> Exception:
-        """How it died."""
         if self._fork.refused:
             return AtCapacity(f"there is no room for another process: {self._fork.ended}")
         return EnvironmentCrashed(f"{self._name}: its process {self._fork.ended or 'does not answer'}")

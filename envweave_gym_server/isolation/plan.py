@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from envweave_gym.catalog import REGISTRIES, EnvCard, cards, register_card
-from envweave_gym.faults import InvalidArgument
-from envweave_gym_server.offers import Offer, Offers
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.registry.catalog import REGISTRIES, EnvCard, cards, register_card
+from envweave_gym_server.offers.offers import Offer, Offers
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-pytest.importorskip("ray.rllib", reason="RLlib is not installed: run make trainers")
+pytest.importorskip("ray.rllib.algorithms.ppo", reason="RLlib is not installed: run make trainers")
 
 import ray
 import torch

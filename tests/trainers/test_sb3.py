@@ -21,8 +21,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 import envweave_gym  # noqa: F401 - registers the IDs
-from envweave_gym.multiagent import kuhn_value
-from envweave_gym.multiagent.kuhn_poker import observation
+from envweave_gym.envs.games import kuhn_value
+from envweave_gym.envs.games.kuhn_poker import observation
 
 pytestmark = pytest.mark.trainers
 

@@ -12,8 +12,8 @@ pytest.importorskip("smolagents", reason="smolagents is not installed: run make 
 from smolagents import CodeAgent, FinalAnswerTool, LogLevel, Tool, tool
 from smolagents.models import ChatMessage, MessageRole, Model
 
-from envweave_gym.faults import InvalidArgument
-from envweave_gym.smolagents import ProgramFailed, SandboxExecutor
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.integrations.smolagents import ProgramFailed, SandboxExecutor
 
 pytestmark = pytest.mark.trainers
 

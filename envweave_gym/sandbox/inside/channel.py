@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import socket
 import struct
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, Dict
 
 LENGTH = struct.Struct("!I")
-Message = dict[str, Any]
+Message = Dict[str, Any]
 
 
 def encoded(value: Any) -> bytes:
@@ -68,20 +69,27 @@ class Channel:
     def greet(self, message: Message, descriptors: list[int]) -> None:
         """Send the first frame, which gives the host descriptors; this process has them no more."""
         data = encoded(message)
-        socket.send_fds(self._socket, [LENGTH.pack(len(data)) + data], descriptors)
+        given = array.array("i", descriptors)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if descriptors else []
+        self._socket.sendmsg([LENGTH.pack(len(data)) + data], rights)
         for descriptor in descriptors:
             os.close(descriptor)
 
     def descriptors(self, count: int) -> list[int]:
         """The descriptors that the host sends after an order, with a single byte."""
-        _, found, _, _ = socket.recv_fds(self._socket, 1, count)
-        return found
+        found = array.array("i")
+        _, rights, _, _ = self._socket.recvmsg(1, socket.CMSG_LEN(count * found.itemsize))
+        for _, _, data in rights:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+        return list(found)
 
     def _wait(self, found: Any) -> Message:
         while True:
             with self._arrived:
-                while (message := found()) is None and self._is_read:
+                message = found()
+                while message is None and self._is_read:
                     self._arrived.wait()
+                    message = found()
                 if message is not None:
                     return message
                 self._is_read = True

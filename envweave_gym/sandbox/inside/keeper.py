@@ -11,17 +11,19 @@ from .kernel import end_with_parent
 from .trees import remove_tree
 
 
+def _become(user: int) -> None:
+    """In the child: be this user alone."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
 def main() -> None:
     """Run a command, whose last word is a descriptor of this process; at its end remove the folder."""
     host, user, folder, *command = sys.argv[1:]
     control, wanted = int(command[-1]), int(user) or None
-    process = subprocess.Popen(
-        command,
-        pass_fds=[control],
-        user=wanted,
-        group=wanted,
-        extra_groups=None if wanted is None else [],
-    )
+    become = None if wanted is None else lambda: _become(wanted)
+    process = subprocess.Popen(command, pass_fds=[control], preexec_fn=become)
     os.close(control)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     end_with_parent(signal.SIGTERM, int(host))

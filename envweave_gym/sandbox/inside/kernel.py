@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from .syscalls import number
@@ -55,7 +55,7 @@ def syscall(name: str, *arguments: int | bytes | None) -> int:
     return found
 
 
-@cache
+@lru_cache(maxsize=None)
 def _libc() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
     library.syscall.restype = ctypes.c_long
@@ -117,6 +117,11 @@ def confine(memory: int | None) -> None:
         os.write(descriptor, _FIRST)
     finally:
         os.close(descriptor)
+
+
+def exit_code(status: int) -> int:
+    """The exit code of a process by its wait status, or minus the signal that killed it."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def ending(code: int) -> str:

@@ -22,7 +22,7 @@ RUN = READ | EXECUTE
 ALL = (_FIRST_13 | REFER | TRUNCATE) & ~(EXECUTE | MAKE_CHAR | MAKE_BLOCK)
 USE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 """What is done with devices like ``/dev/null``."""
-_NETWORK, _SCOPES = 0b11, 0b11
+_NETWORK, _SCOPES, _SIGNALS = 0b11, 0b11, 0b10
 _VERSION, _PATH_BENEATH = 1, 1
 
 
@@ -40,23 +40,58 @@ def confine(rules: Iterable[tuple[str, int]]) -> int:
     It listens and connects to no port, and sends no signal to who is not under the same rules. Where a tree
     is not there, neither is its rule. Returns the version of Landlock.
     """
+    made = ruleset(rules)
+    try:
+        restrict(made)
+    finally:
+        os.close(made)
+    return version()
+
+
+def ruleset(rules: Iterable[tuple[str, int]]) -> int:
+    """A ruleset for :func:`restrict`, as a descriptor; it may be made in one process and used in another."""
     spoken = version()
     if spoken < 1:
         raise OSError("the kernel has no Landlock")
     handled = _FIRST_13 | sum(right for since, right in _SINCE if spoken >= since)
-    network, scopes = _NETWORK if spoken >= 4 else 0, _SCOPES if spoken >= SIGNALS_STAY else 0
-    attributes = struct.pack("<QQQ", handled, network, scopes)[
-        : 8 if spoken < 4 else 16 if spoken < 6 else 24
-    ]
-    ruleset = syscall("landlock_create_ruleset", attributes, len(attributes), 0)
+    made = _created(spoken, handled, _NETWORK, _SCOPES)
     try:
         for path, rights in rules:
-            _add(ruleset, path, rights & handled)
-        prctl(PR_SET_NO_NEW_PRIVS, 1)
-        syscall("landlock_restrict_self", ruleset, 0)
+            _add(made, path, rights & handled)
+    except BaseException:
+        os.close(made)
+        raise
+    return made
+
+
+def keep_out_of_others() -> bool:
+    """Forbid this process to trace processes outside of its Landlock domain, and so to read their memory.
+
+    Every domain does that, whatever its rules allow. Returns whether the kernel has such domains.
+    """
+    spoken = version()
+    if spoken < 2:  # the first forbids to move files between folders, and cannot allow it
+        return False
+    made = _created(spoken, REFER, 0, _SIGNALS)
+    try:
+        _add(made, "/", REFER)
+        restrict(made)
     finally:
-        os.close(ruleset)
-    return spoken
+        os.close(made)
+    return True
+
+
+def restrict(ruleset: int) -> None:
+    """Put a ruleset over this process for good."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    syscall("landlock_restrict_self", ruleset, 0)
+
+
+def _created(spoken: int, handled: int, network: int, scopes: int) -> int:
+    """An empty ruleset, described with as many fields as this version of Landlock knows."""
+    known = 8 if spoken < 4 else 16 if spoken < SIGNALS_STAY else 24
+    attributes = struct.pack("<QQQ", handled, network, scopes)[:known]
+    return syscall("landlock_create_ruleset", attributes, known, 0)
 
 
 def _add(ruleset: int, path: str, rights: int) -> None:

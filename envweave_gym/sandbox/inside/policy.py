@@ -7,13 +7,15 @@ import os
 import resource
 import signal
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Dict
 
 from . import landlock, seccomp
 from .kernel import end_with_parent, syscall
+from .syscalls import machine
 
-Policy = dict[str, Any]
+Policy = Dict[str, Any]
 """``level`` (``process``, ``seccomp`` or ``landlock``), ``profile``, ``drops_user``, ``readable`` and
 ``writable`` trees, and the limits ``memory``, ``file_size``, ``files`` and ``processes``."""
 
@@ -50,7 +52,7 @@ def apply(policy: Policy, folder: str, parent: int) -> tuple[list[str], int | No
         _set(resource.RLIMIT_NPROC, _processes_of(os.getuid()) + room)
     end_with_parent(signal.SIGKILL, parent)
     if policy["level"] == "process":
-        return layers, None
+        return [*layers, *_keep_out_of_others()], None
     spoken = 0
     if policy["level"] == "landlock":
         spoken = landlock.confine(_rules(policy, os.path.dirname(folder)))
@@ -63,12 +65,37 @@ def apply(policy: Policy, folder: str, parent: int) -> tuple[list[str], int | No
     return [*layers, "seccomp"], asked
 
 
-def narrow(policy: Policy, folder: str) -> None:
-    """Of the folders of all copies of an episode, leave this process its own, and those of its own copies."""
+def _keep_out_of_others() -> Iterator[str]:
+    """Forbid this process to read, write, limit or reschedule others, as an ordinary user could its host.
+
+    Yields the layers that the kernel has; this level works without them too.
+    """
+    if landlock.keep_out_of_others():
+        yield "no tracing"
+    if machine() is not None:
+        try:
+            seccomp.keep_off_others()
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EINVAL):  # what kernels without seccomp say
+                raise
+            return
+        yield "no memory of others"
+
+
+def ruleset(policy: Policy, folder: str) -> int | None:
+    """In the host: a descriptor of the rules for a copy that works in ``folder``; none where it needs none.
+
+    A worker cannot make rulesets any more, only put one over itself.
+    """
     if policy["level"] != "landlock":
-        return
+        return None
+    return landlock.ruleset(_rules(policy, os.path.dirname(folder)))
+
+
+def narrow(ruleset: int) -> None:
+    """In a copy: give up the folders of the other copies of an episode."""
     try:
-        landlock.confine(_rules(policy, os.path.dirname(folder)))
+        landlock.restrict(ruleset)
     except OSError as error:
         if error.errno == errno.E2BIG:
             raise OSError(error.errno, "a fork of a fork of so many forks cannot be forked again") from None
@@ -101,7 +128,7 @@ def _set(limit: int, soft: int, hard: int | None = None) -> None:
 
 def new_user() -> int:
     """A user whom nobody else is: by chance, as numbers of processes come again while copies go on."""
-    return _FIRST_USER + int.from_bytes(os.urandom(4)) % _USERS
+    return _FIRST_USER + int.from_bytes(os.urandom(4), "little") % _USERS
 
 
 def _give_up_rights(policy: Policy, folder: str) -> str:

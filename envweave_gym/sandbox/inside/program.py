@@ -8,12 +8,14 @@ import linecache
 import os
 import re
 import signal
+import sys
+import tokenize
 import traceback
 import types
 from contextlib import suppress
 from typing import Any
 
-_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if sys.version_info >= (3, 8) else 0
 _NEWLINE = re.compile(r"\r\n?")
 """What Python takes for the end of a line too; other ends that texts know it does not."""
 _FRAMES = 40
@@ -52,6 +54,11 @@ def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
 
 
 def _is_followed_by_semicolon(last: ast.Expr, lines: list[str]) -> bool:
+    if sys.version_info < (3, 8):  # a node does not know where it ends, and the last token is looked for
+        tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+        return [one.string for one in tokens if one.type != tokenize.COMMENT and one.string.strip()][
+            -1
+        ] == ";"
     line, column = last.end_lineno or 0, last.end_col_offset or 0
     return lines[line - 1].encode()[column:].lstrip().startswith(b";")
 
@@ -86,7 +93,8 @@ def command(line: list[str], env: dict[str, str]) -> int:
 def trace_of(error: BaseException) -> str:
     """The traceback of an error, without the frames of the worker."""
     try:
-        told = traceback.TracebackException.from_exception(error, limit=-_FRAMES, compact=True)
+        more: dict[str, Any] = {"compact": True} if sys.version_info >= (3, 10) else {}
+        told = traceback.TracebackException.from_exception(error, limit=-_FRAMES, **more)
         _clean(told)
         return "".join(told.format()).rstrip()
     except Exception as trouble:  # noqa: BLE001 - what an exception says of itself may raise anything
@@ -97,7 +105,7 @@ def _clean(told: traceback.TracebackException | None) -> None:
     while told is not None:
         frames = [frame for frame in told.stack if not frame.filename.startswith(_HERE)]
         told.stack = traceback.StackSummary.from_list(frames)
-        for other in told.exceptions or ():
+        for other in getattr(told, "exceptions", None) or ():
             _clean(other)
         told = told.__cause__ or told.__context__
 

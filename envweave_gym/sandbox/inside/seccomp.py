@@ -10,21 +10,26 @@ import ctypes
 import errno
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Tuple
 
 from .kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl, syscall
 from .syscalls import AUDIT, NEWEST, machine, number
 
 # fmt: off
-OTHERS = ("kcmp", "migrate_pages", "move_pages", "pidfd_getfd", "pidfd_open", "pidfd_send_signal",
-          "process_madvise", "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace",
-          "rt_sigqueueinfo", "rt_tgsigqueueinfo", "sched_setattr", "sched_setparam", "sched_setscheduler",
-          "ioprio_set", "setpriority")
-"""Reach into other processes."""
+MEMORY_OF_OTHERS = ("kcmp", "migrate_pages", "move_pages", "pidfd_getfd", "process_madvise",
+                    "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace")
+"""Read or change the memory and the descriptors of other processes; denied at every level."""
+OTHERS = ("pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "sched_setattr",
+          "sched_setparam", "sched_setscheduler", "ioprio_set", "setpriority")
+"""Signal other processes, or change how they are scheduled."""
 SIGNALS = ("kill", "tkill", "tgkill")
 """Send signals; Landlock keeps them in, where it can."""
 NETWORK = ("accept", "accept4", "bind", "connect", "listen", "socket")
-SHARED = ("memfd_create", "memfd_secret", "mq_open", "msgget", "semget", "shmget")
-"""Make what other processes can find, or memory that no limit counts."""
+SHARED = ("memfd_create", "memfd_secret", "mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive",
+          "mq_timedsend", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop",
+          "semtimedop", "shmat", "shmctl", "shmdt", "shmget")
+"""System V IPC and POSIX message queues, all of them: whoever guesses an identifier needs no ``*get``. And
+memory without a file, which no limit counts."""
 MACHINE = ("acct", "adjtimex", "bpf", "capset", "chroot", "clock_adjtime", "clock_settime", "delete_module",
            "fanotify_init", "finit_module", "init_module", "ioperm", "iopl", "kexec_file_load", "kexec_load",
            "add_key", "keyctl", "request_key", "lookup_dcookie", "modify_ldt", "nfsservctl",
@@ -37,8 +42,11 @@ MOUNTS = ("fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "
 PROGRAMS = ("execve", "execveat")
 FORKS = ("fork", "vfork")
 ABSENT = ("clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "io_setup", "io_uring_enter",
-          "io_uring_register", "io_uring_setup")
-"""Are said not to be there; libraries have another way then."""
+          "io_uring_register", "io_uring_setup", "landlock_add_rule", "landlock_create_ruleset")
+"""Return ENOSYS; libraries have another way then. Rulesets of Landlock take kernel memory without a limit."""
+LENT_PAGES = ("sendfile", "splice", "tee", "vmsplice")
+"""Return ENOSYS: a pipe or a socket keeps the whole page (2 MiB, if it is huge) of a single byte that was
+lent to it, and no limit counts that. ``shutil``, ``socket`` and ``asyncio`` copy the bytes then."""
 ATTRIBUTES = ("fremovexattr", "fsetxattr", "lremovexattr", "lsetxattr", "removexattr", "setxattr")
 """Are said not to be supported, which copies of files take as an answer."""
 FOR_ALL = ("sync", "syncfs")
@@ -51,7 +59,7 @@ ON_ONESELF = ("prlimit64", "sched_setaffinity")
 # fmt: on
 
 _LD, _AND, _JEQ, _JSET, _JGE, _JGT, _RET = 0x20, 0x54, 0x15, 0x45, 0x35, 0x25, 0x06
-_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 _ALLOW, _ERROR, _NOTIFY, _KILL = 0x7FFF0000, 0x00050000, 0x7FC00000, 0x80000000
 _X32 = 0x40000000
 _NAMESPACES = 0x7E020000
@@ -59,11 +67,19 @@ _NAMESPACES = 0x7E020000
 _CLONE_THREAD, _AF_UNIX, _SIGKILL = 0x00010000, 1, 9
 _KIND, _CONNECTED = 0xF, (1, 5)
 """Which bits of the type of a socket are its kind, and which kinds are connected: streams, and of packets."""
-_SIGNAL_OTHERS, _OWNERS = (8, 10, 15), (0x8901, 0x8902, 0x5412)
-"""Commands of ``fcntl`` and ``ioctl`` that let the kernel signal other processes, or type for them."""
+_SIGNAL_OTHERS, _SET_PIPE_SIZE = (8, 10, 15), 1031
+"""Commands of ``fcntl`` that let the kernel signal other processes, and that make a pipe larger."""
+_TYPE_FOR_OTHERS = 0x5412
+"""The ``ioctl`` that puts input into a terminal."""
+_REQUEST_KIND, _ON_SOCKETS = 0xFF00, (0x8900, 0x8B00)
+"""Which bits of an ``ioctl`` are its kind, and the kinds that work on every socket: they list interfaces with
+their addresses, set owners that get signals, and ask wireless devices."""
+_SOCKET_OPTIONS = (7, 8, 32, 33, 25, 26, 50, 62)
+"""Enlarge the buffers of a socket, which no limit counts without a cgroup: 256 pairs would hold 2 GB. Bind to
+an interface (whose name can be read then), and attach a filter."""
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 
-Instruction = tuple[int, int, int, int]
+Instruction = Tuple[int, int, int, int]
 
 
 def confine(*, programs: bool, signals: bool, attributes: bool, notify: bool) -> int | None:
@@ -73,12 +89,9 @@ def confine(*, programs: bool, signals: bool, attributes: bool, notify: bool) ->
     in, and ``attributes`` whether it may change those of files, as none are its user's but its own. With
     ``notify`` every fork asks whoever holds the descriptor that is returned.
     """
-    packed = b"".join(struct.pack("<HBBI", *one) for one in _program(programs, signals, attributes, notify))
-    buffer = ctypes.create_string_buffer(packed, len(packed))
-    program = struct.pack("<HxxxxxxQ", len(packed) // 8, ctypes.addressof(buffer))
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    program = _program(programs, signals, attributes, notify)
     try:
-        found = syscall("seccomp", _SET_MODE_FILTER, _NEW_LISTENER if notify else 0, program)
+        found = _load(program, _NEW_LISTENER if notify else 0)
     except OSError as error:
         if notify and error.errno == errno.EINVAL:  # a kernel that cannot ask, like gVisor's
             return confine(programs=programs, signals=signals, attributes=attributes, notify=False)
@@ -86,37 +99,65 @@ def confine(*, programs: bool, signals: bool, attributes: bool, notify: bool) ->
     return found if notify else None
 
 
-def _program(programs: bool, signals: bool, attributes: bool, notify: bool) -> list[Instruction]:
+def keep_off_others() -> None:
+    """Deny the calls that read, write, limit or reschedule other processes, for good; allow all else."""
+    denied = _all((*MEMORY_OF_OTHERS, *OTHERS), _denied(errno.EPERM))
+    _load([*_of_this_machine(), *denied, *_on_oneself(), (_RET, 0, 0, _ALLOW)], 0)
+
+
+def _on_oneself() -> Iterator[Instruction]:
+    """Allow calls that take a process only with 0, which is the caller."""
+    for name in ON_ONESELF:
+        yield from _only_if(name, _ARG0, 0)
+
+
+def _load(instructions: Iterable[Instruction], flags: int) -> int:
+    packed = b"".join(struct.pack("<HBBI", *one) for one in instructions)
+    buffer = ctypes.create_string_buffer(packed, len(packed))
+    program = struct.pack("<HxxxxxxQ", len(packed) // 8, ctypes.addressof(buffer))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    return syscall("seccomp", _SET_MODE_FILTER, flags, program)
+
+
+def _of_this_machine() -> list[Instruction]:
+    """Kill whoever makes the calls of another machine, whose numbers mean other things; load the number."""
     column = machine()
     if column is None:
         raise OSError("the numbers of the system calls of this machine are not known")
-    fork = _NOTIFY if notify else _denied(errno.EPERM)
     return [
         (_LD, 0, 0, _ARCH),
         (_JEQ, 1, 0, AUDIT[column]),
         (_RET, 0, 0, _KILL),
         (_LD, 0, 0, _NR),
         *(_refused_from(_X32, errno.EPERM) if column == 0 else ()),
+    ]
+
+
+def _program(programs: bool, signals: bool, attributes: bool, notify: bool) -> list[Instruction]:
+    fork = _NOTIFY if notify else _denied(errno.EPERM)
+    return [
+        *_of_this_machine(),
         (_JGT, 0, 1, NEWEST),
         (_RET, 0, 0, _denied(errno.ENOSYS)),
         *_all(_denied_names(programs, signals), _denied(errno.EPERM)),
-        *_all(ABSENT, _denied(errno.ENOSYS)),
+        *_all((*ABSENT, *LENT_PAGES), _denied(errno.ENOSYS)),
         *_all(ATTRIBUTES, _denied(errno.ENOTSUP)),
         *_all(FOR_ALL, _denied(0)),
         *(() if attributes else _all(IN_VAIN, _denied(0))),
         *(() if programs else _all(FORKS, fork)),
         *(_clone_within() if programs else _clone(fork)),
         *_pair(),
-        *_unless("fcntl", _ARG1, *_SIGNAL_OTHERS),
-        *_unless("ioctl", _ARG1, *_OWNERS),
-        *(one for name in ON_ONESELF for one in _only_if(name, _ARG0, 0)),
+        *_unless("fcntl", _ARG1, *_SIGNAL_OTHERS, _SET_PIPE_SIZE),
+        *_unless("setsockopt", _ARG2, *_SOCKET_OPTIONS),
+        *_ioctl(),
+        *_on_oneself(),
         *_death_signal(),
         (_RET, 0, 0, _ALLOW),
     ]
 
 
 def _denied_names(programs: bool, signals: bool) -> tuple[str, ...]:
-    denied = (*OTHERS, *NETWORK, *SHARED, *MACHINE, *MOUNTS)
+    denied = (*MEMORY_OF_OTHERS, *OTHERS, *NETWORK, *SHARED, *MACHINE, *MOUNTS)
     return (*denied, *(() if programs else PROGRAMS), *(() if signals else SIGNALS))
 
 
@@ -131,7 +172,8 @@ def _refused_from(first: int, code: int) -> Sequence[Instruction]:
 def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
     """The same verdict over all of these calls."""
     for name in names:
-        if (found := number(name)) >= 0:
+        found = number(name)
+        if found >= 0:
             yield (_JEQ, 0, 1, found)
             yield (_RET, 0, 0, verdict)
 
@@ -166,6 +208,14 @@ def _pair() -> Iterator[Instruction]:
     family = [(_LD, 0, 0, _ARG0), (_JEQ, 1, 0, _AF_UNIX), refused]
     kind = [(_LD, 0, 0, _ARG1), (_AND, 0, 0, _KIND), *_each(_CONNECTED, _ALLOW), refused]
     return _where("socketpair", [*family, *kind])
+
+
+def _ioctl() -> Iterator[Instruction]:
+    """Requests of files and terminals may be made, and none of the network's devices."""
+    refused = _denied(errno.EPERM)
+    kinds = [(_LD, 0, 0, _ARG1), (_AND, 0, 0, _REQUEST_KIND), *_each(_ON_SOCKETS, refused)]
+    one = [(_LD, 0, 0, _ARG1), *_each((_TYPE_FOR_OTHERS,), refused)]
+    return _where("ioctl", [*kinds, *one, (_RET, 0, 0, _ALLOW)])
 
 
 def _clone(fork: int) -> Iterator[Instruction]:

@@ -35,7 +35,11 @@ sched_setparam 142 118, sched_setscheduler 144 119, seccomp 317 277, semget 64 1
 sethostname 170 161, setns 308 268, setpriority 141 140, settimeofday 164 170, setxattr 188 5, shmget 29 194,
 socket 41 198, socketpair 53 199, swapoff 168 225, swapon 167 224, syslog 103 116, tgkill 234 131,
 tkill 200 130, umount2 166 39, unshare 272 97, userfaultfd 323 282, uselib 134 -1, ustat 136 -1, utime 132 -1,
-utimensat 280 88, utimes 235 -1, vfork 58 -1, vhangup 153 58
+utimensat 280 88, utimes 235 -1, vfork 58 -1, vhangup 153 58,
+mq_getsetattr 245 185, mq_notify 244 184, mq_timedreceive 243 183, mq_timedsend 242 182, mq_unlink 241 181,
+msgctl 71 187, msgrcv 70 188, msgsnd 69 189, semctl 66 191, semop 65 193, semtimedop 220 192,
+setsockopt 54 208, shmat 30 196, shmctl 31 195, shmdt 67 197, sendfile 40 71, splice 275 76, tee 276 77,
+vmsplice 278 75
 """
 _NUMBERS = {
     name: (int(x86), int(arm))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Callable, Dict, List
 
 from .values import json_within, type_name
 
 _LARGEST, _MANY = 4 << 20, 200_000
 """So many bytes, and values, the arguments of a call may have."""
 _EMPTY = inspect.Parameter.empty
-Call = Callable[[str, list[Any], dict[str, Any]], Any]
+Call = Callable[[str, List[Any], Dict[str, Any]], Any]
 
 
 def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:

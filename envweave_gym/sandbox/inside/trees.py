@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
+from typing import Any
 
 _TRIES, _PAUSE = 50, 0.002
 """So often it is begun anew, with so many seconds between: a process that is about to end may still write."""
@@ -45,7 +47,8 @@ def _remove(folder: str) -> None:
 
 def _emptied(place: int, top: int) -> list[str]:
     """Remove the files of a folder, and move its folders to the top; gives what they are called there."""
-    with os.scandir(place) as entries:
+    listed: Any = place if sys.version_info >= (3, 7) else f"/proc/self/fd/{place}"
+    with os.scandir(listed) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     moved: list[str] = []
     for name, is_folder in found:

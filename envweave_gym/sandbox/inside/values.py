@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import sys
 from typing import Any
 
 from .channel import encoded
@@ -86,7 +87,11 @@ def json_within(value: Any, budget: list[int]) -> Any:
 
 def weight(text: str) -> int:
     """About so many bytes a text has as JSON."""
-    return len(text) if text.isascii() and text.isprintable() else len(encoded(text))
+    return len(text) if _is_ascii(text) and text.isprintable() else len(encoded(text))
+
+
+def _is_ascii(text: str) -> bool:
+    return text.isascii() if sys.version_info >= (3, 7) else max(text, default="") < "\x80"
 
 
 def _json(value: Any, budget: list[int], depth: int) -> Any:

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from . import policy
 from .channel import Channel, Message, ToolError
-from .kernel import adopt_orphans, end_with_parent
+from .kernel import adopt_orphans, end_with_parent, exit_code
 from .program import FinalAnswer, Interrupted, command, run, trace_of
 from .tools import function_of, own_function
 from .values import as_json, cut, shown, type_name, weight
@@ -36,7 +36,7 @@ _VARIABLES = 300
 _TRACE = 20_000
 _LARGEST_JSON, _LARGEST_TEXT = 1 << 20, 4 << 20
 _GIVEN = 3
-"""So many descriptors a copy is given."""
+"""The number of descriptors every process is given; those of a ruleset and of a memory cgroup may follow."""
 _ADOPTED = 5.0
 """So many seconds the zygote has to become the parent of a fork."""
 
@@ -55,16 +55,29 @@ def prepare(warm: list[str]) -> Callable[[list[int]], None]:
 
 
 def _work(descriptors: list[int], parent: int) -> None:
-    channel = take(descriptors)
+    entered = enter(descriptors[_GIVEN:])
+    channel = take(descriptors[:_GIVEN])
     with suppress(EOFError):
         begin = channel.order()
         os.setsid()
         move_to(begin["folder"])
         layers, asked = policy.apply(begin["policy"], begin["folder"], parent)
         worker = Worker(channel, begin, parent)
-        hello = {"ev": "hello", "layers": layers}
+        hello = {"ev": "hello", "layers": [*entered, *layers]}
         channel.greet(hello, [] if asked is None else [asked])
         worker.work()
+
+
+def enter(groups: list[int]) -> list[str]:
+    """Move this process into the memory cgroup that it has a descriptor of, if any; the layers that gives.
+
+    Where the kernel refuses that the other limits are there still.
+    """
+    with suppress(OSError):
+        for group in groups:
+            os.write(group, b"0")
+        return ["memory cgroup" for _ in groups]
+    return []
 
 
 def take(descriptors: list[int]) -> Channel:
@@ -82,7 +95,8 @@ def move_to(folder: str) -> None:
     """Work in this folder, and take it for everything that programs look for folders of their own for."""
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder)
-    if (tempfile := sys.modules.get("tempfile")) is not None:
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
         vars(tempfile)["tempdir"] = None
 
 
@@ -109,6 +123,8 @@ class Worker:
         self._kept: dict[str, Any] = {}
         """The names that are the host's, and what they mean before every step."""
         self._step, self._folder = 0, begin["folder"]
+        self._rulesets = 0
+        """How many descriptors of rulesets the next copy is given."""
         self._final: Message | None = None
         self._is_running = self._is_interrupted = self._is_full = False
         self._endless: dict[str, int] = {}
@@ -150,11 +166,11 @@ class Worker:
             "show": self._show_names,
         }
         given = {name: own_function(name, ends[kind]) for name, kind in m["ends"].items()}
-        given |= {spec["name"]: function_of(spec, self._call) for spec in m["tools"]}
+        given.update({spec["name"]: function_of(spec, self._call) for spec in m["tools"]})
         if m["tools"]:
             given["ToolError"] = ToolError
-        given |= {name: self._names[name] for name in m["kept"]}
-        given |= self._defined_by(m["source"])
+        given.update({name: self._names[name] for name in m["kept"]})
+        given.update(self._defined_by(m["source"]))
         for name in self._kept.keys() - given.keys():
             self._names.pop(name, None)
         self._kept = given
@@ -319,10 +335,11 @@ class Worker:
 
     # Forks
 
-    def fork(self, _: Message) -> None:
+    def fork(self, m: Message) -> None:
         """Have a copy of this process go on elsewhere, as a child of the zygote too."""
         self.ch.send({"ev": "ready"})
-        descriptors = self.ch.descriptors(_GIVEN)
+        self._rulesets = m["rulesets"]
+        descriptors = self.ch.descriptors(_GIVEN + self._rulesets + m["groups"])
         told: Message = {"ev": "forked"}
         is_copy = False
         try:
@@ -349,7 +366,8 @@ class Worker:
                 if is_copy:
                     return True
                 os._exit(0)
-            if code := os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]):
+            code = exit_code(os.waitpid(between, 0)[1])
+            if code:
                 raise OSError(code, os.strerror(code))
         finally:
             adopt_orphans()
@@ -364,14 +382,35 @@ class Worker:
         os.setsid()
         end_with_parent(signal.SIGKILL, self._parent)
         self.ch.leave()
-        self.ch = take(descriptors)
+        rest = _GIVEN + self._rulesets
+        why = _narrowed(descriptors[_GIVEN:rest])
+        enter(descriptors[rest:])
+        self.ch = take(descriptors[:_GIVEN])
         m = self.ch.order()
         self._folder = m["folder"]
-        try:
-            move_to(self._folder)
-            policy.narrow(self._policy, self._folder)
-        except OSError as error:
-            self.ch.send({"ev": "failed", "why": error.strerror})
+        if not why:
+            why = _moved(self._folder)
+        if why:
+            self.ch.send({"ev": "failed", "why": why})
             os._exit(1)
         random.seed(m["seed"])
         self.ch.send({"ev": "hello", "layers": []})
+
+
+def _narrowed(rulesets: list[int]) -> str:
+    """Put the rules of a copy over this process; why that failed, if it did."""
+    try:
+        for ruleset in rulesets:
+            policy.narrow(ruleset)
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
+def _moved(folder: str) -> str:
+    """Work in the folder of a copy; why that failed, if it did."""
+    try:
+        move_to(folder)
+    except OSError as error:
+        return str(error.strerror)
+    return ""

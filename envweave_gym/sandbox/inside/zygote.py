@@ -13,23 +13,24 @@ from __future__ import annotations
 
 import array
 import gc
+import importlib
 import os
 import pickle
-import pkgutil
 import select
 import signal
 import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, Callable, List, NoReturn
 
 from .kernel import (
     adopt_orphans,
     children,
     end_with_parent,
+    exit_code,
     hear_of_ends_alone,
     is_child,
     kill_families,
@@ -53,7 +54,7 @@ _LONGEST = 1000
 _MOST = 8
 """So many descriptors a child may be given."""
 
-Run = Callable[[list[int]], None]
+Run = Callable[[List[int]], None]
 """What a child does with its descriptors."""
 
 
@@ -73,7 +74,8 @@ class Zygote:
     def work(self) -> None:
         """Do what the host orders."""
         self._wake.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        quietly: dict[str, Any] = {"warn_on_full_buffer": False} if sys.version_info >= (3, 7) else {}
+        signal.set_wakeup_fd(self._wake.fileno(), **quietly)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         hear_of_ends_alone()
@@ -177,15 +179,21 @@ class Zygote:
     def _reaped(self) -> Iterator[tuple[int, bytes]]:
         """The children that have ended, and how."""
         with suppress(ChildProcessError):
-            while (found := os.wait4(-1, os.WNOHANG))[0]:
-                pid, status, usage = found
-                if (key := self._workers.pop(pid, None)) is not None:
-                    code, seconds = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-                    yield key, END.pack(code, seconds, usage.ru_maxrss)
+            while True:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                key = self._workers.pop(pid, None)
+                if key is not None:
+                    seconds = usage.ru_utime + usage.ru_stime
+                    yield key, END.pack(exit_code(status), seconds, usage.ru_maxrss)
 
     def _end(self) -> None:
         """Kill all children, and then those that have become children by that."""
-        while pids := children(self._pid) or set(self._workers):
+        while True:
+            pids = children(self._pid) or set(self._workers)
+            if not pids:
+                break
             kill_families(pids)
             for _ in pids:
                 self._workers.pop(os.waitpid(-1, 0)[0], None)
@@ -193,6 +201,15 @@ class Zygote:
     def _tell(self, what: bytes, key: int, more: bytes = b"") -> None:
         with suppress(OSError):  # a host that has gone is noticed as such
             self._control.send(PACKET.pack(what, key) + more)
+
+
+def _found(name: str) -> Any:
+    """What ``"module:name"`` means."""
+    module, _, path = name.partition(":")
+    found = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def main() -> None:
@@ -211,7 +228,7 @@ def main() -> None:
     gc.disable()
     adopt_orphans()
     try:
-        run = pkgutil.resolve_name(start["prepare"])(pickle.load(source))
+        run = _found(start["prepare"])(pickle.load(source))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"[:_LONGEST]
         control.send(PACKET.pack(FAILED, 0) + why.encode(errors="replace"))
@@ -223,7 +240,8 @@ def main() -> None:
             file=sys.stderr,
         )
     gc.collect()
-    gc.freeze()
+    if sys.version_info >= (3, 7):
+        gc.freeze()
     Zygote(control, run).work()
     if start["folder"] is not None:
         remove_tree(start["folder"])

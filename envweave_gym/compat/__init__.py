@@ -1,0 +1,1 @@
+"""Classes and functions under the names that older documents give them."""

@@ -1,0 +1,73 @@
+"""CodeAct in one call: an environment whose reward may be replaced, and one with the tools of MCP servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.protocols import name_of, parse_action, state_of
+from envweave_gym.registry.ids import make
+from envweave_gym.rewards.transforms import RewardFunction
+
+_ID = "envweave/CodeAct-v0"
+
+
+class WithTransform(gym.Wrapper[Any, str, Any, str]):
+    """An environment whose reward may be replaced at any time: ``env.transform = math_transform(42)``.
+
+    Gymnasium would put such an attribute on the outermost wrapper, where it changes nothing. ``state`` and
+    ``parse_action`` are here for the same reason.
+    """
+
+    @property
+    def spec(self) -> Any:
+        """The spec of the ID, which names no wrappers."""
+        return self.unwrapped.spec
+
+    @property
+    def transform(self) -> RewardFunction | None:
+        """What says how much a step is worth."""
+        return getattr(self.unwrapped, "transform", None)
+
+    @transform.setter
+    def transform(self, value: RewardFunction | None) -> None:
+        core = self.unwrapped
+        if not hasattr(core, "transform"):
+            raise InvalidArgument(
+                f"{name_of(self)} runs elsewhere, where no transform can be sent to; "
+                "wrap it in envweave_gym.RewardTransform(env, transform)"
+            )
+        core.transform = value  # pyright: ignore[reportAttributeAccessIssue]
+
+    def state(self) -> Any:
+        """What :func:`envweave_gym.state_of` gives."""
+        return state_of(self.env)
+
+    def parse_action(self, text: str, agent: str | None = None) -> str:
+        """The program in a model's reply."""
+        return parse_action(self.env, text, agent)
+
+
+def codeact_env(transform: RewardFunction | None = None, **kwargs: Any) -> WithTransform:
+    """``envweave/CodeAct-v0``, where ``env.transform = …`` takes effect later too.
+
+    ``kwargs`` are those of :func:`envweave_gym.make`.
+    """
+    given = {} if transform is None else {"transform": transform}
+    return WithTransform(make(_ID, **given, **kwargs))
+
+
+def mcp_env(servers: Any = None, **kwargs: Any) -> WithTransform:
+    """``envweave/CodeAct-v0`` with the tools of MCP servers: one, or a list of several.
+
+    A server is what ``mcp.json`` says of it, all of an ``mcp.json``, or a URL. Without servers there are
+    ``file_read`` and ``file_write``, for files of the episode.
+    """
+    if servers is None:
+        kwargs.setdefault("files", True)
+        return codeact_env(**kwargs)
+    if "tools" in kwargs:
+        raise InvalidArgument(f"{_ID}: mcp_env(servers) are its tools; give functions and servers to tools=")
+    return codeact_env(tools=servers, **kwargs)

@@ -1,0 +1,267 @@
+"""A typed client of ``envweave/REPL-v0``, in this process or on a server."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from envweave_gym.compat.clients import Action, Observation, State, StepResult, TypedClient
+from envweave_gym.core.faults import NotAvailable
+
+
+@dataclass
+class REPLAction(Action):
+    """A program to run, or the last answer."""
+
+    code: str = ""
+    is_final: bool = False
+    """Whether ``final_answer`` ends the episode; then nothing is run."""
+    final_answer: str | None = None
+
+
+@dataclass
+class CodeBlockResult:
+    """What running a program came to."""
+
+    stdout: str = ""
+    """What it printed, and the value of its last expression."""
+    stderr: str = ""
+    locals_snapshot: dict[str, str] = field(default_factory=dict[str, str])
+    """The variables that are new or have changed, as their ``repr``."""
+    execution_time: float = 0.0
+    """Seconds, with the way to a server."""
+    success: bool = True
+    exception: str | None = None
+    """The traceback, where it raised."""
+
+
+@dataclass
+class REPLObservation(Observation):
+    """What is seen after a step."""
+
+    result: CodeBlockResult = field(default_factory=CodeBlockResult)
+    context_preview: str | None = None
+    context_length: int = 0
+    available_variables: list[str] = field(default_factory=list[str])
+    iteration: int = 0
+    max_iterations: int = 30
+    done: bool = False
+    reward: float | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    """``task_prompt``, ``final_answer`` (``None`` while there is none) and ``execution_time``."""
+
+
+@dataclass(kw_only=True)
+class REPLState(State):
+    """How an episode stands."""
+
+    context: str | None = None
+    task_prompt: str | None = None
+    iteration: int = 0
+    max_iterations: int = 30
+    namespace_keys: list[str] = field(default_factory=list[str])
+    final_answer: str | None = None
+    total_execution_time: float = 0.0
+
+
+class REPLEnv(TypedClient[REPLAction, REPLObservation]):
+    """
+    Plays the REPL, where programs work on a context and ask other models.
+
+    It is the same on a server and in this process. Programs may end an episode by printing ``FINAL(…)`` here,
+    as ``compat="stdout"`` lets them.
+
+    Examples:
+        >>> # Connect to a running server
+        >>> with REPLEnv(base_url="http://localhost:8000") as env:
+        ...     result = env.reset(context="Hello World", task_prompt="Count chars")
+        ...     result = env.execute("count = len(context)")
+        ...     result = env.execute("print(f'FINAL({count})')")
+        ...     print(result.done)  # True
+
+        >>> # Run locally without a server
+        >>> with REPLEnv() as env:
+        ...     result = env.reset(context="Hello World", task_prompt="Count chars")
+        ...     result = env.execute("count = len(context)")
+        ...     print(result.observation.result.success)  # True
+
+        >>> # Local with LLM support for recursive calls
+        >>> def my_llm(prompt: str) -> str:
+        ...     return "LLM response"
+        >>> with REPLEnv(llm_query_fn=my_llm) as env:
+        ...     result = env.reset(context="...")
+        ...     result = env.execute("response = llm_query('Summarize: ' + context)")
+
+        >>> # From Docker image; with network= of a network that leads out there are sub-calls
+        >>> env = REPLEnv.from_docker_image("repl-env:latest")
+
+        >>> # From HuggingFace Hub
+        >>> env = REPLEnv.from_hub("openenv/repl-env")
+    """
+
+    env_id = "envweave/REPL-v0"
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        llm_query_fn: Callable[..., str] | None = None,
+        llm_batch_fn: Callable[..., list[str]] | None = None,
+        max_output_length: int = 8192,
+        context_preview_length: int = 500,
+        reward_on_success: float = 1.0,
+        reward_on_iteration: float = 0.0,
+        reward_on_failure: float = -0.1,
+        reward_on_error: float = -0.05,
+        connect_timeout_s: float = 10.0,
+        message_timeout_s: float = 60.0,
+        **kwargs: Any,
+    ) -> None:
+        """``base_url`` is that of a server; without one the environment runs in this process.
+
+        Functions answer sub-calls in this process only: on a server they are its operator's. ``kwargs`` are
+        those of the environment and of :func:`envweave_gym.make`, as ``expected_answer=`` and ``token=``.
+        """
+        given: dict[str, Any] = {
+            "compat": "stdout",
+            "max_output_length": max_output_length,
+            "context_preview_length": context_preview_length,
+            "reward_on_success": reward_on_success,
+            "reward_on_iteration": reward_on_iteration,
+            "reward_on_failure": reward_on_failure,
+            "reward_on_error": reward_on_error,
+        }
+        if base_url is None:
+            given |= {"llm_query_fn": llm_query_fn, "llm_batch_fn": llm_batch_fn}
+        else:
+            given |= {"reset_deadline": connect_timeout_s, "call_deadline": message_timeout_s}
+            functions = {"llm_query_fn": llm_query_fn, "llm_batch_fn": llm_batch_fn}
+            given |= {name: function for name, function in functions.items() if function is not None}
+        super().__init__(base_url, **(given | kwargs))
+        self._last: StepResult[REPLObservation] | None = None
+        self._known = REPLState()
+
+    @classmethod
+    def from_hub(
+        cls,
+        repo_id: str,
+        *,
+        use_docker: bool = True,
+        tag: str = "latest",
+        project_path: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Start a container of the image of a Hugging Face Space; ``kwargs`` are as for images."""
+        if not use_docker:
+            wanted = project_path or f"the project of the Space {repo_id}"
+            space = repo_id.replace("/", "-").lower()
+            raise NotAvailable(
+                f"REPLEnv.from_hub({repo_id!r}, use_docker=False) would install and run {wanted}, which this "
+                "version cannot do yet; leave use_docker=False out, or play it where it runs: "
+                f"REPLEnv(base_url='https://{space}.hf.space')"
+            )
+        return cls.from_docker_image(f"registry.hf.space/{repo_id.replace('/', '-')}:{tag}", **kwargs)
+
+    def reset(
+        self,
+        *,
+        context: str = "",
+        task_prompt: str = "",
+        max_iterations: int = 30,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        **options: Any,
+    ) -> StepResult[REPLObservation]:
+        """Begin an episode.
+
+        With ``hf_token`` sub-calls ask Hugging Face's inference in this episode, wherever it is played. The
+        token is handed over on its own, after the reset: it is no option, which would be written down.
+        """
+        options |= {"context": context, "task_prompt": task_prompt, "max_iterations": max_iterations}
+        if llm_model is not None:
+            options["llm_model"] = llm_model
+        result = super().reset(seed=seed, **options)
+        self._known = REPLState(
+            episode_id=episode_id or uuid.uuid4().hex,
+            context=context,
+            task_prompt=task_prompt,
+            max_iterations=max_iterations,
+        )
+        if hf_token:
+            core: Any = self._env.unwrapped
+            core.entrust(hf_token=hf_token)
+        return self._noted(result, 0.0)
+
+    def step(self, action: REPLAction) -> StepResult[REPLObservation]:
+        """Run a program, or give the last answer."""
+        started = time.monotonic()
+        result = super().step(action)
+        self._known.step_count += 1
+        return self._noted(result, time.monotonic() - started)
+
+    def _noted(self, result: StepResult[REPLObservation], took: float) -> StepResult[REPLObservation]:
+        """The result, with what only this client knows, which remembers it."""
+        self._last, known, seen = result, self._known, result.observation
+        seen.result.execution_time = took
+        known.total_execution_time += took
+        known.final_answer = result.info.get("final_answer")
+        seen.metadata = {
+            "task_prompt": known.task_prompt,
+            "final_answer": known.final_answer,
+            "execution_time": took,
+        }
+        return result
+
+    def execute(self, code: str) -> StepResult[REPLObservation]:
+        """Run a program."""
+        return self.step(REPLAction(code=code))
+
+    def submit_final_answer(self, answer: str) -> StepResult[REPLObservation]:
+        """End the episode with an answer."""
+        return self.step(REPLAction(is_final=True, final_answer=answer))
+
+    def get_variable(self, name: str) -> StepResult[REPLObservation]:
+        """Print the ``repr`` of a variable; that is a step as any other."""
+        return self.execute(f"print(repr({name}))")
+
+    def list_variables(self) -> list[str]:
+        """The variables that there are; nobody is asked for that."""
+        return [] if self._last is None else list(self._last.observation.available_variables)
+
+    def state(self) -> REPLState:
+        """How the episode stands, as this client knows it: the context does not travel again."""
+        if self._last is not None:
+            self._known.iteration = self._last.observation.iteration
+            self._known.namespace_keys = self.list_variables()
+        return replace(self._known)
+
+    # How types are JSON
+
+    def _step_payload(self, action: REPLAction) -> str:
+        if not action.is_final:
+            return action.code
+        answer = action.final_answer
+        return f"FINAL({'' if answer is None else str(answer)!r})"
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[REPLObservation]:
+        seen: dict[str, Any] = payload["observation"]
+        ran = CodeBlockResult(
+            stdout=seen["stdout"],
+            stderr=seen["stderr"],
+            locals_snapshot=seen["locals_snapshot"],
+            success=bool(seen["success"]),
+            exception=seen["exception"] or None,
+        )
+        names = ("context_preview", "context_length", "available_variables", "iteration", "max_iterations")
+        payload["observation"] = REPLObservation(
+            result=ran,
+            done=payload["done"],
+            reward=payload["reward"],
+            **{name: seen[name] for name in names},
+        )
+        return StepResult(**payload)

@@ -1,0 +1,70 @@
+"""Lock files that all processes of a user on this machine share, also those in containers.
+
+A slot is a ``flock`` on one of these files, which the kernel releases when the process ends. Containers see
+the folder read-only, which is enough for a lock; so the files are created before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from envweave_gym.containers.alone import own_folder
+
+VARIABLE = "ENVWEAVE_SLOTS"
+"""In an image: where its containers are to have the folder. In a container: where it is."""
+NAMES = ("evaluation", "look")
+MOST = 1024
+"""The largest number of slots of a name."""
+
+
+def shared_folder() -> Path:
+    """The folder, with all its files, for containers; it is in a folder that other users cannot enter."""
+    folder = _folder_of_user()
+    for name in NAMES:
+        if not _path(folder, name, MOST - 1).exists():
+            for number in range(MOST):
+                os.close(_opened(_path(folder, name, number)))
+    return folder
+
+
+def locked(folder: Path, name: str, number: int) -> int | None:
+    """Lock a slot in a :func:`folder_of_slots`: the descriptor that holds it, or ``None`` if it is taken."""
+    lock = _opened(_path(folder, name, number))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def folder_of_slots(name: str) -> Path:
+    """The folder with the slots of a name; created if it is this machine's own."""
+    given = os.environ.get(VARIABLE)
+    if given and _path(Path(given), name, MOST - 1).exists():
+        return Path(given)
+    return _folder_of_user()  # of the container, where nobody has shown it that of the machine
+
+
+def _folder_of_user() -> Path:
+    guard = own_folder() / "envweave-slots"
+    guard.mkdir(0o700, exist_ok=True)
+    folder = guard / "shared"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)  # whatever the umask: the user of a container is another
+    return folder
+
+
+def _path(folder: Path, name: str, number: int) -> Path:
+    return folder / f"{name}-{number}.lock"
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        os.fchmod(lock, 0o644)
+        return lock

@@ -1,0 +1,158 @@
+"""What the arguments of a constructor must be: one sentence each for whatever they are not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, nearest, shown
+
+_SHORTEST, _LONGEST = 0.001, 604_800.0
+"""So many seconds anything is waited for, at least and at most."""
+
+
+def check_num_envs(name: str, num_envs: Any) -> None:
+    """Say in one sentence when ``num_envs`` is no number of environments."""
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise InvalidArgument(
+            f"{name}: num_envs={shown(num_envs)} is not a number of environments; give an int >= 1"
+        )
+
+
+def check_autoreset(name: str, autoreset: Any) -> None:
+    """Say in one sentence when ``autoreset`` is neither on nor off."""
+    if not isinstance(autoreset, bool):
+        raise InvalidArgument(
+            f"{name}: autoreset={shown(autoreset)} is not True or False; "
+            "what a vector takes is autoreset_mode="
+        )
+
+
+def check_reproducible(name: str, reproducible: Any) -> None:
+    """Say in one sentence when ``reproducible`` is neither on nor off."""
+    if not isinstance(reproducible, bool):
+        raise InvalidArgument(f"{name}: reproducible={shown(reproducible)} is not True or False")
+
+
+def check_faults(name: str, on_fault: Any, reset_deadline: Any) -> None:
+    """Say in one sentence when faults cannot be handled this way."""
+    if not isinstance(on_fault, str) or on_fault not in ("raise", "truncate"):
+        raise InvalidArgument(f"{name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
+    check_deadline(name, "reset_deadline", reset_deadline, least=0.0)
+
+
+def check_deadline(name: str, which: str, seconds: Any, least: float = _SHORTEST) -> None:
+    """Refuse what is no time that can be waited for."""
+    if type(seconds) not in (int, float) or not least <= seconds <= _LONGEST:
+        allowed = f"from {least:g} to {_LONGEST:g} (a week)"
+        raise InvalidArgument(f"{name}: {which}={shown(seconds)} is not a number of seconds {allowed}")
+
+
+def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
+    """The mode a string or a mode names."""
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        allowed = ", ".join(repr(known.value) for known in AutoresetMode)
+        given = shown(mode)
+        raise InvalidArgument(f"{name}: autoreset_mode={given} is unknown; there are {allowed}") from None
+
+
+def one_limit(name: str, max_steps: Any, max_episode_steps: Any) -> Any:
+    """The step limit by either of its names."""
+    if max_steps is not None and max_episode_steps is not None:
+        raise InvalidArgument(f"{name}: max_steps and max_episode_steps are the same limit; give one of them")
+    return max_episode_steps if max_steps is None else max_steps
+
+
+def step_limit(name: str, max_steps: Any) -> int | None:
+    """``max_steps`` as a limit: ``None`` and -1 set none."""
+    if max_steps is None or max_steps == -1:
+        return None
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise InvalidArgument(
+            f"{name}: max_steps={shown(max_steps)} is not a step limit; give an int >= 1, or -1 for none"
+        )
+    return max_steps
+
+
+def check_options(
+    name: str, options: Any, metadata: Mapping[str, Any], *, also: tuple[str, ...] = ()
+) -> None:
+    """Say in one sentence when ``options`` are not what ``reset`` takes.
+
+    An environment that names the options it takes in ``metadata["reset_options"]`` takes no others.
+    """
+    if options is None:
+        return
+    if not isinstance(options, dict):
+        raise InvalidArgument(f"{name}: reset(options={shown(options)}) is neither a dict nor None")
+    known: tuple[str, ...] | None = metadata.get("reset_options")
+    unknown = [] if known is None else [key for key in options if key not in known]
+    if unknown:
+        allowed = [*(known or ()), *also]
+        hint = nearest(unknown[0], allowed) if isinstance(unknown[0], str) else ""
+        there_are = ", ".join(map(repr, allowed)) or "none"
+        raise InvalidArgument(
+            f"{name}: reset takes no option {shown(unknown[0])}{hint}; it takes {there_are}"
+        )
+
+
+def check_render_mode(name: str, env: Any, mode: Any) -> None:
+    """Say in one sentence when ``env``, a class or an instance, has no such render mode."""
+    metadata = getattr(env, "metadata", None)
+    modes = metadata.get("render_modes") if isinstance(metadata, dict) else None
+    if mode is not None and modes is not None and mode not in modes:
+        raise InvalidArgument(
+            f"{name}: render_mode={shown(mode)} is unknown; there are {', '.join(modes) or 'none'}"
+        )
+
+
+def call(
+    name: str,
+    constructor: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    also: tuple[str, ...] = (),
+) -> Any:
+    """Call a constructor of ``name``, with one sentence about whatever argument it does not take.
+
+    ``fixed`` are arguments that are not the user's to give, ``also`` names those that others take from them.
+    """
+    fixed = fixed or {}
+    own, takes_any = _parameters(constructor)
+    allowed = [*(known for known in own if known not in fixed), *also]
+    for given in kwargs:
+        if given not in allowed and not takes_any:
+            hint, known = nearest(given, allowed), ", ".join(allowed) or "none"
+            raise InvalidArgument(f"{name} takes no argument {shown(given)}{hint}; it takes {known}")
+    try:
+        return constructor(**kwargs, **fixed)
+    except EnvweaveError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{name}: {error}") from error
+
+
+def _parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
+    """The names of the arguments, and whether any other name is taken too."""
+    try:
+        return _known_parameters(constructor)
+    except TypeError:  # it cannot be kept, as it has no hash
+        return _known_parameters.__wrapped__(constructor)
+
+
+@lru_cache(maxsize=256)  # reading a signature costs as much as making a small environment
+def _known_parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
+    try:
+        known = inspect.signature(constructor).parameters.values()
+    except ValueError:  # what is written in C may not tell
+        return [], True
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in known)
+    return [one.name for one in known if one.kind in named], takes_any

@@ -1,0 +1,157 @@
+"""Randomness that does not depend on the place: seeds of episodes, and draws by hashing.
+
+Every reset that reaches an environment carries an explicit seed. When the caller gives none, it is drawn from
+the last given seed and the number of resets since, so that the single, the vector and the remote form of an
+environment play the same episodes. Environments with a NumPy-native vector form draw their noise by hashing
+``(episode key, step)`` instead of keeping a generator for each row: a thousand draws cost microseconds.
+
+The hash is SplitMix64's, on Python ints and on ``uint64`` arrays alike: ``mix(key + n * GOLDEN)`` is
+``mix(key, n)``, so a row that draws at every step may keep a state and add :data:`GOLDEN` to it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.core import ActType, ObsType
+from gymnasium.utils.seeding import np_random
+from numpy.typing import NDArray
+
+from envweave_gym.core.faults import InvalidArgument, shown
+
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
+_SALT = 0x5DEECE66D5DEECE6
+
+
+def constant(value: int) -> NDArray[np.uint64]:
+    """``value`` in a form that costs least beside an array: NumPy converts any other scalar at every use."""
+    return np.array(value & _MASK, np.uint64)
+
+
+GOLDEN = constant(_GOLDEN)
+_C_MIX_1, _C_MIX_2, _C_SALT = constant(_MIX_1), constant(_MIX_2), constant(_SALT)
+_C_27, _C_30, _C_31, _C_33 = constant(27), constant(30), constant(31), constant(33)
+
+SEED_BITS = 31
+"""Drawn seeds fit a C int, which many an environment asks for."""
+
+
+def mix(key: int, step: int = 0) -> int:
+    """A 64-bit hash of ``(key, step)``; keys are taken modulo 2**64."""
+    z = (key + (step + 1) * _GOLDEN) & _MASK
+    z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
+    z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
+    return z ^ (z >> 31)
+
+
+def mix_many(keys: NDArray[np.uint64], step: int = 0) -> NDArray[np.uint64]:
+    """:func:`mix` of an array of keys."""
+    z = keys + (constant((step + 1) * _GOLDEN) if step else GOLDEN)
+    z ^= z >> _C_30
+    z *= _C_MIX_1
+    z ^= z >> _C_27
+    z *= _C_MIX_2
+    z ^= z >> _C_31
+    return z
+
+
+def chance(probability: float) -> int:
+    """The threshold a fraction ``probability`` of hashes is under: ``mix(key, step) < chance(0.1)``."""
+    return int(probability * 2.0**64)
+
+
+def draw_seed(base: int, count: int) -> int:
+    """The seed of the ``count``-th reset without a seed after one with seed ``base``."""
+    return mix((base & _MASK) ^ _SALT, count) >> (64 - SEED_BITS)
+
+
+def fresh_seed() -> int:
+    """A seed nobody gave, from the operating system."""
+    return secrets.randbits(SEED_BITS)
+
+
+def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
+    """``seed`` as a Python int, or one sentence saying what is wrong with it; ``call`` was given it."""
+    is_number = isinstance(seed, int | np.integer) and not isinstance(seed, bool | np.timedelta64)
+    if is_number and 0 <= int(seed) <= _MASK:
+        return int(seed)
+    raise InvalidArgument(
+        f"{name}: {call}(seed={shown(seed)}) is not a seed; give None or an int from 0 to 2**64 - 1"
+    )
+
+
+class Seeds:
+    """Gives every reset of one environment its seed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._state: int | None = None
+
+    def next(self, seed: Any) -> int:
+        """The given seed, or one drawn from the last given, as :func:`draw_seed` does it."""
+        if seed is not None:
+            seed = checked_seed(seed, self._name)
+            self._state = (seed ^ _SALT) + _GOLDEN
+            return seed
+        if self._state is None:
+            self._state = (fresh_seed() ^ _SALT) + _GOLDEN
+        self._state = z = (self._state + _GOLDEN) & _MASK  # written out: a reset may cost as much as its seed
+        z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
+        z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
+        return (z ^ (z >> 31)) >> (64 - SEED_BITS)
+
+
+class SeedRows:
+    """:class:`Seeds` of many rows: each draws the seeds that a single environment of its own would."""
+
+    def __init__(self, rows: int) -> None:
+        fresh = np.random.SeedSequence().generate_state(rows, np.uint64) >> _C_33
+        self._states = (fresh ^ _C_SALT) + GOLDEN
+
+    def next(self, rows: NDArray[np.intp], given: Sequence[int | None] | None = None) -> NDArray[np.uint64]:
+        """The seeds of ``rows``; ``given`` has one for every row, ``None`` where it draws its own."""
+        states = self._states[rows]
+        seeds = mix_many(states) >> _C_33
+        states += GOLDEN
+        for place, row in enumerate([] if given is None else rows.tolist()):
+            seed = None if given is None else given[row]
+            if seed is not None:
+                seeds[place], states[place] = seed, ((seed ^ _SALT) + _GOLDEN) & _MASK
+        self._states[rows] = states
+        return seeds
+
+
+class HashedRandomness(gym.Env[ObsType, ActType]):
+    """A ``gymnasium.Env`` that draws by hashing: its ``np_random`` is built only when somebody asks for it.
+
+    Building a generator costs as much as several steps of a small environment, at every reset with a seed.
+    """
+
+    _generator: np.random.Generator | None = None
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:
+        if self._generator is None and self._np_random_seed is not None:
+            self._generator, _ = np_random(self._np_random_seed)
+        return self._generator
+
+    @_np_random.setter
+    def _np_random(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, value: np.random.Generator | None
+    ) -> None:
+        self._generator = value
+
+    def seed_late(self, seed: int | None) -> None:
+        """Seed the environment as ``gymnasium.Env.reset`` does, but for the generator, which waits."""
+        if seed is not None:
+            self._np_random_seed, self._generator = seed, None
+
+    def episode_key(self, seed: int | None) -> int:
+        """Seed the environment; the seed is the key of the episode, and without one a key is drawn."""
+        self.seed_late(seed)
+        return int(self.np_random.integers(1 << SEED_BITS)) if seed is None else seed & _MASK

@@ -1,0 +1,1 @@
+"""Environments whose actions are programs: CodeAct and Coding."""

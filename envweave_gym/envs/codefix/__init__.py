@@ -1,0 +1,1 @@
+"""CodeFix: choose the operator that fixes a generated program."""

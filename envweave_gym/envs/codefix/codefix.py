@@ -1,0 +1,304 @@
+"""CodeFix: choose the operator that fixes the code.
+
+A single form, which executes every fixed program, and a NumPy-native vector form that equals it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envweave_gym.core.faults import shown
+from envweave_gym.core.protocols import read_name
+from envweave_gym.core.seeding import HashedRandomness, mix_many
+from envweave_gym.core.spaces import Unicode
+from envweave_gym.envs.codefix.generator import (
+    MEANINGS,
+    OPERATORS,
+    TEMPLATES,
+    Draw,
+    Meaning,
+    Program,
+    generate,
+    passing,
+    wrong_operators,
+)
+from envweave_gym.episode.stream import Emitter, Event, message
+from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
+
+Observation = Literal["tokens", "text", "both"]
+Tokens = NDArray[np.int64]
+
+QUESTION = (
+    "One operator of this Python function is wrong; the comment on its line names it. Which operator must "
+    "stand there so that the function does what its name and docstring say? "
+    f"Answer with one of: {' '.join(OPERATORS)}"
+)
+MAX_SOURCE = 512
+"""No source is longer, in characters."""
+
+
+def question(source: str) -> str:
+    """What a language model is asked."""
+    return f"{QUESTION}\n\n```python\n{source}```"
+
+
+def read_operator(text: str) -> int:
+    """The index of the operator that ``text`` names, by itself or by its index."""
+    return read_name(text, _NAMED, "operator")
+
+
+_NAMED = {name: index for index, operator in enumerate(OPERATORS) for name in (operator, str(index))}
+
+
+# Tokens: words, numbers and operators; punctuation, which says nothing here, is left out.
+
+WIDTHS = (6, 20, 16)
+"""How many tokens a signature, a docstring and a body have room for."""
+_TOKEN = re.compile(r"\{\w+\}|[A-Za-z]+|\d+|//|[<>=!]=|[-+*%<>=]")
+_SLOTS = ("{x}", "{y}", "{items}", "{others}", "{k}", "{op}")
+
+
+def _patterns(meaning: Meaning) -> tuple[list[str], list[str], list[str]]:
+    """All signatures, docstrings and bodies of a meaning, with slots."""
+    template = TEMPLATES[meaning.template]
+    signatures = [f"def {name}({template.arguments})" for name in meaning.function_names]
+    return signatures, list(meaning.docstrings), [template.marked_body()]
+
+
+def _words() -> Iterator[str]:
+    for meaning in MEANINGS:
+        yield from chain(*_patterns(meaning), *(names.values() for names in meaning.names))
+        yield from map(str, meaning.constants)
+
+
+VOCABULARY = (
+    "<padding>",
+    "<unknown>",
+    *OPERATORS,
+    *sorted({word for text in _words() for word in _TOKEN.findall(text)} - {*_SLOTS, *OPERATORS}),
+)
+"""The word of every token id."""
+_PADDING, _UNKNOWN = 0, 1
+_IDS = {word: index for index, word in enumerate(VOCABULARY)}
+_PATTERN_IDS = {**_IDS, **{slot: len(VOCABULARY) + index for index, slot in enumerate(_SLOTS)}}
+
+
+def tokenize(source: str) -> Tokens:
+    """The token ids of a program: of its signature, its docstring and its body, each padded to its width."""
+    parts = [*source.split("\n", 2), "", ""]
+    return np.concatenate([_encode(part, width, _IDS) for part, width in zip(parts, WIDTHS, strict=False)])
+
+
+def _encode(text: str, width: int, ids: dict[str, int]) -> Tokens:
+    found = [ids.get(word, _UNKNOWN) for word in _TOKEN.findall(text)[:width]]
+    return np.array(found + [_PADDING] * (width - len(found)), np.int64)
+
+
+def token_space() -> Box:
+    """What :func:`tokenize` gives."""
+    return Box(0, len(VOCABULARY) - 1, (sum(WIDTHS),), np.int64)
+
+
+class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
+    """A small function with one wrong operator; the action chooses the operator to put there.
+
+    The fixed program is executed on its tests: 1.0 if all pass, else 0.0, and the episode is over. The seed
+    decides the program. Its name and its docstring say what it should do; its tests are not shown.
+
+    ``observation`` is ``"tokens"`` (ids into :data:`VOCABULARY`), ``"text"`` (the source) or ``"both"``.
+    Always the source travels, with a question, as a chat message in the stream.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": (), "action_names": OPERATORS}
+
+    def __init__(self, observation: Observation = "tokens", render_mode: str | None = None) -> None:
+        self.observation_space = _observation_space(observation)
+        self.action_space = Discrete(len(OPERATORS))
+        self.observation, self.render_mode = observation, render_mode
+        self._program = generate(0)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Show the program of the seed, and tell the question about it."""
+        self._program = generate(self.episode_key(seed))
+        self.tell(message("user", question(self._program.source())))
+        return self._observation(), {}
+
+    def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Put the chosen operator in its place and run the tests."""
+        passed = self._program.passes(OPERATORS[int(action)])
+        return self._observation(), float(passed), True, False, {}
+
+    def _observation(self) -> Any:
+        source = self._program.source()
+        if self.observation == "text":
+            return source
+        tokens = tokenize(source)
+        return tokens if self.observation == "tokens" else {"tokens": tokens, "source": source}
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of an operator, or of its index: ``<=``, ``6``, ``I choose <=.``"""
+        return read_operator(text)
+
+    def render(self) -> Any:
+        """The source as shown."""
+        return self._program.source() if self.render_mode == "ansi" else None
+
+    def episode_state(self) -> dict[str, Any]:
+        """The kind of the program and how many tests it has."""
+        return _state(self._program)
+
+
+def _state(program: Program) -> dict[str, Any]:
+    return {"template": program.template, "tests": len(program.cases())}
+
+
+def _observation_space(observation: Any) -> Space[Any]:
+    if observation == "tokens":
+        return token_space()
+    if observation == "text":
+        return Unicode(MAX_SOURCE)
+    if observation == "both":
+        return Dict({"tokens": token_space(), "source": Unicode(MAX_SOURCE)})
+    raise ValueError(f"observation={shown(observation)} is unknown; there are 'tokens', 'text' and 'both'")
+
+
+class _Choices:
+    """Rows of one array, so many for each group; a hash picks one of its group's."""
+
+    def __init__(self, groups: Sequence[Sequence[Any]]) -> None:
+        counts = np.array([len(group) for group in groups])
+        self.rows = np.array(list(chain.from_iterable(groups)))
+        self._counts, self._first = counts.astype(np.uint64), counts.cumsum() - counts
+
+    def numbers(self, groups: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The numbers of the picked rows."""
+        return self._first[groups] + (hashes % self._counts[groups]).astype(np.int64)
+
+    def pick(self, groups: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The picked rows."""
+        return self.rows[self.numbers(groups, hashes)]
+
+
+class _Tables:
+    """Everything :func:`generate` can choose, as arrays, and what executing it gives."""
+
+    def __init__(self) -> None:
+        keys = [(m.template, m.operator, constant) for m in MEANINGS for constant in m.constants]
+        patterns = [_patterns(meaning) for meaning in MEANINGS]
+        signatures, docstrings, bodies = (
+            [[_encode(text, width, _PATTERN_IDS) for text in texts] for texts in column]
+            for column, width in zip(zip(*patterns, strict=True), WIDTHS, strict=True)
+        )
+        self.signatures, self.docstrings = _Choices(signatures), _Choices(docstrings)
+        self.bodies = np.concatenate(bodies)
+        self.names = _Choices([_name_ids(meaning) for meaning in MEANINGS])
+        self.constants = _Choices([[_IDS[str(k)] for k in meaning.constants] for meaning in MEANINGS])
+        self.broken = _Choices([[_IDS[operator] for operator in wrong_operators(*key)] for key in keys])
+        self.rewards = np.array([passing(*key) for key in keys], np.float64)
+
+    def draw(self, seeds: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Tokens]:
+        """The row of ``rewards`` and the tokens of each seed's program."""
+        keys = mix_many(seeds)
+        meanings = (mix_many(keys, Draw.MEANING) % np.uint64(len(MEANINGS))).astype(np.int64)
+        variants = self.constants.numbers(meanings, mix_many(keys, Draw.CONSTANT))
+        slots = (
+            self.names.pick(meanings, mix_many(keys, Draw.NAMES)),
+            self.constants.rows[variants],
+            self.broken.pick(variants, mix_many(keys, Draw.BROKEN)),
+        )
+        patterns = (
+            self.signatures.pick(meanings, mix_many(keys, Draw.FUNCTION_NAME)),
+            self.docstrings.pick(meanings, mix_many(keys, Draw.DOCSTRING)),
+            self.bodies[meanings],
+        )
+        return variants, _filled(np.concatenate(patterns, axis=1), np.column_stack(slots))
+
+
+def _filled(patterns: Tokens, slots: Tokens) -> Tokens:
+    """``patterns`` with the slots of each row filled in; a slot is an id beyond the vocabulary."""
+    size = len(VOCABULARY)
+    values = np.concatenate([np.arange(size), slots.ravel()])
+    offsets = (np.arange(len(slots)) * slots.shape[1])[:, None]
+    return values[patterns + (patterns >= size) * offsets]
+
+
+def _name_ids(meaning: Meaning) -> list[list[int]]:
+    slots = [slot.strip("{}") for slot in _SLOTS[:4]]
+    return [[_IDS.get(names.get(slot, ""), _PADDING) for slot in slots] for names in meaning.names]
+
+
+@cache
+def _tables() -> _Tables:
+    return _Tables()
+
+
+class CodeFixVectorEnv(NativeVectorEnv):
+    """Many CodeFix environments as arrays; row for row the same as :class:`CodeFixEnv` with the same seed.
+
+    Executing a program gives the same whatever its names and wording are, so each template with each operator
+    and constant is executed once, when the first such environment is made, and a step looks the result up.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "reset_options": ()}
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        observation: Observation = "tokens",
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_steps: int | None = None,
+    ) -> None:
+        _observation_space(observation)
+        if observation != "tokens":
+            raise NoNativeForm(
+                f"observation={shown(observation)} has no native vector form; "
+                "use observation='tokens', or make_vec(…, vectorization_mode='sync')"
+            )
+        super().__init__(
+            token_space(),
+            Discrete(len(OPERATORS)),
+            num_envs=num_envs,
+            autoreset_mode=autoreset_mode,
+            max_steps=max_steps,
+        )
+        self._tables = _tables()
+        self._variants = np.zeros(num_envs, np.int64)
+        self._shown = np.zeros((num_envs, sum(WIDTHS)), np.int64)
+
+    def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
+        """Show the programs of the seeds."""
+        self._variants[rows], self._shown[rows] = self._tables.draw(seeds)
+
+    def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Whether the chosen operators pass."""
+        return self._tables.rewards[self._variants, actions], np.ones(self.num_envs, np.bool_)
+
+    def observe(self) -> Tokens:
+        """The tokens of the programs."""
+        return self._shown.copy()
+
+    opening_events = 1
+
+    def opening(self, seed: int) -> tuple[Event, ...]:
+        """The question about the program."""
+        return (message("user", question(generate(seed).source())),)
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of one row that ``text`` means, as :class:`CodeFixEnv` reads it."""
+        return read_operator(text)
+
+    def row_state(self, row: int) -> dict[str, Any]:
+        """What ``CodeFixEnv.episode_state`` shows."""
+        return _state(generate(int(self._seeds[row])))

@@ -1,0 +1,1 @@
+"""Games and other environments with several agents, plain PettingZoo."""

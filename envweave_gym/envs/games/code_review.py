@@ -1,0 +1,276 @@
+"""CodeReview: an author picks the fix of a program, a reviewer accepts it or sends it back with a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Space
+from pettingzoo import AECEnv
+
+from envweave_gym.core.arguments import call
+from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.core.protocols import no_agent, read_name
+from envweave_gym.core.seeding import Seeds, mix
+from envweave_gym.core.spaces import Unicode
+from envweave_gym.envs.codefix.codefix import question, read_operator, token_space, tokenize
+from envweave_gym.envs.codefix.generator import OPERATORS, Draw, generate
+from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
+from envweave_gym.envs.games.text_rendering import TextRendering
+from envweave_gym.episode.stream import Emitter, message, metrics
+from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.turn_based import TurnBasedParallel
+
+Comments = Literal["discrete", "text"]
+
+_NAME = "envweave/CodeReview-v0"
+AUTHOR, REVIEWER = "author_0", "reviewer_0"
+AGENTS: tuple[str, ...] = (AUTHOR, REVIEWER)
+
+ROUND_COST = 0.05
+"""What each agent pays for every program that is sent back."""
+SHOWN_TESTS = 2
+"""So many tests the reviewer sees; acceptance runs them all."""
+MAX_COMMENT, MAX_PROMPT, MAX_ROUNDS = 1000, 4096, 1_000_000
+ACCEPTANCES = frozenset(
+    {"accept", "accepted", "approve", "approved", "lgtm", "looks good", "looks good to me"}
+)
+"""The comments that accept; every other one sends the program back."""
+
+ACCEPT = 0
+"""The reviewer's discrete action that accepts; ``1 + i`` sends back and suggests operator ``i``."""
+_VERDICTS = {"accept": ACCEPT, "approve": ACCEPT, "0": ACCEPT} | {
+    name: i for i, operator in enumerate(OPERATORS, 1) for name in (operator, str(i))
+}
+FEATURES = ("observer", "turn", "reviews", "suggestion", "passed")
+"""What follows the tokens in an observation: whose it is and whose turn it is (0 author, 1 reviewer), how
+many reviews there were, what the last one suggested (0 nothing, ``1 + i`` operator ``i``), and how many of
+the shown tests pass (for the reviewer alone, 0 before the first fix)."""
+
+
+class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
+    """An author puts an operator into a broken program (see ``CodeFixEnv``); a reviewer sees the outcome.
+
+    The reviewer sees the program and some of its tests, and accepts it or sends it back: with a suggested
+    operator (``comments="discrete"``) or with any text (``"text"``). Acceptance ends the game, and earns both
+    1.0 if all tests pass, else 0.0. Every program sent back costs both 0.05. After ``max_rounds`` reviews
+    without acceptance, at most :data:`MAX_ROUNDS`, the game is truncated.
+
+    An observation holds ``"observation"``, the tokens of the program as it stands and :data:`FEATURES`, and
+    ``"prompt"``, the same for a language model as it was at the start of the agent's last turn. Prompts also
+    travel as messages that only the agent asked can see.
+    """
+
+    metadata: dict[str, Any] = {
+        "name": "code_review_v0",
+        "render_modes": ["human", "ansi"],
+        "render_fps": 1,
+        "is_parallelizable": False,
+        "reset_options": RESET_OPTIONS,
+    }
+
+    def __init__(
+        self,
+        comments: Comments = "discrete",
+        max_rounds: int = 3,
+        max_cycles: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """``max_cycles`` is PettingZoo's limit of actions of each agent: here the same as ``max_rounds``."""
+        super().__init__()
+        if comments not in ("discrete", "text"):
+            raise ValueError(f"comments={shown(comments)} is unknown; there are 'discrete' and 'text'")
+        if type(max_rounds) is not int or not 1 <= max_rounds <= MAX_ROUNDS:
+            raise ValueError(
+                f"max_rounds={shown(max_rounds)} is not a number of rounds; "
+                f"give an int from 1 to {MAX_ROUNDS}"
+            )
+        check_arguments(_NAME, self, max_cycles, render_mode)
+        self.comments, self.render_mode = comments, render_mode
+        self.max_rounds = max_rounds if max_cycles is None else min(max_rounds, max_cycles)
+        self.possible_agents = list(AGENTS)
+        self.observation_spaces = {agent: self._observation_space() for agent in AGENTS}
+        said = Discrete(1 + len(OPERATORS)) if comments == "discrete" else Unicode(MAX_COMMENT)
+        self.action_spaces: dict[str, Any] = {AUTHOR: Discrete(len(OPERATORS)), REVIEWER: said}
+        self.agents: list[str] = []
+        self._seeds = Seeds(_NAME)
+        self._program, self._shown = generate(0), [0]
+        self._begin()
+
+    def _observation_space(self) -> Dict:
+        tokens = token_space()
+        bounds = [1, 1, self.max_rounds, len(OPERATORS), SHOWN_TESTS]
+        high = np.concatenate([tokens.high, np.array(bounds, np.int64)])
+        return Dict(
+            {"observation": Box(np.zeros_like(high), high, dtype=np.int64), "prompt": Unicode(MAX_PROMPT)}
+        )
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """Tokens, features and a prompt."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """An operator for the author; acceptance or a comment for the reviewer."""
+        return self.action_spaces[agent]
+
+    def _begin(self) -> None:
+        self.agent_selection = AUTHOR
+        self._fix: str | None = None
+        self._comment, self._suggestion, self._reviews = "", 0, 0
+        self._passed = 0
+        self._prompts = dict.fromkeys(AGENTS, "Wait for the author.")
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Show the author the program of the seed."""
+        chosen = self._seeds.next(seed)
+        self._program = generate(chosen)
+        key = mix(mix(chosen), Draw.TESTS)
+        self._shown = sorted(range(len(self._program.cases())), key=lambda test: mix(key, test))[:SHOWN_TESTS]
+        self._begin()
+        self.agents = list(AGENTS)
+        self.rewards = dict.fromkeys(AGENTS, 0.0)
+        self._cumulative_rewards = dict.fromkeys(AGENTS, 0.0)
+        self.terminations = dict.fromkeys(AGENTS, False)
+        self.truncations = dict.fromkeys(AGENTS, False)
+        self.infos = {agent: {} for agent in AGENTS}
+        self._ask(AUTHOR, question(self._program.source()))
+        self.show()
+
+    def step(self, action: Any) -> None:
+        """Let the selected agent act."""
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        self._cumulative_rewards[agent] = 0.0
+        self._clear_rewards()
+        if agent == AUTHOR:
+            self._submit(OPERATORS[int(action)])
+        else:
+            self._review(action)
+        self._accumulate_rewards()
+        self.show()
+
+    def _submit(self, operator: str) -> None:
+        self._fix = operator
+        results, expected = self._program.results(operator), self._program.expected()
+        self._passed = sum(results[test] == expected[test] for test in self._shown)
+        self._ask(REVIEWER, self._review_prompt(results, expected))
+
+    def _review(self, action: Any) -> None:
+        self._reviews += 1
+        if accepts(action) if self.comments == "text" else action == ACCEPT:
+            self._finish()
+            return
+        if self.comments == "text":
+            self._comment, self._suggestion = action, named_operator(action)
+        else:
+            self._comment, self._suggestion = f"Use {OPERATORS[int(action) - 1]} instead.", int(action)
+        self.rewards = dict.fromkeys(AGENTS, -ROUND_COST)
+        back = f"The reviewer sent your {self._fix} back: {self._comment}\n\n{question(self._source())}"
+        if self._reviews < self.max_rounds:
+            self._ask(AUTHOR, back)
+            return
+        self.truncations = dict.fromkeys(AGENTS, True)
+        self._tell_outcome(accepted=False)
+
+    def _finish(self) -> None:
+        self.rewards = dict.fromkeys(AGENTS, float(self._solved()))
+        self.terminations = dict.fromkeys(AGENTS, True)
+        self._tell_outcome(accepted=True)
+
+    def _tell_outcome(self, accepted: bool) -> None:
+        self.agent_selection = AUTHOR
+        self.tell(metrics(accepted=int(accepted), solved=int(self._solved()), reviews=self._reviews))
+
+    def _solved(self) -> bool:
+        return self._fix is not None and self._program.passes(self._fix)
+
+    def _ask(self, agent: str, prompt: str) -> None:
+        self.agent_selection = agent
+        self._prompts[agent] = prompt
+        self.tell(message("user", prompt, to=(agent,)))
+
+    def _source(self) -> str:
+        return self._program.source(self._fix)
+
+    def _review_prompt(self, results: Sequence[Any], expected: Sequence[Any]) -> str:
+        name, cases = self._program.function_name, self._program.cases()
+        lines = [
+            f"- {_call(name, cases[i])} gives {_outcome(results[i])}, expected {expected[i]!r}"
+            for i in self._shown
+        ]
+        how = f"one of {' '.join(OPERATORS)}" if self.comments == "discrete" else "a comment for the author"
+        return (
+            "The author put the marked operator into this Python function. Accept it if the function now "
+            f"does what its name and docstring say.\n\n```python\n{self._source()}```\n\n"
+            f"{len(lines)} of its {len(cases)} tests:\n" + "\n".join(lines) + "\n\n"
+            f"Answer 'accept', or send it back with {how}."
+        )
+
+    def observe(self, agent: str) -> dict[str, Any]:
+        """The program as it stands, the features, and the prompt of the agent's last turn."""
+        turn, passed = AGENTS.index(self.agent_selection), self._passed if agent == REVIEWER else 0
+        features = [AGENTS.index(agent), turn, self._reviews, self._suggestion, passed]
+        tokens = np.concatenate([tokenize(self._source()), np.array(features, np.int64)])
+        return {"observation": tokens, "prompt": self._prompts[agent]}
+
+    def parse_action(self, text: str, agent: str | None = None) -> Any:
+        """The action of an agent's reply.
+
+        The author names an operator or its index. The reviewer says one of :data:`ACCEPTANCES` or, where
+        comments are discrete, an operator or the action's number, by itself or in a plain sentence; a text
+        comment is taken as it is.
+        """
+        if agent == AUTHOR:
+            return read_operator(text)
+        if agent != REVIEWER:
+            raise InvalidArgument(no_agent(_NAME, agent, AGENTS))
+        space = self.action_spaces[REVIEWER]
+        if self.comments == "text":
+            if not space.contains(text):
+                raise InvalidAction(f"{shown(text)} is not in {space}")
+            return text
+        return ACCEPT if accepts(text) else read_name(text, _VERDICTS, "verdict")
+
+    def picture(self) -> str:
+        """The program as it stands, and the last comment."""
+        return self._source() + (f"reviewer: {self._comment}\n" if self._comment else "")
+
+    def episode_state(self) -> dict[str, Any]:
+        """The kind of the program, the fix that stands in it, and how many reviews there were."""
+        return {"template": self._program.template, "fix": self._fix, "reviews": self._reviews}
+
+
+def accepts(comment: str) -> bool:
+    """Whether a comment is one of :data:`ACCEPTANCES`; case does not count, nor quotes, . and ! around it."""
+    return " ".join(comment.split()).strip(" `'\".!").casefold() in ACCEPTANCES
+
+
+def named_operator(comment: str) -> int:
+    """``1 + i`` where a comment names operator ``i``, and no other, as a word of its own; else 0."""
+    words = {word.strip("`'\".,;:?()") for word in comment.split()}
+    named = [index for index, operator in enumerate(OPERATORS) if operator in words]
+    return 1 + named[0] if len(named) == 1 else 0
+
+
+def _call(name: str, case: tuple[Any, ...]) -> str:
+    return f"{name}({', '.join(map(repr, case))})"
+
+
+def _outcome(result: Any) -> str:
+    return result.__name__ if isinstance(result, type) else repr(result)
+
+
+raw_env = CodeReview
+
+
+def env(**kwargs: Any) -> AECStream:
+    """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
+    return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
+
+
+def parallel_env(**kwargs: Any) -> TurnBasedParallel:
+    """The game as a ParallelEnv, with its stream; it takes the arguments of the game itself."""
+    return TurnBasedParallel(env(**kwargs))

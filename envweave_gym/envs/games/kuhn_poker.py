@@ -1,0 +1,185 @@
+"""Kuhn poker: three cards, one bet, turn by turn; ``kuhn_value`` tells exactly what a policy is worth."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+from numpy.typing import NDArray
+from pettingzoo import AECEnv
+
+from envweave_gym.core.arguments import call
+from envweave_gym.core.protocols import read_name
+from envweave_gym.core.seeding import Seeds, mix
+from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
+from envweave_gym.envs.games.kuhn_value import (
+    CARDS,
+    DEALS,
+    MOVES,
+    TERMINALS,
+    is_showdown,
+    payoff,
+    player_to_act,
+)
+from envweave_gym.envs.games.text_rendering import TextRendering
+from envweave_gym.episode.stream import Emitter, Event, message, reveal
+from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.turn_based import TurnBasedParallel
+
+_NAME = "envweave/KuhnPoker-v0"
+_LONGEST = 3
+PLAYERS = ("player_0", "player_1")
+_NAMES = ("jack", "queen", "king")
+_OPEN, _ANSWER = ("check", "bet"), ("fold", "call")
+"""The words for the two actions before and after a bet."""
+_RULES = (
+    "You play poker with three cards: jack, queen and king, of which the king is the best. Both players put "
+    "1 into the pot and get one card. A player checks or bets 1; after a bet the other folds or calls with "
+    "1. After a fold the other player wins, else the better card; the winner gets what the loser has put in."
+)
+FIRST_MOVES = {"pass": 0, "check": 0, "bet": 1, "0": 0, "1": 1}
+"""What a reply may call the actions as long as nobody has bet."""
+ANSWERS = {"pass": 0, "fold": 0, "bet": 1, "call": 1, "0": 0, "1": 1}
+"""What it may call them after a bet."""
+
+
+class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
+    """Two players, three cards; each antes 1 and gets a card. Action 0 checks or folds, 1 bets 1 or calls.
+
+    The observation is one-hot: the own card (3), then each of up to three moves (2 each). The winner gets
+    what the loser put into the pot: 1 or 2. A card is told to its player alone (a ``reveal`` event), and at
+    a showdown to both. A player is told the rules and, when it is to move, which words are moves.
+    """
+
+    metadata: dict[str, Any] = {
+        "name": "kuhn_poker_v0",
+        "render_modes": ["human", "ansi"],
+        "render_fps": 1,
+        "is_parallelizable": False,
+        "reset_options": RESET_OPTIONS,
+        "action_names": ("pass", "bet"),
+    }
+
+    def __init__(self, max_cycles: int | None = None, render_mode: str | None = None) -> None:
+        """After ``max_cycles`` moves of each player the hand is broken off and nobody wins."""
+        super().__init__()
+        check_arguments(_NAME, self, max_cycles, render_mode)
+        self.max_cycles, self.render_mode = max_cycles, render_mode
+        self.possible_agents = list(PLAYERS)
+        self.observation_spaces = {
+            player: Box(0.0, 1.0, (len(CARDS) + 2 * _LONGEST,), np.float32) for player in PLAYERS
+        }
+        self.action_spaces = {player: Discrete(2) for player in PLAYERS}
+        self.agents: list[str] = []
+        self._seeds = Seeds(_NAME)
+        self._deal, self._history = DEALS[0], ""
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """Card and moves, one-hot."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """Check or fold, bet or call."""
+        return self.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Deal."""
+        self._deal = DEALS[mix(self._seeds.next(seed)) % len(DEALS)]
+        self._history = ""
+        self.agents = list(PLAYERS)
+        self.rewards = dict.fromkeys(PLAYERS, 0.0)
+        self._cumulative_rewards = dict.fromkeys(PLAYERS, 0.0)
+        self.terminations = dict.fromkeys(PLAYERS, False)
+        self.truncations = dict.fromkeys(PLAYERS, False)
+        self.infos = {player: {} for player in PLAYERS}
+        self.agent_selection = PLAYERS[0]
+        for player, card in zip(PLAYERS, self._deal, strict=True):
+            self.tell(reveal((player,), card=CARDS[card]), _dealt(player, card))
+        self.tell(_asked(self.agent_selection, self._history))
+        self.show()
+
+    def step(self, action: Any) -> None:
+        """Make the selected player's move."""
+        player = self.agent_selection
+        if self.terminations[player] or self.truncations[player]:
+            self._was_dead_step(action)
+            return
+        self._cumulative_rewards[player] = 0.0
+        self._clear_rewards()
+        self._history += MOVES[int(action)]
+        if self._history in TERMINALS:
+            self._pay()
+        elif self.max_cycles is not None and len(self._history) >= len(PLAYERS) * self.max_cycles:
+            self.truncations = dict.fromkeys(PLAYERS, True)
+        self.agent_selection = player = PLAYERS[player_to_act(self._history)]
+        if not (self.terminations[player] or self.truncations[player]):
+            self.tell(_asked(player, self._history))
+        self._accumulate_rewards()
+        self.show()
+
+    def _pay(self) -> None:
+        won = float(payoff(self._deal, self._history))
+        self.rewards = dict(zip(PLAYERS, (won, -won), strict=True))
+        self.terminations = dict.fromkeys(PLAYERS, True)
+        if is_showdown(self._history):
+            self.tell(reveal(PLAYERS, **self._cards()))
+
+    def _cards(self) -> dict[str, str]:
+        return {player: CARDS[card] for player, card in zip(PLAYERS, self._deal, strict=True)}
+
+    def observe(self, agent: str) -> NDArray[np.float32]:
+        """The agent's card and the moves so far."""
+        return observation(self._deal[PLAYERS.index(agent)], self._history)
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of a move that is open now, or of its index: ``check``, ``1``, ``I bet.``"""
+        return read_name(text, ANSWERS if self._history.endswith(MOVES[1]) else FIRST_MOVES, "move")
+
+    def picture(self) -> str:
+        """The table as one sees it who holds no card."""
+        cards = self._cards() if is_showdown(self._history) else dict.fromkeys(PLAYERS, "?")
+        return " ".join([*(f"{player}:{card}" for player, card in cards.items()), self._history or "-"])
+
+    def episode_state(self) -> dict[str, Any]:
+        """The moves so far, which both players know."""
+        return {"history": self._history}
+
+
+@cache
+def _dealt(player: str, card: int) -> Event:
+    """The message that tells a player the rules and its card."""
+    return message("user", f"{_RULES} You are {player}, and your card is the {_NAMES[card]}.", to=(player,))
+
+
+@cache
+def _asked(player: str, history: str) -> Event:
+    """The message that asks a player for its move."""
+    is_bet = MOVES[1] in history
+    names = [_OPEN[MOVES.index(move)] for move in history]  # the move after a bet ends the hand
+    so_far = f"The moves so far: {', '.join(names)}. " if names else ""
+    words = " or ".join(_ANSWER if is_bet else _OPEN)
+    return message("user", f"{so_far}It is your move. Answer with one word: {words}.", to=(player,))
+
+
+def observation(card: int, history: str) -> NDArray[np.float32]:
+    """What a player with ``card`` observes after ``history``."""
+    seen = np.zeros(len(CARDS) + 2 * _LONGEST, np.float32)
+    seen[card] = 1.0
+    for place, move in enumerate(history):
+        seen[len(CARDS) + 2 * place + MOVES.index(move)] = 1.0
+    return seen
+
+
+raw_env = KuhnPoker
+
+
+def env(**kwargs: Any) -> AECStream:
+    """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
+    return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
+
+
+def parallel_env(**kwargs: Any) -> TurnBasedParallel:
+    """The game as a ParallelEnv, with its stream; it takes the arguments of the game itself."""
+    return TurnBasedParallel(env(**kwargs))

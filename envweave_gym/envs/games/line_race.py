@@ -1,0 +1,174 @@
+"""LineRace: all runners move at once along a line, and the first at the goal wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec
+
+from envweave_gym.core.arguments import call
+from envweave_gym.core.faults import shown
+from envweave_gym.core.protocols import read_name
+from envweave_gym.core.seeding import Seeds, chance, mix
+from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
+from envweave_gym.envs.games.text_rendering import TextRendering
+from envweave_gym.envs.toy.lineworld import ACTIONS, DIRECTIONS
+from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.narrator import Infos, ParallelStep
+
+_NAME = "envweave/LineRace-v0"
+MOST_RUNNERS, LONGEST = 100, 10_000
+_GOAL, _RUNNERS = 0, 1
+
+
+class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
+    """``runners`` run on a line of ``length`` cells; action 0 goes left, 1 right.
+
+    The goal is at one of the ends, and the runners start in the half away from it; the seed decides. With
+    probability ``slip`` a runner goes the other way. Those who are first at the goal share a reward of 1 and
+    the race is over; everybody else gets 0. After ``max_cycles`` steps it is truncated.
+
+    A runner observes the goal, its own place, and the places of the runners after it in turn, each as a
+    fraction of the line in (0, 1].
+
+    There are at most :data:`MOST_RUNNERS` runners and :data:`LONGEST` cells.
+    """
+
+    metadata: dict[str, Any] = {
+        "name": "line_race_v0",
+        "render_modes": ["human", "ansi", "rgb_array"],
+        "render_fps": 8,
+        "reset_options": RESET_OPTIONS,
+        "action_names": ACTIONS,
+    }
+
+    def __init__(
+        self,
+        runners: int = 3,
+        length: int = 9,
+        slip: float = 0.1,
+        max_cycles: int | None = 60,
+        render_mode: str | None = None,
+    ) -> None:
+        """``max_cycles=None`` sets no limit."""
+        check_arguments(_NAME, self, max_cycles, render_mode)
+        _check(runners, length, slip)
+        self.length, self.slip, self.max_cycles, self.render_mode = length, slip, max_cycles, render_mode
+        self._slipping = chance(slip)
+        self.possible_agents = [f"runner_{i}" for i in range(runners)]
+        self.observation_spaces = {
+            runner: Box(0.0, 1.0, (runners + 1,), np.float32) for runner in self.possible_agents
+        }
+        self.action_spaces = {runner: Discrete(2) for runner in self.possible_agents}
+        self.agents: list[str] = []
+        self._seeds = Seeds(_NAME)
+        self._key = self._step = self._goal = 0
+        self._places = [0] * runners
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The goal and the runners, seen from ``agent``."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """Left or right."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], Infos]:
+        """Line up."""
+        self._key, self._step = mix(self._seeds.next(seed)), 0
+        last = self.length - 1
+        self._goal = last * (mix(self._key, _GOAL) % 2)
+        self.agents = list(self.possible_agents)
+        for i in range(len(self.agents)):
+            away = last - mix(self._key, _RUNNERS + i) % ((self.length + 1) // 2)
+            self._places[i] = abs(self._goal - away)
+        self.show()
+        return self._observations(), {runner: {} for runner in self.agents}
+
+    def step(self, actions: dict[str, int]) -> ParallelStep:
+        """Everybody runs one cell."""
+        for i, runner in enumerate(self.agents):
+            self._places[i] = self._run(i, 2 * int(actions[runner]) - 1)
+        self._step += 1
+        first = self._places.count(self._goal)
+        rewards = [1.0 / first if place == self._goal else 0.0 for place in self._places]
+        late = not first and self.max_cycles is not None and self._step >= self.max_cycles
+        runners = self.agents
+        self.agents = [] if first or late else runners
+        self.show()
+        return (
+            self._observations(),
+            dict(zip(runners, rewards, strict=True)),
+            dict.fromkeys(runners, first > 0),
+            dict.fromkeys(runners, late),
+            {runner: {} for runner in runners},
+        )
+
+    def parse_action(self, text: str, agent: str | None = None) -> int:
+        """The action of left or right, or of its index: ``left``, ``1``, ``I go right.``"""
+        return read_name(text, DIRECTIONS)
+
+    def _run(self, i: int, move: int) -> int:
+        if mix(mix(self._key, _RUNNERS + i), 1 + self._step) < self._slipping:
+            move = -move
+        return min(max(self._places[i] + move, 0), self.length - 1)
+
+    def _observations(self) -> dict[str, NDArray[np.float32]]:
+        scale, places = np.float32(1 / self.length), self._places
+        return {
+            runner: np.array([self._goal + 1, *(place + 1 for place in places[i:] + places[:i])], np.float32)
+            * scale
+            for i, runner in enumerate(self.possible_agents)
+        }
+
+    def render(self) -> Any:
+        """A line for each runner, as text or as coloured cells."""
+        if self.render_mode == "rgb_array":
+            strips = np.full((len(self._places), self.length, 3), 230, np.uint8)
+            strips[:, self._goal] = (60, 160, 70)
+            strips[np.arange(len(self._places)), self._places] = (40, 70, 180)
+            return np.kron(strips, np.ones((24, 24, 1), np.uint8))
+        return super().render()
+
+    def picture(self) -> str:
+        """A line of text for each runner."""
+        return "".join(map(self._lane, self._places))
+
+    def _lane(self, place: int) -> str:
+        cells = ["·"] * self.length
+        cells[self._goal], cells[place] = "G", "@"
+        return "".join(cells) + "\n"
+
+    def episode_state(self) -> dict[str, Any]:
+        """Where the runners and the goal are."""
+        return {"places": list(self._places), "goal": self._goal, "length": self.length}
+
+
+def _check(runners: Any, length: Any, slip: Any) -> None:
+    if type(runners) is not int or not 1 <= runners <= MOST_RUNNERS:
+        raise ValueError(
+            f"runners={shown(runners)} is not a number of runners; give an int from 1 to {MOST_RUNNERS}"
+        )
+    if type(length) is not int or not 2 <= length <= LONGEST:
+        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {LONGEST}")
+    if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
+        raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")
+
+
+raw_env = LineRace
+
+
+def env(**kwargs: Any) -> AECStream:
+    """The race, one agent at a time, with its stream: nobody sees a move before all have made theirs."""
+    return AECStream(parallel_to_aec(call(_NAME, raw_env, kwargs)), name=_NAME)
+
+
+def parallel_env(**kwargs: Any) -> ParallelStream:
+    """The race, everybody at once, with its stream."""
+    return ParallelStream(call(_NAME, raw_env, kwargs), name=_NAME)

@@ -1,0 +1,57 @@
+"""GSM8K with options: a word problem, its result, and three results of usual slips."""
+
+from __future__ import annotations
+
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, Problem
+from envweave_gym.data.sources import rows_of
+from envweave_gym.envs.gsm8k.wrong_numbers import WRONG, options_of
+from envweave_gym.envs.tasks.choice_env import Action, ChoiceEnv, Observation, Question, Reward
+from envweave_gym.envs.tasks.choices import placed
+
+_MAX_OPTIONS = 1024
+"""So much longer than its question a prompt is at most, in characters."""
+
+
+class GSM8KMCQEnv(ChoiceEnv[Problem]):
+    """Which of four numbers answers a word problem?
+
+    The wrong ones are a function of the problem (:mod:`envweave_gym.envs.gsm8k.wrong_numbers`), the order of
+    all four is drawn from the seed. Actions, observations and rewards are those of
+    :class:`envweave_gym.envs.tasks.choice_env.ChoiceEnv`.
+    """
+
+    name = "envweave/GSM8KMCQ-v0"
+
+    def __init__(
+        self,
+        dataset: str = GSM8K.hub,
+        split: str = "train",
+        *,
+        observation: Observation = "text",
+        action: Action = "index",
+        reward: Reward = "dense",
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(
+            rows_of(GSM8K, dataset, split),
+            dataset=dataset,
+            split=split,
+            options=WRONG + 1,
+            longest=MAX_QUESTION + _MAX_OPTIONS,
+            observation=observation,
+            action=action,
+            reward=reward,
+            render_mode=render_mode,
+        )
+
+    def ask(self, task: Problem) -> Question:
+        """The problem and its options, in the order of the episode."""
+        try:
+            right, wrong = options_of(task)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{self.name}: problem {self.index}: {error}; give a data set whose results are numbers"
+            ) from None
+        options, place = placed(right, wrong, self.key)
+        return Question(task.question, options, place)

@@ -1,0 +1,1 @@
+"""REPL: a model works on a long context with programs and calls of other models."""

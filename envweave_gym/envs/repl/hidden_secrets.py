@@ -1,0 +1,60 @@
+"""Secrets of sub-calls: where they are kept, they do not show."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from envweave_gym.core.faults import InvalidArgument
+
+HIDDEN = "…"
+"""What stands where a secret was."""
+
+
+class Secret:
+    """A text that is in no ``repr`` and in no pickle, and that only :meth:`reveal` gives."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        if not isinstance(text, str) or not (text.isascii() and text.isprintable()):
+            raise InvalidArgument("a secret is one line of ASCII characters; what was given is none")
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text."""
+        return self._text
+
+    def hidden_in(self, text: str) -> str:
+        """A text without it."""
+        return text.replace(self._text, HIDDEN) if self._text else text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __repr__(self) -> str:
+        return f"Secret({HIDDEN if self._text else ''})"
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[()]]:
+        return Secret, ()
+
+
+def check_reference(name: str, reference: str | None) -> None:
+    """Refuse a secret that stands where it is only to be named."""
+    if reference is not None and not reference.startswith(("env:", "file:")):
+        raise InvalidArgument(f"{name} is a reference, 'env:NAME' or 'file:PATH', not the secret itself")
+
+
+def secret_at(reference: str | None) -> Secret:
+    """The secret that ``env:NAME`` or ``file:PATH`` names, read when it is used; empty where none is."""
+    kind, _, where = (reference or "").partition(":")
+    if kind == "env":
+        return Secret(os.environ.get(where, "").strip())
+    try:
+        return Secret(Path(where).read_text("utf-8").strip()) if kind == "file" else Secret()
+    except (OSError, ValueError):
+        return Secret()

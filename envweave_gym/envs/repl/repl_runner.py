@@ -1,0 +1,72 @@
+"""Plays an episode of a REPL with a chat model: its replies are run, and it is told what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from envweave_gym.core.faults import shown
+from envweave_gym.core.thinking import without_thinking
+from envweave_gym.envs.repl.model_endpoint import Chat, SubcallFailed
+from envweave_gym.envs.repl.printed_answers import printed_answer
+from envweave_gym.episode.stream import Emitter, EventKind, taken
+from envweave_gym.rewards.program_source import program_in
+
+SYSTEM = (
+    "You answer a request by running Python. Put programs into ```repl fences; after each of your replies "
+    "you are shown what they printed. Look at `context` before you answer."
+)
+_TASK = "`context` is a request: do what it asks, and give the answer."
+_AGAIN = "There is no ```repl fence in this reply; write a program, or FINAL(your answer)."
+_LAST = "There are no more steps. Reply with FINAL(your answer), and nothing else."
+
+
+def episode_of(env: Any, chat: Callable[..., str], prompt: str) -> str:
+    """The answer of an episode whose context is the prompt.
+
+    ``env`` is an unwrapped REPL, and ``chat`` takes messages and gives a reply. One that uses up its steps is
+    asked for an answer once more.
+    """
+    told: Emitter = env.listen()
+    env.reset(options={"context": prompt, "task_prompt": _TASK})
+    messages: Chat = [{"role": "system", "content": SYSTEM}, *_messages(told)]
+    for _ in range(env.task.max_iterations):
+        reply = _reply_of(chat, messages)
+        messages.append({"role": "assistant", "content": reply})
+        if "```" in reply:
+            _, _, ended, _, info = env.step(program_in(reply, joined=True))
+            if "final_answer" in info:
+                return info["final_answer"]
+            messages += _messages(told)
+            if ended:
+                break
+        elif (answer := printed_answer(reply)) is not None:
+            return answer
+        else:
+            messages.append({"role": "user", "content": _AGAIN})
+    return _asked_once_more(chat, messages)
+
+
+def _reply_of(chat: Callable[..., str], messages: Chat) -> str:
+    reply: object = chat(messages)
+    if not isinstance(reply, str):
+        raise SubcallFailed(f"the reply is {shown(reply)}, which is no text")
+    return without_thinking(reply)
+
+
+def _messages(told: Emitter) -> Chat:
+    """What the environment has told since it was asked last."""
+    events = taken(told)
+    return [
+        {"role": event.data["role"], "content": event.data["content"]}
+        for event in events
+        if event.kind == EventKind.MESSAGE
+    ]
+
+
+def _asked_once_more(chat: Callable[..., str], messages: Chat) -> str:
+    reply = _reply_of(chat, [*messages, {"role": "user", "content": _LAST}])
+    answer = printed_answer(reply)
+    if answer is None:
+        raise SubcallFailed("the model has used up its steps and gave no answer")
+    return answer

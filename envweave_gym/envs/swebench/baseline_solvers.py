@@ -1,0 +1,120 @@
+"""Solvers that understand nothing: what a model has to beat before its accuracy means anything.
+
+Each values an option by something that is no understanding: the words it shares with the issue, whether the
+issue names it, how often it is the answer of other issues. Its inverse takes the option that is worth least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from envweave_gym.envs.swebench.candidates import answer_of
+from envweave_gym.envs.swebench.file_paths import NAMED, Leak, leak_of, overlap, path_words, words_of
+from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as a trivial solver sees it."""
+
+    issue: str
+    options: tuple[str, ...]
+    answers: Counter[str]
+    """How often each file of the repository is the answer of a row."""
+    right: int
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words of the issue."""
+        return words_of(self.issue)
+
+    def shared(self, path: str) -> int:
+        """How many words a path shares with the issue."""
+        return overlap(path, self.words)
+
+    def leak(self, path: str) -> Leak:
+        """How the issue names a file."""
+        return leak_of(path, self.issue)
+
+    def chance(self, solver: Solver, *, inverse: bool = False) -> float:
+        """How likely a solver is right, if it draws where options are worth the same."""
+        worth = [solver(self, path) for path in self.options]
+        best = min(worth) if inverse else max(worth)
+        return (worth[self.right] == best) / worth.count(best)
+
+
+Solver = Callable[[Asked, str], Any]
+"""What an option is worth to a solver."""
+
+_LEVELS = list(reversed(Leak))
+
+
+def _named(asked: Asked, path: str) -> bool:
+    return asked.leak(path) in NAMED
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+SOLVERS: dict[str, Solver] = {
+    "words of the path in the issue": Asked.shared,
+    "the same, as a part of its words": lambda asked, path: (
+        asked.shared(path) / max(1, len(path_words(path)))
+    ),
+    "named in the issue, then words": lambda asked, path: (_named(asked, path), asked.shared(path)),
+    "how clearly named, then words": lambda asked, path: (
+        _LEVELS.index(asked.leak(path)),
+        asked.shared(path),
+    ),
+    "how often an answer": lambda asked, path: asked.answers[path],
+    "how often an answer of other rows": lambda asked, path: (
+        asked.answers[path] - (path == asked.options[asked.right])
+    ),
+    "ever an answer, then words": lambda asked, path: (asked.answers[path] > 0, asked.shared(path)),
+    "others in the same folder": lambda asked, path: sum(
+        _folder(other) == _folder(path) for other in asked.options
+    ),
+    "length of the path": lambda asked, path: len(path),
+}
+"""The solvers by what they look at."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How often a solver and its inverse are right; and where the issue does not name the file."""
+
+    direct: float
+    inverse: float
+    direct_no_leak: float
+    inverse_no_leak: float
+
+
+def accuracies(env: SWEBenchLocEnv, seeds: Iterable[int]) -> dict[str, Accuracy]:
+    """The accuracy of every solver over all tasks of an environment, each asked once with every seed."""
+    chances: dict[tuple[str, bool, bool], list[float]] = defaultdict(list)
+    answers: dict[str, Counter[str]] = defaultdict(Counter)
+    for task in env.tasks:
+        answers[task.repo][answer_of(task)] += 1
+    repos = [task.repo for task in env.tasks]
+    for seed in seeds:
+        for index, repo in enumerate(repos):
+            _, info = env.reset(seed=seed, options={"index": index})
+            asked = Asked(env.issue, env.question.options, answers[repo], env.question.right)
+            for name, solver in SOLVERS.items():
+                for inverse in (False, True):
+                    chance = asked.chance(solver, inverse=inverse)
+                    chances[name, inverse, info["leak"] == Leak.NONE].append(chance)
+    return {name: _accuracy(chances, name) for name in SOLVERS}
+
+
+def _accuracy(chances: dict[tuple[str, bool, bool], list[float]], name: str) -> Accuracy:
+    def mean(inverse: bool, *leaks: bool) -> float:
+        every = [chance for leak in leaks for chance in chances[name, inverse, leak]]
+        return sum(every) / max(1, len(every))
+
+    return Accuracy(mean(False, True, False), mean(True, True, False), mean(False, True), mean(True, True))

@@ -1,0 +1,251 @@
+"""Where the candidates of an issue come from: the rows alone, a file of candidates, or checkouts.
+
+The better the source, the better the wrong options: rows know the answers of other issues and the few files
+that issues and tests name; a file or a checkout knows what is in the tree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate, takewhile
+from pathlib import Path
+from typing import Protocol
+
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.data.rows import Rows, table_of
+from envweave_gym.data.sources import FOLDER
+from envweave_gym.data.swebench_lite import SOURCE, Instance
+from envweave_gym.envs.swebench.file_paths import (
+    MAX_PATH,
+    NAMED,
+    imported_paths,
+    is_source,
+    leak_of,
+    mentioned_paths,
+    overlap,
+    roots_of,
+    words_of,
+)
+from envweave_gym.envs.swebench.repository_trees import check_commits, files_at, tree_of
+from envweave_gym.envs.swebench.wrong_files import Candidates
+
+ROWS = "rows"
+DEFAULT_FILE = f"{SOURCE.name}_mcq.jsonl"
+"""The candidates of the test split; taken where they lie beside the data."""
+
+
+class Pool(Protocol):
+    """Where candidates come from."""
+
+    kind: str
+    """What the state of an episode calls it."""
+
+    def of(self, instance: Instance) -> Candidates:
+        """The candidates of an instance."""
+        ...
+
+
+def pool_of(tasks: Rows[Instance], candidates: str | Sequence[str] | None, dataset: str, split: str) -> Pool:
+    """The pool that ``candidates=`` means; ``None`` is the file beside the data, or else the rows."""
+    repositories(tasks)
+    if candidates is None:
+        found = _beside(dataset) if split == SOURCE.splits[0] else None
+        return FilePool(found, tasks) if found else RowPool(tasks)
+    if candidates == ROWS:
+        return RowPool(tasks)
+    places = [candidates] if isinstance(candidates, str) else candidates
+    if not isinstance(places, list | tuple) or not places or not all(isinstance(p, str) for p in places):
+        raise InvalidArgument(f"candidates={shown(candidates)} is none of what there is: {_WAYS}")
+    paths = tuple(Path(place).expanduser().absolute() for place in places)
+    if missing := [path for path in paths if not path.exists()]:
+        raise NotAvailable(f"candidates: there is no {shown(str(missing[0]))}; give {_WAYS}")
+    if len(paths) == 1 and paths[0].is_file():
+        return FilePool(paths[0], tasks)
+    return TreePool(paths, tasks)
+
+
+_WAYS = f"{ROWS!r}, the path of a file of candidates, or of a checkout or a folder of checkouts"
+
+
+def _beside(dataset: str) -> Path | None:
+    path = Path(dataset).expanduser()
+    folder = path if path.is_dir() else path.parent if path.exists() else None
+    if dataset == SOURCE.hub and os.environ.get(FOLDER):
+        folder = Path(os.environ[FOLDER]).expanduser()
+    found = folder and folder / DEFAULT_FILE
+    return found if found and found.is_file() else None
+
+
+def answer_of(instance: Instance) -> str:
+    """The file that must change: of several the first that is Python."""
+    files = instance.gold_files
+    return next((file for file in files if file.endswith(".py")), files[0] if files else "")
+
+
+# The rows alone
+
+
+@dataclass(frozen=True)
+class Repository:
+    """What all rows of a repository together know of its files."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    """The files that must change, and of how many issues."""
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    """Their issues and test patches."""
+
+    def roots(self) -> dict[str, str]:
+        """The packages of the repository."""
+        return roots_of(self.answers)
+
+    def seen(self) -> tuple[str, ...]:
+        """Files that issues name or tests import, and no patch changes."""
+        roots = self.roots()
+        named = [path for issue, _ in self.texts for path in mentioned_paths(issue, roots)]
+        folders = frozenset(folder for path in (*self.answers, *named) for folder in _folders_of(path))
+        imported = [path for _, tests in self.texts for path in imported_paths(tests, roots, folders)]
+        return tuple(path for path in dict.fromkeys(named + imported) if path not in self.answers)
+
+
+def _folders_of(path: str) -> Iterable[str]:
+    """The folders that a file is in, from the outermost."""
+    return accumulate(path.split("/")[:-1], "{}/{}".format)
+
+
+@lru_cache(maxsize=8)
+def repositories(tasks: Rows[Instance]) -> Mapping[str, Repository]:
+    """What the rows know of each repository; every row has an answer."""
+    known: dict[str, Repository] = defaultdict(Repository)
+    for instance in tasks:
+        answer = answer_of(instance)
+        if not 0 < len(answer) <= MAX_PATH:
+            changes = f"a file with a path of {len(answer):,} characters" if answer else "no file"
+            raise InvalidArgument(
+                f"{instance.instance_id}: its patch changes {changes}; give rows whose patches change "
+                f"a file with a path of at most {MAX_PATH}"
+            )
+        known[instance.repo].answers[answer] += 1
+        known[instance.repo].texts.append((instance.problem_statement, instance.test_patch))
+    return dict(known)
+
+
+@lru_cache(maxsize=8)
+def _seen(tasks: Rows[Instance]) -> Mapping[str, tuple[str, ...]]:
+    return {repo: known.seen() for repo, known in repositories(tasks).items()}
+
+
+class RowPool:
+    """Candidates of the rows alone: the answers of other issues, and files that issues and tests name."""
+
+    kind = ROWS
+
+    def __init__(self, tasks: Rows[Instance]) -> None:
+        self._tasks = tasks
+
+    def of(self, instance: Instance) -> Candidates:
+        """The candidates of an instance."""
+        answers = repositories(self._tasks)[instance.repo].answers
+        return candidates_among((*answers, *_seen(self._tasks)[instance.repo]), instance, answers)
+
+
+# A file of candidates
+
+
+class FilePool:
+    """Candidates as a file has them, one instance in every line."""
+
+    kind = "file"
+
+    def __init__(self, path: Path, tasks: Rows[Instance]) -> None:
+        self._path = path
+        self._rows = _candidates_in(path)
+        _check_candidates(self._rows, tasks, str(path))
+
+    def of(self, instance: Instance) -> Candidates:
+        """The candidates of an instance."""
+        return self._rows[_places(self._rows)[instance.instance_id]]
+
+
+def _candidates_in(path: Path) -> Rows[Candidates]:
+    return Rows(table_of(path, Candidates), (_candidates_in, (path,)))
+
+
+@lru_cache(maxsize=8)
+def _places(rows: Rows[Candidates]) -> Mapping[str, int]:
+    return {row.instance_id: number for number, row in enumerate(rows)}
+
+
+@lru_cache(maxsize=8)
+def _check_candidates(rows: Rows[Candidates], tasks: Rows[Instance], name: str) -> None:
+    places = _places(rows)
+    for instance in tasks:
+        place, answer = places.get(instance.instance_id), answer_of(instance)
+        if place is None or rows[place].answer != answer:
+            has = "nothing" if place is None else f"the answer {shown(rows[place].answer)}"
+            raise InvalidArgument(
+                f"{name} has {has} for {instance.instance_id}, whose patch changes {answer}; "
+                "give the candidates of this data set"
+            )
+
+
+# Checkouts
+
+
+class TreePool:
+    """Candidates of the tree that an issue is about."""
+
+    kind = "tree"
+
+    def __init__(self, places: tuple[Path, ...], tasks: Rows[Instance]) -> None:
+        self._places, self._tasks = places, tasks
+        check_commits(places, tasks)
+
+    def of(self, instance: Instance) -> Candidates:
+        """The candidates of an instance."""
+        return _tree_candidates(self._places, self._tasks, instance)
+
+
+@lru_cache(maxsize=512)
+def _tree_candidates(places: tuple[Path, ...], tasks: Rows[Instance], instance: Instance) -> Candidates:
+    files = files_at(tree_of(places, instance), instance.base_commit)
+    if answer_of(instance) not in files:
+        raise InvalidArgument(
+            f"{tree_of(places, instance)} has no {answer_of(instance)}, which the patch of "
+            f"{instance.instance_id} changes; give a checkout of {instance.repo}"
+        )
+    return candidates_among(files, instance, repositories(tasks)[instance.repo].answers)
+
+
+MOST = 8
+"""So many files of a kind are candidates at most, but for those that are the answer of other issues."""
+
+
+def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[str]) -> Candidates:
+    """The candidates of an instance, where its repository has these files."""
+    issue, gold = instance.problem_statement, instance.gold_files
+    words, answer = words_of(issue), answer_of(instance)
+    other = [path for path in files if path not in gold]
+    rest = [path for path in other if path not in answers and is_source(path)]
+    return Candidates(
+        instance_id=instance.instance_id,
+        answer=answer,
+        popular=tuple(path for path in other for _ in range(answers[path])),
+        near=_most(rest, lambda path: _folders_shared(path, answer)),
+        lexical=_most(list(filter(is_source, other)), lambda path: overlap(path, words)),
+        mentioned=tuple([path for path in rest if leak_of(path, issue) in NAMED][:MOST]),
+    )
+
+
+def _most(files: Sequence[str], worth: Callable[[str], int]) -> tuple[str, ...]:
+    """The files worth most, of those that are worth anything."""
+    return tuple(sorted(filter(worth, files), key=worth, reverse=True)[:MOST])
+
+
+def _folders_shared(path: str, other: str) -> int:
+    folders, others = path.split("/")[:-1], other.split("/")[:-1]
+    shared = zip(folders, others, strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], shared)))

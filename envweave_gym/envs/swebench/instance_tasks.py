@@ -1,0 +1,40 @@
+"""What both environments over SWE-bench share: an instance is found by its ID as well as by its index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Generic
+
+from gymnasium.core import ActType, ObsType
+
+from envweave_gym.core.faults import InvalidArgument, nearest, shown
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.envs.tasks.task_env import TASK_OPTIONS, TaskEnv
+
+INSTANCE_OPTIONS = (*TASK_OPTIONS, "instance_id")
+"""The reset options of both."""
+
+
+class InstanceEnv(TaskEnv[Instance, ObsType, ActType], Generic[ObsType, ActType]):
+    """Takes ``options={"instance_id": "psf__requests-3362"}`` where others take an index."""
+
+    def _index(self, options: Mapping[str, Any]) -> int | None:
+        name = options.get("instance_id")
+        if name is None:
+            return super()._index(options)
+        if other := next((option for option in TASK_OPTIONS if options.get(option) is not None), None):
+            raise InvalidArgument(f"{self.name}: options have instance_id= and {other}=; give one of them")
+        known = _indices(self.tasks)
+        if not isinstance(name, str) or name not in known:
+            near = nearest(name, known) if isinstance(name, str) else ""
+            raise InvalidArgument(
+                f"{self.name}: options['instance_id']={shown(name)} is none of the {self.split!r} split"
+                f"{near}; give one like {next(iter(known))!r}"
+            )
+        return known[name]
+
+
+@lru_cache(maxsize=8)
+def _indices(tasks: Sequence[Instance]) -> dict[str, int]:
+    return {task.instance_id: index for index, task in enumerate(tasks)}

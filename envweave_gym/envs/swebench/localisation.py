@@ -1,0 +1,144 @@
+"""SWE-bench Lite as a choice: given an issue, which file must change?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.seeding import mix
+from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
+from envweave_gym.envs.swebench.candidates import pool_of
+from envweave_gym.envs.swebench.file_paths import MAX_PATH, Leak, leak_of, masked
+from envweave_gym.envs.swebench.instance_tasks import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.swebench.wrong_files import Candidates, distractors
+from envweave_gym.envs.tasks.choice_env import Action, ChoiceEnv, Observation, Question, Reward
+from envweave_gym.envs.tasks.choices import placed
+
+QUESTION = "Which of these files of the repository must be changed to resolve the issue?"
+MOST_ISSUE = 1_000_000
+"""No more characters of an issue are shown, whatever ``max_issue`` says."""
+_LEFT_OUT = "\n[…]"
+
+
+class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
+    """Which of ``options`` files must be changed to resolve an issue of a real project?
+
+    ``candidates`` says where wrong options come from: ``"rows"`` (what the data set alone knows), the path of
+    a file of candidates, or of checkouts; by default the file that lies beside the data, or else the rows.
+    ``mask_paths=True`` hides the names of files in the issue, of which at most ``max_issue`` characters are
+    shown. ``info["leak"]`` says how the issue, as shown, names the right file (:class:`Leak`). Hints and the
+    names of tests are never shown.
+    """
+
+    metadata: dict[str, Any] = {**ChoiceEnv.metadata, "reset_options": INSTANCE_OPTIONS}
+    name = "envweave/SWEBenchLiteLocMCQ-v0"
+
+    def __init__(
+        self,
+        dataset: str = SOURCE.hub,
+        split: str = "test",
+        candidates: str | Sequence[str] | None = None,
+        options: int = 4,
+        observation: Observation = "text",
+        action: Action = "index",
+        reward: Reward = "dense",
+        mask_paths: bool = False,
+        max_issue: int = 8000,
+        render_mode: str | None = None,
+    ) -> None:
+        self.mask_paths, self.max_issue = mask_paths, _checked_length(max_issue)
+        tasks = instances(dataset, split)
+        super().__init__(
+            tasks,
+            dataset=dataset,
+            split=split,
+            options=options,
+            longest=self.max_issue + _longest_frame(options),
+            observation=observation,
+            action=action,
+            reward=reward,
+            render_mode=render_mode,
+        )
+        self._pool = pool_of(tasks, candidates, dataset, split)
+        self.issue, self._instance_id, self._leak = "", "", Leak.NONE
+
+    def ask(self, task: Instance) -> Question:
+        """Which file must change, for this issue."""
+        candidates = self._pool.of(task)
+        issue = self.issue = self._shown_issue(task, candidates)
+        self._instance_id, self._leak = task.instance_id, leak_of(candidates.answer, issue)
+        key = mix(self.key, _number_of(task.instance_id))
+        wrong = self.wrong_options(candidates, key)
+        if not wrong:
+            raise InvalidArgument(
+                f"{self.name}: nothing is known of {task.repo} that could be a wrong option for "
+                f"{task.instance_id}; give candidates= a file of candidates or a checkout"
+            )
+        options, right = placed(candidates.answer, wrong, key)
+        return Question(f"Repository: {task.repo}\n\nIssue:\n{issue}\n\n{QUESTION}", options, right)
+
+    def wrong_options(self, candidates: Candidates, key: int) -> tuple[str, ...]:
+        """The wrong options beside the issue that is shown; ``key`` decides which."""
+        return distractors(candidates, self.issue, self.options - 1, key)
+
+    def _shown_issue(self, task: Instance, candidates: Candidates) -> str:
+        issue = task.problem_statement.strip()
+        if self.mask_paths:
+            issue = masked(issue, {*task.gold_files, *candidates.paths()})
+        return issue if len(issue) <= self.max_issue else issue[: self.max_issue] + _LEFT_OUT
+
+    def task_info(self) -> dict[str, Any]:
+        """Which issue this is, and how it names the right file."""
+        return {**super().task_info(), "instance_id": self._instance_id, "leak": str(self._leak)}
+
+    def episode_state(self) -> dict[str, Any]:
+        """What every environment over a data set shows, and where the wrong options come from."""
+        return {**super().episode_state(), "candidates": self._pool.kind}
+
+
+def _number_of(instance_id: str) -> int:
+    """A number that stands for an instance, wherever its row is."""
+    return int.from_bytes(hashlib.blake2b(instance_id.encode(), digest_size=8).digest())
+
+
+def _checked_length(length: Any) -> int:
+    if isinstance(length, int) and not isinstance(length, bool) and 1 <= length <= MOST_ISSUE:
+        return length
+    raise InvalidArgument(f"max_issue={shown(length)} is no length; give an int from 1 to {MOST_ISSUE:,}")
+
+
+def _longest_frame(options: Any) -> int:
+    """So many characters a prompt has at most beside the issue."""
+    return 1000 + (MAX_PATH + 10) * (options if isinstance(options, int) else 0)
+
+
+def accuracy_by_leak(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+    """Of how many episodes which fraction was right, for each level of leak and for ``"all"``.
+
+    ``infos`` are those of steps, of single environments or of vectors; infos without ``correct``, as resets
+    and faults have them, do not count.
+    """
+    right: dict[str, list[bool]] = defaultdict(list)
+    for info in infos:
+        for leak, correct in _outcomes(info):
+            right[leak].append(correct)
+            right["all"].append(correct)
+    levels = [level for level in (*map(str, Leak), "all") if level in right]
+    return {level: (sum(right[level]) / len(right[level]), len(right[level])) for level in levels}
+
+
+def _outcomes(info: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """The level of leak and whether the answer was right, of an info or of all rows of a vector's."""
+    final = info.get("final_info")  # of rows that ended and began anew in the same step
+    ended = _outcomes(final) if isinstance(final, Mapping) else []
+    if "correct" not in info:
+        return ended
+    if not isinstance(info["correct"], np.ndarray):
+        return [*ended, (str(info["leak"]), bool(info["correct"]))]
+    rows = zip(info["leak"], info["correct"], info.get("_correct", info["correct"] >= 0), strict=True)
+    return [*ended, *((str(leak), bool(correct)) for leak, correct, there in rows if there)]

@@ -1,0 +1,244 @@
+"""SWE-bench Lite with patches: an issue is shown, the reply is a diff, and the tests of the issue decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+from gymnasium.spaces import Space
+
+from envweave_gym.core.faults import (
+    Fault,
+    InvalidArgument,
+    MissingExtra,
+    shown,
+)
+from envweave_gym.core.spaces import Chat, Unicode
+from envweave_gym.core.thinking import without_thinking
+from envweave_gym.data.sources import SYNTHETIC
+from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
+from envweave_gym.envs.swebench.instance_tasks import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.tasks.task_env import AS_JSON
+from envweave_gym.episode.stream import message, metrics
+from envweave_gym.swebench.baselines import BASELINES
+from envweave_gym.swebench.diffs import LONGEST
+from envweave_gym.swebench.evaluation import LOSSES, TIMEOUT, Evaluation, Trial, evaluate, loss_of
+from envweave_gym.swebench.grading import Tests, check_instance
+from envweave_gym.swebench.kept import Place
+from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_at, look_in
+from envweave_gym.swebench.replies import diff_in
+
+Observation = Literal["text", "chat"]
+Reward = Literal["binary", "shaped"]
+Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
+
+APPLIES, SOME_PASS = 0.1, 0.4
+"""What ``reward="shaped"`` pays for a patch that applies, and at most for tests that pass by it."""
+MAX_ISSUE = 30_000
+"""So many characters of an issue are shown; the longest of Lite has 24,770."""
+MAX_REPLY = LONGEST
+"""No reply is longer, in characters."""
+MOST_TURNS = 100
+_FRAME = 4000
+_LEFT_OUT = "\n[…]"
+_TASK = (
+    "Resolve the issue with a change of the repository's source files. Answer with a unified diff, as git "
+    "writes it, in a block marked ```diff. Tests and the configuration of tests must not be touched."
+)
+_TURNS = (
+    "Before that you may look at the repository, {looks} times at most, each time with a reply whose first "
+    f"line is one of: {USAGE}. A reply with a diff and no such line is final."
+)
+_NEITHER = f"I can read neither a diff nor a command there; there is {USAGE}."
+
+
+class SWEBenchPatchEnv(InstanceEnv[Any, str]):
+    """An issue of a real project; the reply is a diff, which is applied and tested where the project runs.
+
+    ``evaluation`` is ``"docker"`` (a fresh container of the official image) or ``"local"`` (a copy in the
+    sandbox): by default in containers, and ``dataset="synthetic"``, which has no images of its own, locally.
+    ``evaluation_kwargs`` are what that takes. ``reward="binary"`` pays 1.0 for a patch that
+    resolves the issue; ``"shaped"`` pays besides :data:`APPLIES` for one that applies, and up to
+    :data:`SOME_PASS` for tests that pass and did not before, as long as others still do. ``tests`` and
+    ``max_tests`` say which tests count, ``timeout`` how many seconds they have. With ``turns=N`` up to N - 1
+    replies may look at the repository, or run its tests, before the one that is final.
+
+    ``info`` of every reset and step has the same keys: what became of the patch, once the episode is over. A
+    fault of the place where it was tried ends the episode as one, and never as a reward.
+    """
+
+    metadata: dict[str, Any] = {
+        "render_modes": ["ansi"],
+        "render_fps": 1,
+        "reset_options": INSTANCE_OPTIONS,
+    }
+    name = "envweave/SWEBenchLitePatch-v0"
+
+    def __init__(
+        self,
+        dataset: str = SOURCE.hub,
+        split: str = "test",
+        *,
+        evaluation: str | None = None,
+        evaluation_kwargs: Mapping[str, Any] | None = None,
+        reward: Reward = "binary",
+        tests: Tests = "all",
+        max_tests: int | None = None,
+        timeout: float = TIMEOUT,
+        at_once: int | None = None,
+        observation: Observation = "text",
+        turns: int = 1,
+        render_mode: str | None = None,
+    ) -> None:
+        given: Any = evaluation_kwargs if evaluation_kwargs is not None else {}
+        if not isinstance(given, Mapping):
+            raise InvalidArgument(f"evaluation_kwargs={shown(given)} is no dict of arguments")
+        place = evaluation if evaluation is not None else _place_of(dataset)
+        self.trial = Trial(place, tests, max_tests, timeout, at_once, dict(given))
+        if reward not in ("binary", "shaped"):
+            raise InvalidArgument(f"reward={shown(reward)} is unknown; there are 'binary' and 'shaped'")
+        self.reward, self.turns, self.render_mode = reward, _checked_turns(turns), render_mode
+        self.observation, self.observation_space = observation, _observation_space(observation, turns)
+        self.action_space = Unicode(MAX_REPLY)
+        super().__init__(instances(dataset, split), dataset=dataset, split=split)
+        self.evaluation = Evaluation()
+        """What became of the last patch."""
+        self._instance: Instance | None = None
+        self._place = Place()
+        self._messages: list[dict[str, str]] = []
+        self._replies = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Show the issue of the seed, or the one that ``options`` name."""
+        self._place.leave()
+        self._instance = self.choose(seed, options)
+        check_instance(self._instance)
+        self.evaluation, self._replies, self._messages = Evaluation(), 0, []
+        self._say(_prompt(self._instance, self.turns))
+        return self._shown(), self._info()
+
+    def step(self, action: str) -> Stepped:
+        """Try the diff of a reply, or show what it asks to see."""
+        assert self._instance is not None
+        self._replies += 1
+        self._messages.append({"role": "assistant", "content": _clipped(action)})
+        reply = without_thinking(action)
+        if self._replies < self.turns:
+            look, diff = look_in(reply), diff_in(reply)
+            if look is not None or not diff:
+                return self._look(self._instance, look)
+        opened = partial(self._place.taken, self._instance, self.trial)
+        self.evaluation = evaluate(self._instance, diff_in(reply), self.trial, opened)
+        return self._judged(self._instance, self.evaluation)
+
+    def _judged(self, instance: Instance, found: Evaluation) -> Stepped:
+        before = 0.0
+        if found.fault is None and self.reward == "shaped" and found.f2p > 0.0 and not found.resolved:
+            known = BASELINES.before(instance, self.trial)
+            if isinstance(known, Fault):
+                return self._lost(known)
+            before = known
+        if found.fault is not None:
+            return self._lost(found.fault)
+        numbers = {"applied": int(found.applied), "resolved": int(found.resolved)}
+        self.tell(metrics(**numbers, f2p=found.f2p, p2p=found.p2p, replies=self._replies))
+        earned = float(found.resolved) if self.reward == "binary" else shaped(found, before)
+        return self._shown(), earned, True, False, self._info()
+
+    def _lost(self, fault: Fault) -> Stepped:
+        self.evaluation = Evaluation(fault=fault)
+        return self._shown(), 0.0, False, True, self._info() | {"fault": fault}
+
+    def _look(self, instance: Instance, look: Look | None) -> Stepped:
+        try:
+            said = _NEITHER if look is None else look_at(instance, look, self.trial, self._place)
+        except MissingExtra:
+            raise
+        except LOSSES as error:
+            return self._lost(loss_of(error))
+        self._say(_clipped(said))
+        return self._shown(), 0.0, False, False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        found = self.evaluation
+        return {
+            **self.task_info(),
+            "instance_id": self._instance.instance_id if self._instance else "",
+            "applied": found.applied,
+            "apply_cmd": found.apply_cmd,
+            "resolved": found.resolved,
+            "f2p": found.f2p,
+            "p2p": found.p2p,
+            "problem": found.problem,
+            "violations": list(found.violations),
+            "log_tail": found.log_tail,
+            "timings": dict(found.timings),
+        }
+
+    def _say(self, content: str) -> None:
+        self._messages.append({"role": "user", "content": content})
+        self.tell(message("user", content))
+
+    def _shown(self) -> Any:
+        if self.observation == "chat":
+            return [one.copy() for one in self._messages]
+        return next((one["content"] for one in reversed(self._messages) if one["role"] == "user"), "")
+
+    def parse_action(self, text: str, agent: str | None = None) -> str:
+        """A reply is an action as it is."""
+        return text
+
+    def render(self) -> Any:
+        """What has been said so far."""
+        return "\n\n".join(one["content"] for one in self._messages) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Give up the place that was looked at."""
+        self._place.leave()
+
+    def episode_state(self) -> dict[str, Any]:
+        """Which issue it is, how many replies there were and may be, and what became of the patch."""
+        counters = {"replies": self._replies, "turns": self.turns, "resolved": self.evaluation.resolved}
+        return {**super().episode_state(), **counters}
+
+
+def shaped(found: Evaluation, before: float) -> float:
+    """What a patch is worth by parts; ``before`` is which part of its tests passes without it."""
+    if found.resolved or not found.applied:
+        return float(found.resolved)
+    gained = max(0.0, found.f2p - before) / (1.0 - before) if before < 1.0 else 0.0
+    return APPLIES + SOME_PASS * gained * found.p2p
+
+
+def _prompt(instance: Instance, turns: int) -> str:
+    issue = instance.problem_statement.strip()
+    issue = issue if len(issue) <= MAX_ISSUE else issue[:MAX_ISSUE] + _LEFT_OUT
+    task = _TASK if turns == 1 else f"{_TASK} {_TURNS.format(looks=turns - 1)}"
+    return f"Repository: {instance.repo}\n\nIssue:\n{issue}\n\n{task}"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= LONGEST_LOOK else text[:LONGEST_LOOK] + _LEFT_OUT
+
+
+def _place_of(dataset: str) -> str:
+    """Where patches are tried unless it is said: what no official image exists for needs none."""
+    return "local" if dataset == SYNTHETIC else "docker"
+
+
+def _checked_turns(turns: Any) -> int:
+    if type(turns) is int and 1 <= turns <= MOST_TURNS:
+        return turns
+    raise InvalidArgument(f"turns={shown(turns)} is no number of replies; give an int from 1 to {MOST_TURNS}")
+
+
+def _observation_space(observation: Any, turns: int) -> Space[Any]:
+    longest = MAX_ISSUE + _FRAME
+    if observation == "text":
+        return Unicode(longest)
+    if observation == "chat":
+        return Chat(AS_JSON * (longest + 2 * turns * (LONGEST_LOOK + _FRAME)))
+    raise InvalidArgument(f"observation={shown(observation)} is unknown; there are 'text' and 'chat'")

@@ -1,0 +1,98 @@
+"""Trees of repositories: which checkout an instance is in, and the files of its base commit.
+
+Of a git repository the tree of the commit is read, whatever is checked out, so one full clone serves all
+issues of its project; a bare one will do. A folder without git is read as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.data.swebench_lite import Instance
+
+DEADLINE = 30.0
+"""So many seconds git has for one answer."""
+
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+
+
+def tree_of(places: tuple[Path, ...], instance: Instance) -> Path:
+    """The checkout that an instance is in: a folder in one of ``places``, or one of them itself."""
+    names = (instance.instance_id, instance.repo.replace("/", "__"), instance.repo.rpartition("/")[2])
+    folders = [place / name for place in places for name in (*names, *(f"{name}.git" for name in names))]
+    for folder in (*folders, *places):
+        if git_of(folder) or any((folder / file).is_file() for file in instance.gold_files):
+            return folder
+    raise NotAvailable(
+        f"candidates: {', '.join(map(str, places))} has no checkout of {instance.repo}; clone it there as "
+        f"{names[1]}, or into a folder of its own as {names[0]}"
+    )
+
+
+def git_of(folder: Path) -> Path | None:
+    """The git directory of a checkout or a bare repository."""
+    if (folder / ".git").exists():
+        return folder / ".git"
+    return folder if (folder / "HEAD").is_file() and (folder / "objects").is_dir() else None
+
+
+def check_commits(places: tuple[Path, ...], instances: Iterable[Instance]) -> None:
+    """Whether every instance has its checkout, and every git repository the commits that are needed of it."""
+    needed: dict[Path, list[Instance]] = {}
+    for instance in instances:
+        needed.setdefault(tree_of(places, instance), []).append(instance)
+    for folder, here in needed.items():
+        git = git_of(folder)
+        if git is not None:
+            _check_commits(git, here)
+
+
+def _check_commits(git: Path, instances: list[Instance]) -> None:
+    for instance in instances:
+        if not _COMMIT.fullmatch(instance.base_commit):
+            raise InvalidArgument(
+                f"{instance.instance_id}: base_commit={shown(instance.base_commit)} is no hash of a commit"
+            )
+    asked = "".join(f"{instance.base_commit}^{{tree}}\n" for instance in instances)
+    answers = _git(git, "cat-file", "--batch-check", given=asked).splitlines()
+    for instance, answer in zip(instances, answers, strict=True):
+        if " tree " not in answer:
+            raise NotAvailable(
+                f"{git} has no commit {instance.base_commit}, which {instance.instance_id} is about; fetch it"
+            )
+
+
+@lru_cache(maxsize=64)
+def files_at(folder: Path, commit: str) -> tuple[str, ...]:
+    """The files of a checkout at a commit; without git, those that are there."""
+    git = git_of(folder)
+    if git is not None:
+        return tuple(filter(None, _git(git, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")))
+    found = [Path(where, file).relative_to(folder) for where, _, files in os.walk(folder) for file in files]
+    return tuple(sorted(path.as_posix() for path in found))
+
+
+def _git(git: Path, *command: str, given: str = "") -> str:
+    """What git answers about the repository in ``git`` and no other."""
+    try:
+        done = subprocess.run(
+            ["git", f"--git-dir={git}", *command],
+            input=given.encode(),
+            capture_output=True,
+            timeout=DEADLINE,
+            check=True,
+        )
+    except FileNotFoundError:
+        raise NotAvailable(f"there is no command git to read {git} with; install it") from None
+    except subprocess.TimeoutExpired:
+        raise NotAvailable(f"git did not answer about {git} within {DEADLINE:g} s") from None
+    except subprocess.CalledProcessError as error:
+        said = " ".join(error.stderr.decode(errors="replace").split())
+        raise NotAvailable(f"{git} is no repository that git can read: {said}") from None
+    return done.stdout.decode(errors="surrogateescape")

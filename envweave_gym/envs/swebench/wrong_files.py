@@ -1,0 +1,139 @@
+"""Wrong options that trivial solvers cannot tell from the right one.
+
+Files picked at random are solved by the words they share with the issue; always the most similar files, by
+choosing the least similar; files that never are an answer, by knowing which ones are. So most of the wrong
+options are *popular*, which here means: the answer of other issues. And how many of them look more likely
+than the right one is drawn too, so that the right one is the most likely as often as the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from envweave_gym.core.seeding import mix
+from envweave_gym.envs.swebench.file_paths import MAX_PATH, NAMED, Leak, leak_of, overlap, words_of
+
+_ATTEMPTS = 32
+"""So many sets of wrong options are drawn at most, and the one that fits best is taken."""
+
+
+_Path = Annotated[str, msgspec.Meta(max_length=MAX_PATH)]
+
+
+class Candidates(msgspec.Struct, frozen=True, gc=False):
+    """The files that may be wrong options of an issue, by why they are plausible."""
+
+    instance_id: str
+    answer: _Path
+    """The file that must change."""
+    popular: tuple[_Path, ...] = ()
+    """Files that are the answer of other issues."""
+    near: tuple[_Path, ...] = ()
+    """Files in the same folder, or not far."""
+    sibling: tuple[_Path, ...] = ()
+    """Files in the same folder."""
+    lexical: tuple[_Path, ...] = ()
+    """Files whose paths share most words with the issue."""
+    mentioned: tuple[_Path, ...] = ()
+    """Files that the issue names."""
+
+    def paths(self) -> tuple[str, ...]:
+        """All of them."""
+        kinds = (self.popular, self.near, self.sibling, self.lexical, self.mentioned)
+        return (self.answer, *(path for kind in kinds for path in kind))
+
+
+def distractors(candidates: Candidates, issue: str, count: int, key: int) -> tuple[str, ...]:
+    """So many wrong options, or fewer where there are no more; ``key`` decides which."""
+    draw = _Draw(key)
+    bags = _bags(candidates)
+    wanted = _popular_among(count, draw)
+    above = draw.below(count + 1)
+    rankings = _rankings(candidates.answer, issue)
+    best: tuple[int, tuple[str, ...]] | None = None
+    for _ in range(_ATTEMPTS):
+        picked = _picked(bags, wanted, count, draw)
+        misfit = sum(_misfit(ranking, picked, above) for ranking in rankings)
+        if best is None or misfit < best[0]:
+            best = misfit, picked
+        if not misfit:
+            break
+    return best[1] if best else ()
+
+
+class _Draw:
+    """Numbers drawn one after the other from a key."""
+
+    def __init__(self, key: int) -> None:
+        self._key, self._drawn = key, 0
+
+    def below(self, end: int) -> int:
+        self._drawn += 1
+        return mix(self._key, self._drawn) % end
+
+
+def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
+    """The popular files, and all by other kinds; none of them is the answer."""
+    near = candidates.near or candidates.sibling
+    kinds = (candidates.popular, near, candidates.lexical, candidates.mentioned)
+    popular, *others = [[path for path in kind if path != candidates.answer] for kind in kinds]
+    return popular, [bag for bag in others if bag]
+
+
+def _popular_among(count: int, draw: _Draw) -> int:
+    """How many of so many are popular: all but one, sometimes all but two, but at least one."""
+    return max(1, count - 1 - (draw.below(4) == 0))
+
+
+def _picked(bags: tuple[list[str], list[list[str]]], wanted: int, count: int, draw: _Draw) -> tuple[str, ...]:
+    popular, others = bags
+    picked = _sample(popular, wanted, draw)
+    left = {path for bag in others for path in bag}.difference(picked)
+    while len(picked) < count and left:
+        bag = [path for path in others[draw.below(len(others))] if path in left]
+        if bag:
+            picked.append(bag[draw.below(len(bag))])
+            left.discard(picked[-1])
+    rest = [path for path in popular if path not in picked]
+    return (*picked, *_sample(rest, count - len(picked), draw))
+
+
+def _sample(bag: Sequence[str], count: int, draw: _Draw) -> list[str]:
+    """So many different ones; what is in the bag more often is drawn more often."""
+    picked: list[str] = []
+    rest = list(bag)
+    while rest and len(picked) < count:
+        picked.append(rest[draw.below(len(rest))])
+        rest = [path for path in rest if path != picked[-1]]
+    return picked
+
+
+# How likely a file looks
+
+
+def _rankings(answer: str, issue: str) -> tuple[Callable[[str], int], Callable[[str], int]]:
+    """Whether a file looks likelier than the answer (1), less so (-1), or neither: by words, by mentions."""
+    words = words_of(issue)
+    known: dict[str, tuple[Any, Any]] = {}
+
+    def looks(path: str) -> tuple[Any, Any]:
+        if path not in known:
+            leak, shared = leak_of(path, issue), overlap(path, words)
+            known[path] = shared, (leak in NAMED, leak is Leak.STEM, shared)
+        return known[path]
+
+    def compared(kind: int) -> Callable[[str], int]:
+        own = looks(answer)[kind]
+        return lambda path: (looks(path)[kind] > own) - (looks(path)[kind] < own)
+
+    return compared(0), compared(1)
+
+
+def _misfit(ranking: Callable[[str], int], picked: Sequence[str], above: int) -> int:
+    """How far the answer is from standing below so many of those that were picked; a tie is a half."""
+    likelier = [ranking(path) for path in picked]
+    higher, lower = likelier.count(1), likelier.count(-1)
+    return abs(higher - above) + abs(len(picked) - lower - above)

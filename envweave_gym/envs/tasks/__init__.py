@@ -1,0 +1,1 @@
+"""Base classes of environments over the rows of a data set."""

@@ -1,0 +1,83 @@
+"""Questions with options: their letters, where the right one stands, and which one a reply chose."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from functools import cache
+
+from envweave_gym.core.faults import InvalidAction, shown
+from envweave_gym.core.protocols import require_text
+from envweave_gym.core.seeding import mix
+
+LETTERS = string.ascii_uppercase
+"""The options of a question are called A, B, C, …"""
+_PLACING = 0x0DD5
+
+
+def placed(right: str, wrong: Sequence[str], key: int) -> tuple[tuple[str, ...], int]:
+    """All options in the order that ``key`` decides, and where the right one stands: anywhere as often."""
+    draw = mix(key, _PLACING)  # of its own: an episode draws its task from mix(key)
+    others = [wrong[number] for number in sorted(range(len(wrong)), key=lambda number: mix(draw, number + 1))]
+    place = mix(draw) % (len(others) + 1)
+    return (*others[:place], right, *others[place:]), place
+
+
+def lettered(options: Sequence[str]) -> str:
+    """The options as lines of a prompt: ``A. first``."""
+    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
+
+
+def letters_of(count: int) -> str:
+    """The letters of so many options, as a sentence says them: ``A, B, C or D``."""
+    return f"{', '.join(LETTERS[: count - 1])} or {LETTERS[count - 1]}"
+
+
+def read_letter(text: str, count: int) -> int:
+    """The index of the option whose letter a reply chooses; in doubt :class:`InvalidAction`.
+
+    A reply may think aloud. What it states last counts (``Answer: B``, ``the answer is (b)``,
+    ``\\boxed{B}``, ``<answer>B</answer>``), else a last line that is a letter and nothing more, else the only
+    letter it names.
+    """
+    require_text(text)
+    stated, last = _patterns(count)
+    for pattern, where in ((stated, text), (last, _MARGIN.sub("\n", text))):
+        if said := pattern.findall(where):
+            return LETTERS.index(said[-1].upper())
+    named = set() if _NEGATION.search(text) else set(_named(count).findall(text))
+    if len(named) != 1:
+        raise InvalidAction(
+            f"{shown(text)} chooses no option, or more than one; answer with one of {letters_of(count)}"
+        )
+    return LETTERS.index(named.pop())
+
+
+_MARGIN = re.compile(r"\n[\s*_`'\"(\[{$]+")
+"""What a last line may begin with; left out, as empty lines would be looked through from each of them."""
+_NEGATION = re.compile(
+    r"\b(?:not|never|neither|nor|except|wrong|incorrect|unlikely)\b|n['\u2019]t\b", re.IGNORECASE
+)
+
+
+@cache
+def _patterns(count: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """How a reply states its choice, and a letter that is the last line."""
+    last = LETTERS[count - 1]
+    letter = f"[A-{last}a-{last.lower()}]"
+    capital, open_, close = f"[A-{last}]", r"[\s*_`'\"(\[{$]*+", r"[\s*_`'\").\]}$]*+"
+    doubt = rf"(?!\w)(?!['\u2019]\w)(?!{close}(?:,|/|&|\bor\b|\band\b){open_}{capital}(?!\w))"
+    stated = (
+        rf"(?:\\boxed\{{|<answer>|\b(?i:answer|choice|choose|pick|select)\b(?i:\s++(?:is|option|letter)\b)*+)"
+        rf"{open_}[:=]?+(?:\s*+\\text\{{)?+{open_}({capital}{doubt}|{letter}(?={close}(?:$|\n|</answer>)))"
+    )
+    return re.compile(stated), re.compile(rf"(?:\A|\n){open_}({letter}){close}\Z")
+
+
+@cache
+def _named(count: int) -> re.Pattern[str]:
+    """A capital letter that stands alone; ``A`` before a word is an article."""
+    return re.compile(
+        rf"(?<![\w'\u2019.-])(?!A\s+(?!or\b|and\b)[a-z])[A-{LETTERS[count - 1]}](?![\w'\u2019+#-])"
+    )

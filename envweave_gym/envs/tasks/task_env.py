@@ -1,0 +1,71 @@
+"""What environments over a data set share: which of its tasks an episode is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from gymnasium.core import ActType, ObsType
+
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.seeding import HashedRandomness, mix
+from envweave_gym.episode.stream import Emitter
+
+Task = TypeVar("Task")
+
+AS_JSON = 7
+"""No text becomes longer than so many times as much as the content of a chat."""
+TASK_OPTIONS = ("index", "group")
+"""The reset options of all of them."""
+
+_MOST_GROUPS = 1 << 64
+
+
+class TaskEnv(Emitter, HashedRandomness[ObsType, ActType], Generic[Task, ObsType, ActType]):
+    """An environment whose episodes are about the tasks of a data set.
+
+    The seed of a reset decides the task, by hashing, so each is as likely as any other.
+    ``options={"index": i}`` takes the ``i``-th instead; ``options={"group": g}`` the one that the seed ``g``
+    would give, so that environments with seeds of their own work on the same task. The seed alone decides
+    everything else that is drawn.
+    """
+
+    name = "this environment"
+    """What its errors call it."""
+
+    def __init__(self, tasks: Sequence[Task], *, dataset: str, split: str) -> None:
+        self.tasks, self.dataset, self.split = tasks, dataset, split
+        self.index, self.key = 0, 0
+
+    def choose(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+        """The task of the episode that begins; ``self.key`` is what else is drawn from, by ``mix``."""
+        index = self._index(options or {})
+        self.key = self.episode_key(seed)
+        self.index = mix(self.key) % len(self.tasks) if index is None else index
+        return self.tasks[self.index]
+
+    def _index(self, options: Mapping[str, Any]) -> int | None:
+        index, group = options.get("index"), options.get("group")
+        if index is not None and group is not None:
+            raise InvalidArgument(f"{self.name}: options have index= and group=; give one of them")
+        if group is not None:
+            return mix(self._number("group", group, _MOST_GROUPS)) % len(self.tasks)
+        return None if index is None else self._number("index", index, len(self.tasks))
+
+    def _number(self, option: str, value: Any, end: int) -> int:
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or not 0 <= value < end:
+            raise InvalidArgument(
+                f"{self.name}: options[{option!r}]={shown(value)} is none of the "
+                f"{self.split!r} split; give an int from 0 to {end - 1}"
+            )
+        return int(value)
+
+    def task_info(self) -> dict[str, Any]:
+        """What every ``info`` says of the task."""
+        return {"index": self.index, "split": self.split}
+
+    def episode_state(self) -> dict[str, Any]:
+        """How many tasks there are, which of them this is, and where they come from."""
+        return {"tasks": len(self.tasks), **self.task_info(), "dataset": self.dataset}

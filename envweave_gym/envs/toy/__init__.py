@@ -1,0 +1,1 @@
+"""Small environments to start from: Echo, Counter and LineWorld."""

@@ -1,0 +1,389 @@
+"""Who must answer next, and what has happened: the stream in the ``info`` of every reset and step.
+
+Glossary:
+
+- An *event* is something that happened. Events of one episode are numbered 0, 1, 2, …, from
+  ``episode_start`` on.
+- A *request* says who must answer next: an agent must ``act``, or somebody must ``reset``. Its ``seq`` is the
+  number of the last event before it, so ``(agent, seq)`` names a request and a late answer is recognised.
+- ``turn`` counts the answers given so far in the episode; simultaneous requests share it.
+- ``info["seq"]`` is the number of the last event, a plain int for replay buffers and logs.
+
+Numbers only, no clocks and no random ids: two runs with the same seed hand out equal streams. The ``data`` of
+an event is always JSON, see :func:`jsonable`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave_gym.core.faults import Fault, InvalidArgument, shown
+from envweave_gym.episode.lazy_streams import LazyStreams
+
+AGENT = "agent"
+"""The name of the only agent of a Gymnasium environment."""
+
+UNNUMBERED = -1
+"""``seq`` of an event an environment has written itself, before the stream wrapper numbers it."""
+
+
+class RequestKind(StrEnum):
+    """What is asked of somebody."""
+
+    ACT = "act"
+    """The agent must choose an action."""
+    RESET = "reset"
+    """The episode is over: whoever drives the environment must reset it."""
+
+
+class EventKind(StrEnum):
+    """What has happened."""
+
+    EPISODE_START = "episode_start"
+    """A new episode began; ``data``: ``seed`` and, where given, ``options``."""
+    ACT = "act"
+    """``agent`` acted; ``data``: ``action``."""
+    IGNORED = "ignored"
+    """``agent`` sent an action that nothing was done with: it was not asked, or the episode was lost already;
+    ``data``: ``action``."""
+    REWARD = "reward"
+    """``agent`` got a reward other than 0; ``data``: ``reward``."""
+    MESSAGE = "message"
+    """A chat message; ``data``: ``role``, ``content`` and, where the history was rewritten, ``replace``."""
+    REVEAL = "reveal"
+    """Something hidden was shown to those in ``to``; ``data`` is the environment's own."""
+    METRICS = "metrics"
+    """Numbers a trainer should log; ``data``: name -> number."""
+    TOOL_CALL = "tool_call"
+    """A tool was called; ``data``: ``name``, ``arguments``."""
+    TOOL_RESULT = "tool_result"
+    """A tool answered; ``data``: ``name``, ``result`` or ``error``."""
+    EPISODE_END = "episode_end"
+    """The episode, or one agent's part in it, is over; ``data``: ``terminated``, ``truncated``."""
+    FAULT = "fault"
+    """The episode was lost, not played; ``data``: ``kind``, ``message``, ``retryable``."""
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """Somebody must answer next."""
+
+    seq: int
+    kind: RequestKind
+    agent: str | None
+    turn: int
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """Something that happened; ``to`` names the agents who may see it (``None``: all), ``data`` is JSON."""
+
+    seq: int
+    kind: EventKind
+    agent: str | None = None
+    to: tuple[str, ...] | None = None
+    data: dict[str, Any] = {}
+
+    def visible_to(self, agent: str) -> bool:
+        """Whether ``agent`` may see this event."""
+        return self.to is None or agent in self.to
+
+    def as_seen_by(self, agent: str) -> Event | None:
+        """What ``agent`` may see of this event in a game: nothing, all of it, or the start without its data.
+
+        Who knows the seed and the options of an episode knows its cards.
+        """
+        if not self.visible_to(agent):
+            return None
+        if self.kind is EventKind.EPISODE_START:
+            return Event(self.seq, self.kind, self.agent, self.to)
+        return self
+
+
+@dataclass(init=False, eq=False)
+class Stream:
+    """The requests now open and the events since the last answer. No length: NumPy must not unpack it.
+
+    Take it for frozen: others hold the same one. Most have ``late`` instead at first (:data:`unbuilt`), and
+    are built when somebody looks at them: a trainer looks at few, and building one costs as much as the step
+    of a small environment.
+    """
+
+    __slots__ = ("events", "late", "requests")
+    requests: tuple[Request, ...]
+    events: tuple[Event, ...]
+
+    def __init__(self, requests: tuple[Request, ...] = (), events: tuple[Event, ...] = ()) -> None:
+        self.requests, self.events = requests, events
+
+    def of_kind(self, kind: EventKind) -> tuple[Event, ...]:
+        """The events of one kind."""
+        return tuple(event for event in self.events if event.kind == kind)
+
+    def agents(self) -> tuple[str, ...]:
+        """The agents who must act now."""
+        return tuple(r.agent for r in self.requests if r.kind == RequestKind.ACT and r.agent is not None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Stream):
+            return NotImplemented
+        return self.requests == other.requests and self.events == other.events
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - the data of events are dictionaries
+
+    def __reduce__(self) -> Any:
+        return Stream, (self.requests, self.events)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("requests", "events"):
+            raise AttributeError(f"a stream has no {name!r}; it has requests and events")
+        late: Any = self.late
+        if late:
+            self.requests, self.events = late[0](*late[1:])
+            self.late: Any = ()
+        return object.__getattribute__(self, name)
+
+
+unbuilt: Callable[[type[Stream]], Stream] = object.__new__
+"""``unbuilt(Stream)`` is a stream without fields, to be given as ``late`` a function that builds them, and
+its arguments: see :mod:`envweave_gym.wrappers.late_streams`."""
+
+
+def message(
+    role: str,
+    content: str,
+    *,
+    agent: str | None = None,
+    to: tuple[str, ...] | None = None,
+    replace: bool = False,
+) -> Event:
+    """A chat message; ``replace=True`` says that the history starts anew with it."""
+    plain = type(content) is str and content.isascii()
+    data: dict[str, Any] = {"role": role, "content": content if plain else jsonable(content)}
+    if replace:
+        data["replace"] = True
+    return Event(UNNUMBERED, _MESSAGE, agent, to, data)
+
+
+def metrics(**numbers: float) -> Event:
+    """Numbers a trainer should log."""
+    return Event(UNNUMBERED, EventKind.METRICS, None, None, jsonable(numbers))
+
+
+def reveal(to: tuple[str, ...], **data: Any) -> Event:
+    """Something hidden, shown to the agents in ``to`` alone."""
+    return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
+
+
+# looking up a member of an enum costs as much as making an event
+_MESSAGE = EventKind.MESSAGE
+
+
+class Emitter:
+    """Mix-in for environments that have something to tell: ``self.tell(message("user", prompt))``.
+
+    The stream wrapper takes the events after every reset and step, numbers them and hands them out. Until
+    somebody listens, what is told is dropped.
+    """
+
+    _told: Sequence[Event] | None = None
+
+    def tell(self, *events: Event) -> None:
+        """Put events into the stream."""
+        told = self._told
+        if told:
+            self._told = told = told if type(told) is list else [*told]
+            told.extend(events)
+        elif told is not None:
+            self._told = events  # most tell one thing a step, for which a list costs too much
+
+    def listen(self) -> Emitter:
+        """Keep what is told from now on; whoever listens takes it (:func:`taken`) from what this gives."""
+        self._told = self._told or ()
+        return self
+
+
+def taken(emitter: Emitter) -> Sequence[Event]:
+    """What was told since the last time."""
+    told, emitter._told = emitter._told, ()
+    return told or ()
+
+
+def jsonable(value: Any) -> Any:
+    """``value`` as plain JSON that comes back equal from JSON and from msgpack.
+
+    NumPy scalars and arrays, enums, tuples and mappings become what they hold. What neither format has
+    becomes its ``repr``: NaN is ``"nan"``, which ``float`` reads back, and an int beyond 64 bits its
+    hexadecimal digits. Memory addresses are left out of a ``repr``, and a lone surrogate is spelled as its
+    escape.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else _utf8(value)
+    if kind is bool or value is None:
+        return value
+    if kind is int:
+        return value if -(1 << 63) <= value < 1 << 64 else hex(value)
+    if kind is float:
+        return value if math.isfinite(value) else repr(value)
+    if kind is dict or isinstance(value, Mapping):
+        return {str(jsonable(key)): jsonable(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [jsonable(item) for item in value]
+    return _unpacked(value)
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
+
+
+def _unpacked(value: Any) -> Any:
+    """:func:`jsonable` of what is rare: arrays, enums, subclasses of the plain types, and everything else."""
+    if isinstance(value, np.ndarray | np.generic):
+        wide = _NARROWER.get(value.dtype.char)  # long doubles have no plain Python form
+        return jsonable((value if wide is None else value.astype(wide)).tolist())
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    for plain in (int, float):
+        if isinstance(value, plain):
+            return jsonable(plain(value))
+    if isinstance(value, str):
+        return jsonable(str.__str__(value))
+    return jsonable(_ADDRESS.sub("", repr(value)))
+
+
+_NARROWER = {"g": np.float64, "G": np.complex128}
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+
+
+def stream_of(info: Any) -> Any:
+    """The stream in an ``info``, wherever it came from.
+
+    A plain info gives its ``Stream`` (an empty one where there is none); a vector info, or the list of infos
+    that ``DictInfoToList`` makes of it, a list with one ``Stream`` or ``None`` an environment; PettingZoo
+    infos a dict of them by agent. The infos of a vector without streams do not say how many rows there are,
+    and give one empty ``Stream``. Where a row ended and was reset in the same step (``final_info``), the last
+    events of the old episode come first.
+    """
+    if isinstance(info, list | tuple):
+        return [stream_of(one) for one in info]
+    _require_info(info)
+    if _is_by_agent(info):
+        return {agent: stream_of(own) for agent, own in info.items()}
+    current, final = info.get("stream"), _final_of(info).get("stream")
+    if isinstance(current, np.ndarray):
+        old = [None] * len(current) if final is None else final
+        return [_joined(one, new) for one, new in zip(old, current, strict=True)]
+    return _joined(final, current) or Stream()
+
+
+def _require_info(info: Any) -> None:
+    if not hasattr(info, "get"):  # a replay buffer gives what reads like a dict and is none
+        raise InvalidArgument(f"{shown(info)} is no info; give what reset() or step() returned last")
+
+
+def _final_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    final = info.get("final_info")
+    return final if isinstance(final, Mapping) else {}
+
+
+def _joined(old: Stream | None, new: Stream | None) -> Stream | None:
+    if old is None or new is None:
+        return new or old
+    return Stream(new.requests, old.events + new.events)
+
+
+def _is_by_agent(info: Mapping[str, Any]) -> bool:
+    """Whether these are PettingZoo infos, known by what the agents' hold; a plain info may hold dicts too."""
+    if "stream" in info or "final_info" in info or not all(isinstance(own, Mapping) for own in info.values()):
+        return False
+    return any("stream" in own or "trainable" in own for own in info.values())
+
+
+def messages_of(info: Any, agent: str | None = None) -> Any:
+    """The chat messages that are new in ``info`` (on reset: the whole prompt), as role/content dictionaries.
+
+    Where the history starts anew, with a message marked ``replace`` or with a new episode in the same step,
+    messages before that are left out. ``agent`` picks one agent of PettingZoo infos; without it they give a
+    dict of lists by agent, and a vector info gives a list of lists.
+    """
+    return _messages(stream_of(info if agent is None else info[agent]))
+
+
+def _messages(streams: Any) -> Any:
+    if isinstance(streams, dict):
+        return {agent: _messages(one) for agent, one in streams.items()}
+    if isinstance(streams, list):
+        return [_messages(one) for one in streams]
+    new: list[dict[str, Any]] = []
+    for event in () if streams is None else streams.events:
+        if event.kind == EventKind.EPISODE_START or event.data.get("replace"):
+            new.clear()
+        if event.kind == EventKind.MESSAGE:
+            new.append(dict(event.data))
+    return new
+
+
+def trainable(infos: Any) -> Any:
+    """What a trainer multiplies its loss with: False where a step was no transition of the agent's own.
+
+    That is on faults, on resets and so on the reset row of next-step autoreset, and for an agent whose action
+    was ignored. A vector info gives a boolean array, a plain info a bool, PettingZoo infos a dict of bools by
+    agent. A row that ended and was reset in the same step counts as the step it was. Infos without a stream
+    are taken for transitions: a foreign environment has no way to say otherwise. Those of a foreign vector do
+    not say how many rows there are, and give one True for all of them.
+    """
+    if isinstance(infos, list | tuple):
+        return np.array([trainable(info) for info in infos], dtype=np.bool_)
+    _require_info(infos)
+    if _is_by_agent(infos):
+        return {agent: trainable(info) for agent, info in infos.items()}
+    if "trainable" in infos and "stream" not in infos:
+        return infos["trainable"]
+    if isinstance(infos.get("stream"), np.ndarray):
+        return _trainable_rows(infos)
+    infos = _final_of(infos) or infos
+    return not isinstance(infos.get("fault"), Fault) and not _is_boundary(infos.get("stream"))
+
+
+def _trainable_rows(infos: Mapping[str, Any]) -> NDArray[np.bool_]:
+    streams, faults, final = infos["stream"], infos.get("fault"), _final_of(infos)
+    if isinstance(streams, LazyStreams):
+        mask = ~streams.untrainable
+    else:
+        mask = np.array([not _is_boundary(stream) for stream in streams], dtype=np.bool_)
+    if isinstance(faults, np.ndarray):
+        mask &= [not isinstance(fault, Fault) for fault in faults]
+    if "stream" in final:
+        ended = np.asarray(infos["_final_info"], dtype=np.bool_)
+        mask[ended] = _trainable_rows(final)[ended]
+    return mask
+
+
+_BOUNDARY = frozenset({EventKind.EPISODE_START, EventKind.IGNORED, EventKind.FAULT})
+
+
+def _is_boundary(stream: Any) -> bool:
+    return isinstance(stream, Stream) and any(event.kind in _BOUNDARY for event in stream.events)
+
+
+def number(events: Sequence[Event], first: int) -> tuple[Event, ...]:
+    """``events`` with consecutive numbers from ``first``."""
+    if len(events) == 1:
+        event = events[0]
+        return (Event(first, event.kind, event.agent, event.to, event.data),)
+    numbered = []
+    for seq, event in enumerate(events, first):
+        numbered.append(Event(seq, event.kind, event.agent, event.to, event.data))
+    return tuple(numbered)

@@ -1,0 +1,183 @@
+"""The sandbox as the Python executor of smolagents: ``CodeAgent(…, executor=SandboxExecutor())``.
+
+Programs run in a process that has given up what it does not need, at the speed of Python and with all of its
+language; tools run here. smolagents itself is not imported.
+"""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
+from envweave_gym.envs.code.program_env import Options
+from envweave_gym.sandbox import Final, Lease, Names, Session
+from envweave_gym.tools import Parameter, Tool, ToolRegistry
+from envweave_gym.tools.json_values import is_json
+
+_ANSWER = "final_answer"
+_ENDING = '''
+def {name}({argument}):
+    """Give the final answer, which ends the task at once."""
+    import __main__
+
+    __main__._answer({argument})
+'''
+"""Models give the answer by position and by name, as smolagents lets them."""
+_TYPES = {
+    "string": "str",
+    "boolean": "bool",
+    "integer": "int",
+    "number": "float",
+    "array": "list",
+    "object": "dict",
+    "null": "None",
+}
+"""What smolagents calls types, as Python does; anything else is ``Any``."""
+
+
+class ProgramFailed(EnvweaveError):
+    """A program raised, took too long, or was killed; the text is its traceback, for the model."""
+
+
+class CodeOutput(msgspec.Struct, frozen=True):
+    """What came of a program, as ``CodeAgent`` reads it."""
+
+    output: Any
+    """The value of the last expression, as JSON or as its ``repr``; or the final answer."""
+    logs: str
+    """What it printed."""
+    is_final_answer: bool
+
+
+class SandboxExecutor:
+    """Runs the programs of one agent; variables last until :meth:`cleanup`.
+
+    Arguments and results of tools, variables and the final answer travel as JSON; an answer that is no JSON
+    is its text.
+    """
+
+    def __init__(
+        self,
+        *,
+        step_timeout: float = 30.0,
+        isolation: str = "landlock",
+        memory: int | str = "512m",
+        python: str | None = None,
+        warm: Sequence[str] = (),
+    ) -> None:
+        """``step_timeout`` is how many seconds of its own a program may take; ``warm`` names modules."""
+        options = Options(
+            step_timeout=step_timeout, isolation=isolation, memory=memory, python=python, warm=warm
+        )
+        self.state: dict[str, Any] = {"_print_outputs": ""}
+        """``_print_outputs`` is what the last program printed; where it failed, the agent reads it here."""
+        self._timeout, self._lease = options.step_timeout, Lease(options.setup())
+        self._session: Session | None = None
+        self._closing: weakref.finalize[..., Any] | None = None
+        """Ends the session, also with an executor that is forgotten."""
+        self._tools, self._finish = ToolRegistry(), None
+        self._variables: dict[str, Any] = {}
+        self._untold: dict[str, Any] | None = {}
+        """The variables that the session does not know yet; ``None`` where it knows all there is to know."""
+
+    # What smolagents calls
+
+    def send_tools(self, tools: Mapping[str, Any]) -> None:
+        """Offer these tools, and no others any more; ``final_answer`` among them has the last word."""
+        rest = {name: tool for name, tool in tools.items() if name != _ANSWER}
+        self._tools = ToolRegistry([_tool(name, tool) for name, tool in rest.items()])
+        self._finish = tools.get(_ANSWER)
+        self._untold = self._untold or {}
+
+    def send_variables(self, variables: Mapping[str, Any]) -> None:
+        """Give variables their values."""
+        for name, value in variables.items():
+            if not is_json(value):
+                raise InvalidArgument(
+                    f"the values of variables are JSON in the sandbox, and {shown(name)} is {shown(value)}; "
+                    "give what it is read from, or a tool that tells of it"
+                )
+        self._variables |= variables
+        self._untold = {**(self._untold or {}), **variables}
+
+    def __call__(self, code_action: str) -> CodeOutput:
+        """Run a program; :class:`ProgramFailed` says why it failed."""
+        done = self._live().run(code_action, timeout=self._timeout)
+        self.state["_print_outputs"] = logs = done.stdout + done.stderr
+        if done.final is not None:
+            return CodeOutput(self._answer(done.final), logs, True)
+        if not done.success:
+            raise ProgramFailed(done.error)
+        return CodeOutput(done.value, logs, False)
+
+    def cleanup(self) -> None:
+        """End the process; the next program begins without variables."""
+        self._end_session()
+        self._lease.close()
+        self._variables, self._untold = {}, {}
+
+    # How it does that
+
+    def _live(self) -> Session:
+        """The session, which knows the tools and the variables; another where it is lost."""
+        session = self._session
+        if session is None or session.why_lost:
+            self._end_session()
+            self._session = session = self._lease.open()
+            self._closing = weakref.finalize(self, session.close)
+            self._untold = dict(self._variables)
+        if self._untold is not None:
+            session.name(self._names(self._untold), self._tools)
+            self._untold = None
+        return session
+
+    def _end_session(self) -> None:
+        self._session, closing, self._closing = None, self._closing, None
+        if closing is not None:
+            closing()
+
+    def _names(self, values: dict[str, Any]) -> Names:
+        argument = next(iter(getattr(self._finish, "inputs", ())), "answer")
+        source = _ENDING.format(name=_ANSWER, argument=argument)
+        return Names(values=values, ends={"_answer": "final"}, source=source, seed=secrets.randbits(31))
+
+    def _answer(self, final: Final) -> Any:
+        """The final answer, as the agent's own ``final_answer`` gives it."""
+        value = final.text if final.value is None and final.text != "None" else final.value
+        return value if self._finish is None else self._finish(value)
+
+
+def _tool(name: str, tool: Callable[..., Any]) -> Tool:
+    """A tool of smolagents, or an agent that is managed by another, as one of ours."""
+    inputs: Mapping[str, Any] | None = getattr(tool, "inputs", None)
+    if inputs is None:
+        return Tool.of(tool, name=name)
+    parameters = [
+        Parameter(key, _type(one), not one.get("nullable", False), doc=str(one.get("description", "")))
+        for key, one in inputs.items()
+    ]
+    described = [f"    {one.name}: {one.doc}" for one in parameters]
+    doc = str(getattr(tool, "description", ""))
+    return Tool(
+        name=name,
+        doc="\n".join([doc, "", "Args:", *described]) if described else doc,
+        parameters=tuple(sorted(parameters, key=lambda one: not one.required)),
+        returns=_type({"type": getattr(tool, "output_type", "any")}),
+        call=partial(_call, tool),
+    )
+
+
+def _call(tool: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    return tool(**arguments)
+
+
+def _type(described: Mapping[str, Any]) -> str:
+    kinds = described.get("type", "any")
+    named = [kinds] if isinstance(kinds, str) else list(kinds)
+    return " | ".join(_TYPES.get(kind, "Any") for kind in named)

@@ -1,0 +1,174 @@
+"""Errors of the API server: which are worth repeating, and one sentence for each of the others."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from envweave_gym.core.faults import EnvweaveError, NotAvailable
+
+if TYPE_CHECKING:
+    from envweave_gym.providers.kubernetes.cluster_access import Cluster
+
+_T = TypeVar("_T")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+"""Pauses between attempts double from the first to the longest, to which a Retry-After is cut too."""
+_LONGEST_MESSAGE = 300
+_QUOTA = "exceeded quota"
+_SETTING_UP = "error looking up service account"
+"""A namespace that was created just now has no account yet, and refuses Pods until it has."""
+_KINDS = (
+    (
+        _QUOTA,
+        "a ResourceQuota of the namespace {namespace} is used up ({says}); close what uses it, ask for "
+        "less with replicas=, memory= or cpus=, or have it raised",
+    ),
+    (
+        "failed quota",
+        "a ResourceQuota of the namespace {namespace} wants each Pod to say what it takes ({says}); "
+        "give memory= and cpus=",
+    ),
+    (
+        "because it is being terminated",
+        "the namespace {namespace} is being deleted ({says}); create it again when it is gone, or name "
+        "another with namespace=",
+    ),
+    (
+        r"(maximum|minimum) \S+ usage per|limit to request ratio per",
+        "a LimitRange of the namespace {namespace} does not allow this share ({says}); "
+        "change memory= or cpus=",
+    ),
+    (
+        r"PodSecurity|pod security policy|admission webhook|AdmissionPolicy",
+        "an admission policy of the cluster refuses it ({says}); ask who runs the cluster what it wants of a "
+        "Pod, or name another namespace with namespace=",
+    ),
+    (
+        r"cannot \S+ resource",
+        "the cluster forbids it, as a right is missing ({says}); ask for a Role in the namespace {namespace} "
+        "as in docs/kubernetes.md, or name another with namespace= if there is no such namespace",
+    ),
+)
+"""What a refusal means, by what is found in its message: the API server answers 403 to all of these."""
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether the API server has done nothing and asks to be asked later."""
+    from kubernetes.client import ApiException
+
+    return isinstance(error, ApiException) and (error.status == 429 or _SETTING_UP in message_of(error))
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the API server, or the way to it, may be out for a while only."""
+    from kubernetes.client import ApiException
+    from urllib3.exceptions import HTTPError
+
+    if isinstance(error, ApiException):
+        return is_busy(error) or error.status in (500, 502, 503, 504)
+    return isinstance(error, HTTPError | ConnectionError)
+
+
+def is_quota(error: Exception) -> bool:
+    """Whether a ResourceQuota is used up."""
+    from kubernetes.client import ApiException
+
+    return isinstance(error, ApiException) and _QUOTA in message_of(error)
+
+
+def patiently(
+    call: Callable[[], _T],
+    deadline: float,
+    *,
+    worth: Callable[[Exception], bool],
+    pause: Callable[[float], None] = time.sleep,
+) -> _T:
+    """Repeat ``call`` after errors that are ``worth`` it, with growing pauses, until ``deadline``.
+
+    The last error is raised. A Retry-After of the API server is heeded.
+    """
+    seconds = _FIRST_PAUSE_S
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            left = deadline - time.monotonic()
+            if left <= 0 or not worth(error):
+                raise
+            wanted = max(seconds, _retry_after(error))
+        pause(min(left, wanted, _LONGEST_PAUSE_S))
+        seconds *= 2
+
+
+def _retry_after(error: Any) -> float:
+    """The seconds that the API server asks to wait; 0 where it names none, or a date."""
+    headers = getattr(error, "headers", None) or {}
+    asked = str(headers.get("Retry-After", ""))
+    return float(asked) if asked.isdecimal() else 0.0
+
+
+@contextmanager
+def told(what: str, where: Cluster) -> Generator[None]:
+    """Turn an error of the API server into one sentence that says what was asked of it and what to do."""
+    from kubernetes.client import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except ApiException as error:
+        raise NotAvailable(f"{what}: {_refusal(error, where)}") from None
+    except HTTPError as error:
+        raise NotAvailable(
+            f"{what}: no cluster answers at {where.host}; see whether 'kubectl cluster-info' does, or say in "
+            f"KUBECONFIG which it is ({message_of(error)})"
+        ) from None
+    except EnvweaveError:
+        raise
+    except OSError as error:
+        raise NotAvailable(
+            f"{what}: {_cut(str(error))}; see whether a NetworkPolicy or a firewall is in the way"
+        ) from None
+    except ValueError as error:
+        raise NotAvailable(
+            f"{what}: what answers at {where.host} is no Kubernetes; say in KUBECONFIG where the cluster is "
+            f"({_cut(str(error))})"
+        ) from None
+
+
+def _refusal(error: Any, where: Cluster) -> str:
+    says = message_of(error)
+    if error.status == 401:
+        return f"the cluster at {where.host} does not know who asks; log in to it again"
+    if error.status == 404 and "namespaces" in says:
+        return (
+            f"the cluster at {where.host} has no namespace {where.namespace}; create it with "
+            f"'kubectl create namespace {where.namespace}', or name another with namespace="
+        )
+    if error.status == 429:
+        return f"the cluster at {where.host} takes no more requests for now ({says}); try again later"
+    if 400 <= error.status < 500:  # webhooks choose their own code
+        for pattern, sentence in _KINDS:
+            if re.search(pattern, says):
+                return sentence.format(says=says, namespace=where.namespace)
+    if error.status == 403:
+        return f"the cluster forbids it ({says}); ask who runs it, or name another namespace with namespace="
+    return f"the cluster at {where.host} says: {says}"
+
+
+def message_of(error: Any) -> str:
+    """What the API server says, which it puts into a ``Status``; else the reason beneath the retries."""
+    try:
+        said = json.loads(error.body)["message"]
+    except (AttributeError, TypeError, ValueError, LookupError):
+        said = getattr(error, "body", None) or getattr(error, "reason", None) or error
+    return _cut(str(said))
+
+
+def _cut(text: str) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]}…"

@@ -1,0 +1,295 @@
+"""The cluster: which one it is, as whom it is asked, and each request that is made of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import ssl
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from envweave_gym.containers.ownership import OWNER
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, nearest, need, shown
+from envweave_gym.providers.kubernetes.manifests import CONTAINER, GRACE, MANAGED_BY, Manifest
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""What a Pod finds of the cluster that it runs in."""
+KUBECONFIG = "~/.kube/config"
+_PATIENCE = (5, 30)
+"""So many seconds a connection, and then an answer, may take."""
+_HANDSHAKE = 10.0
+"""So many seconds each part of connecting to a port of a Pod may take."""
+_FORWARDING = "v4.channel.k8s.io"
+_GONE = 410
+_QUOTA_LAG_S = 10.0
+"""A quota counts a Pod until some seconds after it is gone."""
+_OURS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+_log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """One namespace of a cluster, and what is asked of it; each answer has a deadline."""
+
+    def __init__(self, configuration: Any, namespace: str, inside: bool) -> None:
+        """``inside`` is whether this process runs in it, and reaches its Pods."""
+        from kubernetes import client
+
+        self.host, self.namespace, self.inside = configuration.host, namespace, inside
+        self._configuration = configuration
+        self._core: Any = client.CoreV1Api(client.ApiClient(configuration))
+        self._is_out, self._freed_at = False, -math.inf
+
+    def create_secret(self, manifest: Manifest) -> None:
+        """Create a Secret. Names are random: one that is there already was created by an earlier attempt."""
+        from kubernetes.client import ApiException
+
+        try:
+            self._core.create_namespaced_secret(self.namespace, manifest, _request_timeout=_PATIENCE)
+        except ApiException as error:
+            if error.status != 409:
+                raise
+
+    def create_pod(self, manifest: Manifest) -> Any:
+        """Create a Pod."""
+        return self._core.create_namespaced_pod(self.namespace, manifest, _request_timeout=_PATIENCE)
+
+    def pod(self, name: str) -> Any:
+        """A Pod as it is now; ``None`` where there is none."""
+        from kubernetes.client import ApiException
+
+        try:
+            found = self._ask(self._core.read_namespaced_pod, name)
+        except ApiException as error:
+            if error.status != 404:
+                raise
+            found = None
+        self._is_out = False
+        return found
+
+    def warn(self, message: str, *arguments: Any) -> None:
+        """Log the first failure of an outage as a warning; others are for debugging until it is over."""
+        _log.log(logging.DEBUG if self._is_out else logging.WARNING, message, *arguments)
+        self._is_out = True
+
+    def watch(self, name: str, seconds: float) -> Iterator[Any]:
+        """A Pod whenever something has changed, for so long; ``None`` once there is none."""
+        from kubernetes.client import ApiException
+        from kubernetes.watch import Watch
+
+        try:
+            stream: Any = Watch().stream
+            changes = stream(
+                self._core.list_namespaced_pod,
+                self.namespace,
+                field_selector=f"metadata.name={name}",
+                timeout_seconds=max(1, math.ceil(seconds)),
+                _request_timeout=(_PATIENCE[0], seconds + _PATIENCE[1]),
+            )
+            for event in changes:
+                if event is not None:  # the library's sign of an empty or torn line
+                    yield None if event["type"] == "DELETED" else event["object"]
+        except ApiException as error:
+            if error.status != _GONE:  # too old to be told what has changed since; the next tells it anew
+                raise
+
+    def logs(self, name: str) -> str:
+        """What the server of a Pod has written; nothing where it has never run.
+
+        The container is named, as clusters may inject others into each Pod.
+        """
+        from kubernetes.client import ApiException
+
+        try:
+            return self._ask(self._core.read_namespaced_pod_log, name, container=CONTAINER) or ""
+        except ApiException as error:
+            if error.status in (400, 404):
+                return ""
+            raise
+
+    def events(self, name: str) -> list[str]:
+        """What the cluster says has happened to a Pod, where it lets itself be asked."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            about = f"involvedObject.name={name}"
+            found = self._ask(self._core.list_namespaced_event, field_selector=about)
+        except (ApiException, HTTPError):  # they are a help, and not everybody may read them
+            return []
+        return [f"{event.reason}: {event.message}" for event in found.items]
+
+    def owned(self) -> list[Any]:
+        """The Pods that are replicas of somebody."""
+        return self._ask(self._core.list_namespaced_pod, label_selector=f"{_OURS},{OWNER}").items
+
+    def is_freeing(self) -> bool:
+        """Whether Pods of ours are being deleted, or were just now: a quota counts them for a while."""
+        if any(pod.metadata.deletion_timestamp for pod in self.owned()):
+            self._freed_at = time.monotonic()
+        return time.monotonic() - self._freed_at < _QUOTA_LAG_S
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a Pod, unless it is gone; its Secret goes with it. The Pod ends within some seconds."""
+        from kubernetes.client import ApiException
+
+        self._freed_at = time.monotonic()
+        try:
+            self._ask(self._core.delete_namespaced_pod, name, grace_period_seconds=GRACE)
+        except ApiException as error:
+            if error.status not in (404, 409):
+                raise
+
+    def _ask(self, request: Any, *name: str, **options: Any) -> Any:
+        """Make a request that may be made twice, and again where a kept connection turns out to be closed."""
+        from urllib3.exceptions import ProtocolError
+
+        options["_request_timeout"] = _PATIENCE
+        try:
+            return request(*name, self.namespace, **options)
+        except ProtocolError:
+            return request(*name, self.namespace, **options)
+
+    def forwarded(self, name: str, port: int) -> Any:
+        """A WebSocket whose channels 0 and 1 are the data and the errors of a port of a Pod.
+
+        The library's own ``portforward`` waits with ``select``, which knows 1024 files: some 200 connections.
+        And it connects without a deadline.
+        """
+        host = self.host.rstrip("/").replace("http", "ws", 1)
+        pod = f"api/v1/namespaces/{quote(self.namespace)}/pods/{quote(name)}"
+        return _websocket(self._configuration, f"{host}/{pod}/portforward?ports={port}")
+
+
+def _websocket(configuration: Any, url: str) -> Any:
+    """A WebSocket to the API server, as whoever the configuration says."""
+    from kubernetes.client import ApiException
+    from kubernetes.stream.ws_client import websocket_proxycare
+    from websocket import (
+        WebSocket,
+        WebSocketBadStatusException,
+        WebSocketException,
+        WebSocketTimeoutException,
+    )
+
+    header = {one["key"]: one["value"] for one in configuration.auth_settings().values()}
+    options: dict[str, Any] = {"header": header, "subprotocols": [_FORWARDING], "timeout": _HANDSHAKE}
+    if configuration.proxy or configuration.proxy_headers:
+        websocket_proxycare(options, configuration, url, {})
+    connection = WebSocket(sslopt=_tls(configuration), skip_utf8_validation=True)
+    try:
+        connection.connect(url, **options)
+    except WebSocketBadStatusException as error:
+        refused = ApiException(status=error.status_code, reason=str(error))
+        refused.body = (error.resp_body or b"").decode(errors="replace")
+        raise refused from None
+    except (WebSocketTimeoutException, TimeoutError):
+        raise TimeoutError(f"the cluster has not forwarded its port within {_HANDSHAKE:g} s") from None
+    except WebSocketException as error:
+        raise ConnectionError(str(error)) from None
+    return connection
+
+
+def _tls(configuration: Any) -> dict[str, Any]:
+    """How TLS is spoken, as the library does."""
+    import certifi
+
+    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    if configuration.verify_ssl:
+        trusted = configuration.ssl_ca_cert or certifi.where()
+        options = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": trusted}
+        if configuration.assert_hostname is not None:
+            options["check_hostname"] = configuration.assert_hostname
+    own = {
+        "certfile": configuration.cert_file,
+        "keyfile": configuration.key_file,
+        "server_hostname": configuration.tls_server_name,
+    }
+    return options | {name: value for name, value in own.items() if value}
+
+
+def is_known() -> bool:
+    """Whether anything says where a cluster is."""
+    return _is_inside() or any(path.is_file() for path in _kubeconfigs())
+
+
+def cluster(context: str | None = None, namespace: str | None = None) -> Cluster:
+    """The cluster that ``KUBECONFIG`` or the context names, else the one we run in, else that of the user."""
+    need("kubernetes", "kubernetes", "backend='kubernetes'")
+    files = os.environ.get("KUBECONFIG", "")
+    if not files and context is None and _is_inside():
+        return _inside(os.getpid(), namespace)
+    paths = _kubeconfigs()
+    written = tuple(path.stat().st_mtime_ns for path in paths if path.is_file())
+    if not written:
+        raise NotAvailable(
+            f"no cluster is known: there is no kubeconfig at {files or KUBECONFIG}, and this is no Pod of "
+            "one; say in KUBECONFIG where it is"
+        )
+    return _by_kubeconfig(os.getpid(), os.pathsep.join(map(str, paths)), written, context, namespace)
+
+
+def _kubeconfigs() -> list[Path]:
+    files = os.environ.get("KUBECONFIG") or KUBECONFIG
+    return [Path(path).expanduser() for path in files.split(os.pathsep) if path]
+
+
+def _is_inside() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (ACCOUNT / "token").is_file()
+
+
+@lru_cache(maxsize=8)
+def _inside(pid: int, namespace: str | None) -> Cluster:
+    """One for each process: two that were forked must not share connections."""
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    with _configured("the service account of this Pod"):
+        config.load_incluster_config(client_configuration=configuration)
+        configuration.retries = False  # each would be logged
+        return Cluster(configuration, namespace or (ACCOUNT / "namespace").read_text().strip(), True)
+
+
+@lru_cache(maxsize=8)
+def _by_kubeconfig(
+    pid: int, files: str, written: tuple[int, ...], context: str | None, namespace: str | None
+) -> Cluster:
+    """One for each process, and anew when the files have been written to."""
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    with _configured(f"the kubeconfig {files}"):
+        known: Any = config.list_kube_config_contexts(files)
+        contexts, current = known
+        names = {str(one["name"]): one for one in contexts}
+        if context is not None and context not in names:
+            raise InvalidArgument(
+                f"context={shown(context)} is not in the kubeconfig {files}{nearest(context, names)}; "
+                f"there are {', '.join(sorted(names))}"
+            )
+        chosen: Any = names[context] if context is not None else current
+        config.load_kube_config(files, context, client_configuration=configuration)
+        if not configuration.host.startswith(("http://", "https://")):
+            raise ValueError(f"its server is {shown(configuration.host)}, which is no URL")
+        configuration.retries = False  # each would be logged
+        return Cluster(configuration, namespace or chosen["context"].get("namespace") or "default", False)
+
+
+@contextmanager
+def _configured(what: str) -> Generator[None]:
+    """Turn whatever is wrong with a configuration into one sentence; files by hand have everything."""
+    from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    try:
+        yield
+    except InvalidArgument:
+        raise
+    except (ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise NotAvailable(f"{what} cannot be used: {told}; 'kubectl config view' shows it") from None

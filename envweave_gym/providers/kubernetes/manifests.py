@@ -1,0 +1,287 @@
+"""What a cluster is told to run, as the documents it takes: nothing here asks one for anything."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envweave_gym.containers.box import memory_of
+from envweave_gym.containers.ownership import LEASE
+from envweave_gym.core.faults import InvalidArgument, shown
+
+Manifest = dict[str, Any]
+PORT = 8000
+"""Where the servers of all images listen."""
+USER = 1000
+"""The user that all images run as."""
+CONTAINER = "server"
+"""The name of our container, as a cluster may inject others into the Pod."""
+MANAGED_BY = {"app.kubernetes.io/managed-by": "envweave"}
+INSTANCE = "app.kubernetes.io/instance"
+TOKEN = "token"
+"""The key of the token in its Secret."""
+GRACE = 2
+"""So many seconds a server has for the steps that are under way when it is stopped."""
+
+_PULL_POLICIES = ("IfNotPresent", "Always", "Never")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LEAST_CPU = "100m"
+_SCRATCH = "256Mi"
+_DRAIN = 35
+"""A second more than a server takes that lets calls under way finish, and some to end."""
+_LONGEST_LIFE = 10 * 365 * 86400
+_TOKEN_DIGEST = "envweave/token-digest"
+"""The annotation that changes with the token, so that a Deployment replaces Pods that have the old one."""
+_DIGEST_ROUNDS = 100_000
+_LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6}
+"""A server that has not answered for a minute is restarted; one that computes may miss a few checks."""
+
+
+@dataclass(frozen=True)
+class PodTemplate:
+    """What a Pod may use, and where it may run; what it may not do is the same for all.
+
+    Its user is not root and gains no privileges, its root is read-only with scratch space in ``/tmp``, it has
+    no capabilities, and nothing to speak to the cluster with.
+    """
+
+    memory: int | str = "2g"
+    """Bytes, or text like ``"512m"`` or ``"2Gi"``; what takes more is killed."""
+    cpus: float | None = None
+    """So many cores' worth of time; what its node has to spare where it is not said."""
+    lifetime: float = LEASE
+    """So many seconds the cluster lets it run, whatever becomes of who started it."""
+    pull_policy: str = "IfNotPresent"
+    """When a node fetches the image."""
+    pull_secret: str | None = None
+    """The Secret that opens the registry of the image."""
+    node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Labels of the nodes it may run on."""
+
+    def __post_init__(self) -> None:
+        _bytes_of(self.memory)
+        if self.cpus is not None and not (type(self.cpus) in (int, float) and 0.001 <= self.cpus < 1e6):
+            raise InvalidArgument(
+                f"cpus={shown(self.cpus)} is no number of cores; give one from 0.001, like 1.5"
+            )
+        if type(self.lifetime) not in (int, float) or not 1 <= self.lifetime <= _LONGEST_LIFE:
+            raise InvalidArgument(
+                f"lifetime={shown(self.lifetime)} is no number of seconds from 1 to ten years"
+            )
+        if self.pull_policy not in _PULL_POLICIES:
+            there_are = ", ".join(map(repr, _PULL_POLICIES))
+            raise InvalidArgument(f"pull_policy={shown(self.pull_policy)} is unknown; there are {there_are}")
+        if self.pull_secret is not None:
+            check_name("pull_secret", self.pull_secret)
+        _check_labels("node_selector", self.node_selector)
+
+    def spec(self, image: str, secret: str, args: Sequence[str], **more: Any) -> Manifest:
+        """The ``spec`` of a Pod whose token is in this Secret."""
+        pull = {"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}
+        where = {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
+        return {
+            "containers": [self._container(image, secret, args)],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": _SCRATCH}}],
+            **pull,
+            **where,
+            **more,
+        }
+
+    def _container(self, image: str, secret: str, args: Sequence[str]) -> Manifest:
+        reference = {"secretKeyRef": {"name": secret, "key": TOKEN}}
+        return {
+            "name": CONTAINER,
+            "image": image,
+            "imagePullPolicy": self.pull_policy,
+            **({"args": list(args)} if args else {}),
+            "env": [{"name": "ENVWEAVE_TOKEN", "valueFrom": reference}],
+            "ports": [{"name": "http", "containerPort": PORT}],
+            "resources": self._resources(),
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "readinessProbe": {
+                "httpGet": {"path": "/health", "port": PORT},
+                "periodSeconds": 1,
+                "timeoutSeconds": 3,
+            },
+            "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+        }
+
+    def _resources(self) -> Manifest:
+        """What is used is what was asked for, so that a node is not promised to more than it can hold."""
+        memory = {"memory": str(_bytes_of(self.memory))}
+        if self.cpus is None:
+            return {"requests": {"cpu": _LEAST_CPU, **memory}, "limits": memory}
+        share = {"cpu": f"{round(self.cpus * 1000)}m", **memory}
+        return {"requests": share, "limits": dict(share)}
+
+
+def pod(
+    name: str,
+    image: str,
+    template: PodTemplate,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    owners: Sequence[Manifest] = (),
+    args: Sequence[str] = (),
+) -> Manifest:
+    """A Pod that runs once, for a while; its token is in the Secret of the same name."""
+    metadata = _metadata(name, labels, annotations, owners)
+    spec = template.spec(
+        image,
+        name,
+        args,
+        restartPolicy="Never",
+        activeDeadlineSeconds=max(1, round(template.lifetime)),
+        terminationGracePeriodSeconds=GRACE,
+    )
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def secret(
+    name: str,
+    token: str,
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    owners: Sequence[Manifest] = (),
+    immutable: bool = False,
+) -> Manifest:
+    """The Secret with a token; an ``immutable`` one cannot be applied again with another token."""
+    metadata = _metadata(name, labels, annotations, owners)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata,
+        "type": "Opaque",
+        "stringData": {TOKEN: token},
+        **({"immutable": True} if immutable else {}),
+    }
+
+
+def deployment(
+    name: str, image: str, template: PodTemplate, replicas: int, *, token: str, args: Sequence[str] = ()
+) -> Manifest:
+    """A Deployment of Pods that stay until somebody removes them; ``lifetime`` is not for them.
+
+    A Pod reads its Secret only when it starts. So the digest of ``token`` is part of the template: applying
+    another token replaces the Pods.
+    """
+    spec = template.spec(image, name, args, terminationGracePeriodSeconds=_DRAIN)
+    (container,) = spec["containers"]
+    container["livenessProbe"] = {"httpGet": {"path": "/health", "port": PORT}, **_LIVENESS}
+    metadata = {"labels": labels_of(name), "annotations": {_TOKEN_DIGEST: _digest(name, token)}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(name, None),
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {INSTANCE: name}},
+            "template": {"metadata": metadata, "spec": spec},
+        },
+    }
+
+
+def service(name: str) -> Manifest:
+    """One address for the Pods of a Deployment.
+
+    A session lives in one of them, so whoever comes back is led to the one where it was before.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(name, None),
+        "spec": {
+            "selector": {INSTANCE: name},
+            "ports": [{"name": "http", "port": PORT, "targetPort": PORT}],
+            "sessionAffinity": "ClientIP",
+        },
+    }
+
+
+def owned_by(kind: str, name: str, uid: str) -> Manifest:
+    """A reference to an owner, with which what it owns goes too."""
+    return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
+
+
+def labels_of(name: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The labels of all that belongs to one replica or fleet."""
+    ours = {"app.kubernetes.io/name": "envweave", INSTANCE: name, **MANAGED_BY}
+    return ours | {key: label_value(value) for key, value in (more or {}).items()}
+
+
+def label_value(text: str) -> str:
+    """The text where a label may have it as value, else what is legal of it and a digest."""
+    if _LABEL_VALUE.fullmatch(text):
+        return text
+    legal = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[:50].strip("-_.")
+    return f"{legal}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
+
+
+def check_service_name(option: str, name: Any) -> str:
+    """``name``, if a Service can have it, which is a part of an address."""
+    if check_name(option, name)[0].isdigit():
+        raise InvalidArgument(f"{option}={shown(name)} is no name of a Service; begin it with a letter")
+    return name
+
+
+def check_name(option: str, name: Any) -> str:
+    """``name``, if something in a cluster can have it."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"{option}={shown(name)} is no name; give up to 63 lower-case letters, digits and '-'"
+        )
+    return name
+
+
+def _metadata(
+    name: str,
+    labels: Mapping[str, str] | None,
+    annotations: Mapping[str, str] | None = None,
+    owners: Sequence[Manifest] = (),
+) -> Manifest:
+    metadata: Manifest = {"name": name, "labels": labels_of(name, labels)}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    if owners:
+        metadata["ownerReferences"] = list(owners)
+    return metadata
+
+
+def _digest(name: str, token: str) -> str:
+    """A salted, slow digest: whoever may read a Deployment but no Secret must not guess a weak token."""
+    return hashlib.pbkdf2_hmac("sha256", token.encode(), name.encode(), _DIGEST_ROUNDS, 16).hex()
+
+
+def _bytes_of(memory: Any) -> int:
+    """So many bytes; a cluster's own ``"2Gi"`` is the ``"2g"`` of an engine."""
+    if isinstance(memory, str) and re.fullmatch(r"\d+[kmgKMG]i", memory):
+        return memory_of(memory[:-1])
+    return memory_of(memory)
+
+
+def _check_labels(option: str, labels: Any) -> None:
+    if not isinstance(labels, Mapping):
+        raise InvalidArgument(f"{option}={shown(labels)} is not a dict of labels")
+    for key, value in labels.items():
+        legal = isinstance(key, str) and isinstance(value, str) and _LABEL_KEY.fullmatch(key)
+        if not (legal and _LABEL_VALUE.fullmatch(value)):
+            raise InvalidArgument(f"{option}={{{shown(key)}: {shown(value)}}} is no label and its value")

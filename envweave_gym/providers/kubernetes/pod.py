@@ -1,0 +1,277 @@
+"""A server in a Pod, reached through a port of this machine's loopback that is forwarded to it.
+
+The Pod is its owner's: labels say so, and whatever an owner that was killed leaves behind is deleted by the
+next one that starts, or ended by the cluster when its time is over. One that dies is replaced by another
+behind the same port.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, TypeVar
+
+from envweave_gym.containers.images import is_ours
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.providers.kubernetes import manifests
+from envweave_gym.providers.kubernetes.api_errors import (
+    is_busy,
+    is_quota,
+    is_transient,
+    message_of,
+    patiently,
+    told,
+)
+from envweave_gym.providers.kubernetes.cluster_access import cluster
+from envweave_gym.providers.kubernetes.leftover_pods import (
+    delete_in_the_end,
+    marks_of_owner,
+    own_pod,
+    sweep_now_and_then,
+)
+from envweave_gym.providers.kubernetes.manifests import PORT, PodTemplate, check_name
+from envweave_gym.providers.kubernetes.pod_state import (
+    DELETED,
+    is_ready,
+    pull_error,
+    why_deleted,
+    why_late,
+    why_over,
+)
+from envweave_gym.providers.kubernetes.port_forward import Direct, Door, Pipe, Tunnel
+from envweave_gym.providers.options import check_patience, image_in, named, numbers_in, options_in
+from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
+from envweave_gym.providers.shared import shared_urls
+
+_PATIENCE = 120.0
+"""So many seconds a Pod may take until it serves: nodes pull images, and clusters add nodes."""
+_LOOK = 2.0
+"""So many seconds a Pod is watched before it is asked for anew, and whether it is still wanted."""
+_BREATH = 0.1
+"""So many seconds pass between two watches: a proxy may end each at once."""
+_REFUSALS = range(400, 500)
+"""What the cluster answers where it has made nothing."""
+_PLACE = ("namespace", "context", "patience")
+OPTIONS = ("image", *_PLACE, *(field.name for field in fields(PodTemplate)))
+"""What ``make`` takes beside ``backend="kubernetes"``, ``replicas`` and ``warm``."""
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class KubernetesReplica(Replica):
+    """One Pod."""
+
+    check_every = 10.0  # each look is a connection through the API server, which has others to serve
+
+    def __init__(
+        self,
+        image: str,
+        template: PodTemplate | None = None,
+        *,
+        namespace: str | None = None,
+        context: str | None = None,
+        token: str | None = None,
+        ids: Sequence[str] = (),
+        patience: float = _PATIENCE,
+    ) -> None:
+        """Start it, and wait until it serves.
+
+        ``template`` says what it may use, ``namespace`` and ``context`` where it is, and ``ids`` what it
+        serves: by default what the image has.
+        """
+        super().__init__(f"a Pod of {image}", token)
+        self.image, self._template, self._ids = image, template or PodTemplate(), ids
+        self.upkeep.trusted = is_ours(image)
+        self._patience, self._where = patience, (context, namespace)
+        self._cluster = cluster(*self._where)
+        self._name: str | None = None
+        self._place: tuple[str, int] | None = None
+        self._door = Door(self._dial)
+        self.url = f"http://127.0.0.1:{self._door.port}"
+        self._begin()
+
+    def place(self) -> tuple[str, int] | None:
+        """Where the Pod itself is, which only those reach who are in the cluster too."""
+        return self._place if self._cluster.inside else None
+
+    def _make(self) -> None:
+        self._cluster = cluster(*self._where)  # it may be another, or know us by other names, by now
+        where, deadline = f"in the namespace {self._cluster.namespace}", time.monotonic() + self._patience
+        with told(f"{self.what} cannot be started {where}", self._cluster):
+            self._patiently(lambda: sweep_now_and_then(self._cluster), deadline, is_busy)
+            self._create(deadline)
+            self._place = self._ready(deadline), PORT
+        with told(f"{self.what} cannot be reached {where}", self._cluster):
+            self._patiently(lambda: self._dial().close(), deadline, is_transient)
+        self._door.open()
+        self._wait_until_healthy(self.url, max(1.0, deadline - time.monotonic()))
+
+    def _create(self, deadline: float) -> None:
+        """The Pod first: it owns its Secret, for which it waits if need be, so that none is left over."""
+        from kubernetes.client import ApiException
+
+        name = f"envweave-{secrets.token_hex(6)}"
+        marks, owners = marks_of_owner(self._template.lifetime), own_pod(self._cluster)
+        manifest = manifests.pod(
+            name,
+            self.image,
+            self._template,
+            labels=marks,
+            annotations=marks,
+            owners=owners,
+            args=self._ids,
+        )
+        try:
+            made = self._patiently(lambda: self._cluster.create_pod(manifest), deadline, self._has_room_soon)
+        except BaseException as error:
+            if not (isinstance(error, ApiException) and error.status in _REFUSALS):
+                self._name = name  # no answer has come, or only that of a proxy: it may be there
+            raise
+        self._name, owner = name, manifests.owned_by("Pod", name, made.metadata.uid)
+        secret = manifests.secret(name, self.token, labels=marks, owners=[owner])
+        self._patiently(lambda: self._cluster.create_secret(secret), deadline, is_transient)
+
+    def _has_room_soon(self, error: Exception) -> bool:
+        """Whether the same Pod may be created later: a quota counts those that are still being deleted."""
+        return is_busy(error) or (is_quota(error) and self._cluster.is_freeing())
+
+    def _patiently(self, call: Callable[[], _T], deadline: float, worth: Callable[[Exception], bool]) -> _T:
+        """Repeat a request until the deadline, or until nobody wants this Pod any more."""
+        return patiently(call, deadline, worth=worth, pause=self._wait)
+
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._expect_more(None)
+            time.sleep(min(left, _BREATH))
+
+    def _ready(self, deadline: float) -> str:
+        """Watch the Pod until it is ready; its address. A watch that is cut is begun again."""
+        name, cause, silence = self._name or "", "", ""
+        pod: Any = None
+        advice = "" if self.starts else NO_SERVER
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                for pod in self._cluster.watch(name, min(left, _LOOK)):
+                    silence, cause = "", cause or pull_error(pod, lambda: self._cluster.events(name))
+                    self._expect_more(self._why_over_now(pod, advice=advice, cause=cause))
+                    if is_ready(pod):
+                        return pod.status.pod_ip
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                silence = f"; the cluster has not answered at last ({message_of(error)})"
+            self._wait(_BREATH)
+        late = "the cluster says nothing of it" if pod is None else why_late(pod)
+        events = "; ".join(self._cluster.events(name)[-3:])
+        raise NotAvailable(
+            f"the Pod {name} of {self.image} did not serve within {self._patience:g} s: {late}{silence}"
+            + (f"; its last events: {events}" if events else "")
+        )
+
+    def _expect_more(self, why: str | None) -> None:
+        """Raise where it will not serve, for the reason that is given or as nobody wants it any more."""
+        why = STOPPED if self._is_over else why
+        if why is not None:
+            name = f"the Pod {self._name} of {self.image}" if self._name else self.what
+            raise NotAvailable(f"{name} ended before it served: {why}")
+
+    def _dial(self) -> Pipe:
+        """A connection to the Pod that there is now."""
+        name, place = self._name, self._place
+        if name is None or place is None:
+            raise ConnectionError("there is no Pod now")
+        if self._cluster.inside:
+            return Direct(place)
+        return Tunnel(self._cluster.forwarded(name, PORT))
+
+    def _ended(self) -> str | None:
+        if self._name is None:
+            return AT_REST
+        pod, error = self._look()
+        return None if error is not None else self._why_over_now(pod)
+
+    def answers(self, timeout: float) -> bool:
+        """Whether it answers, or cannot be asked: the way to a Pod is through the API server."""
+        if super().answers(timeout):
+            return True
+        error = self._look()[1] if self._name is not None and not self._cluster.inside else None
+        return error is not None and is_transient(error)
+
+    def _look(self) -> tuple[Any, Exception | None]:
+        """The Pod, which is ``None`` where there is none, or why the API server does not say how it is."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        name = self._name or ""
+        try:
+            return self._cluster.pod(name), None
+        except (ApiException, HTTPError, ValueError) as error:
+            self._cluster.warn(
+                "the cluster does not say what has become of the Pod %s: %s", name, message_of(error)
+            )
+            return None, error
+
+    def _why_over_now(self, pod: Any, **more: str) -> str | None:
+        """Why the Pod is over; of one that was deleted its events may say more."""
+        why = why_over(pod, self._template, self._last_log, **more)
+        return why_deleted(self._cluster.events(self._name or "")) if why == DELETED else why
+
+    def _last_log(self) -> str:
+        """What the Pod has written, where it can be read."""
+        try:
+            return self.logs()
+        except NotAvailable as error:
+            _log.debug("%s", error)
+            return ""
+
+    def logs(self) -> str:
+        """What the Pod has written."""
+        name = self._name
+        if name is None:
+            return ""
+        with told(f"the log of the Pod {name} cannot be read", self._cluster):
+            return self._cluster.logs(name)
+
+    def _end(self) -> None:
+        self._door.shut()
+        self._remove()
+
+    def _remove(self) -> None:
+        name, self._name, self._place = self._name, None, None
+        if name is not None:
+            delete_in_the_end(self._cluster, name, self._template.lifetime)
+
+    def _close(self) -> None:
+        self._door.close()
+
+
+# What asks for it
+
+
+def kubernetes_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
+    """The URLs of Pods that are shared, whose options are taken out of ``kwargs``."""
+    count, warm = numbers_in(name, kwargs)
+    return shared_urls(kubernetes_start(name, image, kwargs), count, warm)
+
+
+def kubernetes_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[KubernetesReplica]:
+    """What starts a Pod, whose options are taken out of ``kwargs``."""
+    options = options_in(kwargs, OPTIONS)
+    image = image_in(name, options, image)
+    place = options_in(options, _PLACE)
+    with named(name):
+        _check_place(**place)
+        return partial(KubernetesReplica, image, PodTemplate(**options), **place)
+
+
+def _check_place(namespace: Any = None, context: Any = None, patience: Any = _PATIENCE) -> None:
+    if namespace is not None:
+        check_name("namespace", namespace)
+    if context is not None and not isinstance(context, str):
+        raise InvalidArgument(f"context={shown(context)} is not the name of a context of the kubeconfig")
+    check_patience(patience)

@@ -1,0 +1,111 @@
+"""Where on a Ray cluster the actors of a server are, and what is set aside for them there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.remote.ray_cluster import is_own
+
+WAYS = ("SPREAD", "PACK", "DEFAULT")
+_NODE = re.compile(r"node:([0-9a-f]{56})")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What each actor asks the cluster for."""
+
+    num_cpus: float | None = None
+    """So many cores are set aside for it; where it is not said, one has to be free when it starts."""
+    num_gpus: float | None = None
+    """So many GPUs are set aside for it."""
+    resources: Mapping[str, float] | None = None
+    """Other resources, by the names that the nodes give them."""
+    placement: str = "SPREAD"
+    """``SPREAD`` over the nodes, ``PACK`` rather on the node of this process, as Ray does it by
+    ``DEFAULT``, or on the node of an id: ``node:…``."""
+    runtime_env: Mapping[str, Any] | None = None
+    """What Ray installs for it, as in ``{"pip": ["my-package"]}``."""
+    ray_address: str | None = None
+    """The cluster: ``host:port``, or ``auto`` for the one that this machine is part of."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_cpus", "num_gpus"):
+            if (value := getattr(self, name)) is not None and not _is_amount(value):
+                raise InvalidArgument(f"{name}={shown(value)} is no number from 0 on")
+        if not _is_mapping(self.resources) or not all(map(_is_amount, (self.resources or {}).values())):
+            raise InvalidArgument(f"resources={shown(self.resources)} is not a dict of names to numbers")
+        if not _is_mapping(self.runtime_env):
+            raise InvalidArgument(f"runtime_env={shown(self.runtime_env)} is not a dict like {{'pip': […]}}")
+        if self.placement not in WAYS and not (
+            isinstance(self.placement, str) and _NODE.fullmatch(self.placement)
+        ):
+            raise InvalidArgument(
+                f"placement={shown(self.placement)} is unknown; there are {', '.join(map(repr, WAYS))} and "
+                "'node:<id of a node>'"
+            )
+        if self.ray_address is not None and not (isinstance(self.ray_address, str) and self.ray_address):
+            raise InvalidArgument(f"ray_address={shown(self.ray_address)} is not 'host:port' or 'auto'")
+
+    def options(self, ray: Any) -> dict[str, Any]:
+        """The options of an actor that say so."""
+        given = {
+            "num_cpus": self.num_cpus,
+            "num_gpus": self.num_gpus,
+            "resources": dict(self.resources or {}) or None,
+            "runtime_env": dict(self.runtime_env or {}) or None,
+        }
+        told = {name: value for name, value in given.items() if value is not None}
+        return {**told, "scheduling_strategy": self._strategy(ray)}
+
+    def _strategy(self, ray: Any) -> Any:
+        if self.placement in ("SPREAD", "DEFAULT"):
+            return self.placement
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if self.placement == "PACK":
+            here = ray.get_runtime_context().get_node_id()
+            may_spill = any(self.wanted().values())  # Ray puts what wants nothing anywhere then
+            return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=may_spill)
+        return NodeAffinitySchedulingStrategy(self.placement.partition(":")[2], soft=False)
+
+    def wanted(self) -> dict[str, float]:
+        """The resources that have to be free on one node."""
+        cpus = 1 if self.num_cpus is None else self.num_cpus
+        return {"CPU": cpus, **({"GPU": self.num_gpus} if self.num_gpus else {}), **(self.resources or {})}
+
+
+def check_room(ray: Any, placement: Placement) -> None:
+    """Refuse what no node has, where nobody adds one."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = placement.wanted().items()
+    if is_own(ray) and not any(all(node.get(name, 0) >= most for name, most in wanted) for node in nodes):
+        raise no_room(ray, placement, "ever")
+
+
+def no_room(ray: Any, placement: Placement, when: str) -> NotAvailable:
+    """That no node has what is wanted, and what they have."""
+
+    def told(amounts: dict[str, float]) -> str:
+        known = {name: f"{amount:g}" for name, amount in sorted(amounts.items()) if "node:" not in name}
+        known = {name: amount for name, amount in known.items() if "memory" not in name}
+        return ", ".join(f"{amount} {name}" for name, amount in known.items()) or "nothing"
+
+    wanted = told(placement.wanted())
+    has, free = told(ray.cluster_resources()), told(ray.available_resources())
+    slow = ", or give what runtime_env= installs more time with patience=" if placement.runtime_env else ""
+    return NotAvailable(
+        f"an actor of backend='ray' asks for {wanted} on one node and finds no room {when}; the cluster has "
+        f"{has}, and of that {free} are free: ask for less, or add a node{slow}"
+    )
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1e6
+
+
+def _is_mapping(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(isinstance(name, str) for name in value))

@@ -1,0 +1,424 @@
+"""The table of IDs, and how it gets into the registries of Gymnasium and PettingZoo.
+
+A row is an :class:`EnvCard`: strings only, so that reading the table imports no environment. Rows come from
+the entry-point group ``envweave_gym.envs`` of every installed package, ours (:data:`CARDS`) in the same way.
+The value of such an entry point is a list of cards (or of plain dicts with their fields), or a function that
+gives one::
+
+    # pyproject.toml of a package that brings an ID
+    [project.entry-points."envweave_gym.envs"]
+    plug = "plug.cards:CARDS"
+
+    # plug/cards.py
+    CARDS = [{"id": "plug/Thing-v0", "doc": "A thing to try.", "gym": "plug.thing:ThingEnv"}]
+
+Keep the cards in a module of their own that imports no environment. It is imported whenever ``envweave_gym``
+is, which stays light that way. And where ``plug`` is imported first, as by ``make("plug:plug/Thing-v0")``, it
+is imported in the middle of ``plug``, which waits for its import of ``envweave_gym`` and is incomplete.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Literal
+
+import gymnasium
+import msgspec
+import pettingzoo
+
+from envweave_gym.core.faults import PACKAGE, InvalidArgument, UnknownEnvironment, shown
+
+GROUP = "envweave_gym.envs"
+
+Api = Literal["gym", "aec", "parallel"]
+REGISTRIES: dict[Api, dict[str, Any]] = {
+    "gym": gymnasium.registry,
+    "parallel": pettingzoo.parallel_registry,
+    "aec": pettingzoo.aec_registry,
+}
+"""Where the IDs of each API are; a game that has both is parallel, unless something else is asked for."""
+
+_Id = Annotated[str, msgspec.Meta(pattern=r"^[\w-]+/[\w.-]+-v\d+$")]
+_Path = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
+
+
+class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row: an ID and where its constructors are, each as ``"module:attribute"``.
+
+    It has either ``gym``, and ``vector`` if it likes, or at least one of ``aec`` and ``parallel``.
+    """
+
+    id: _Id
+    """``namespace/Name-v0``."""
+    doc: str
+    """One line for tables."""
+    gym: _Path | None = None
+    """Constructor of the plain ``gymnasium.Env``."""
+    vector: _Path | None = None
+    """Constructor of a native ``gymnasium.vector.VectorEnv``, called with ``num_envs``, ``autoreset_mode``
+    and ``max_steps`` beside the kwargs; without one, vectors step single environments in turn."""
+    aec: _Path | None = None
+    """Constructor of the plain ``pettingzoo.AECEnv``; without one it is made from ``parallel``."""
+    parallel: _Path | None = None
+    """Constructor of the plain ``pettingzoo.ParallelEnv``; without one it is made from ``aec``."""
+    game: _Id | None = None
+    """Of a Gymnasium ID: the game that PettingZoo makes of it, where others play parts of it."""
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """After so many steps a Gymnasium episode is truncated, unless ``make`` says otherwise."""
+    kwargs: dict[str, Any] = {}
+    """Default arguments of the constructors; JSON."""
+    trial: dict[str, Any] = {}
+    """Arguments with which it works on any machine, as those of a data set do not by default; the conformance
+    kit gives them."""
+    extra: str | None = None
+    """The extra of the package that brings what the environment needs."""
+    requires: tuple[str, ...] = ()
+    """The modules the environment cannot do without; their absence names the extra."""
+    nondeterministic: bool = False
+    """Whether a seed does not decide the episode."""
+    wire_kwargs: tuple[str, ...] = ()
+    """The kwargs and reset options a remote client may send; ``"name=value"`` is one with that value only."""
+    image: str | None = None
+    """The container image whose server has it."""
+    data: bool = False
+    """Whether it reads data of this machine, which a container of it is shown."""
+    call_deadline: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """So many seconds a step of it may take on a server, where that is longer than of others."""
+    concurrent: bool = False
+    """Whether a vector steps its rows at the same time, in threads: for environments whose steps wait for
+    other processes. Their ``close`` may come from another thread, and ends the step that runs."""
+    thread_affine: bool = False
+    """Whether it must be played in the thread that made it, as one is that draws with OpenGL: a server keeps
+    a thread for each. Environments without a card always get one."""
+    proxy: bool = False
+    """Whether it is made elsewhere, of kwargs that say where, and can do nothing without them."""
+
+    def __post_init__(self) -> None:
+        if (self.gym is None) == (self.aec is None and self.parallel is None):
+            raise InvalidArgument(f"{self.id}: a card has either gym=, or aec= or parallel= or both")
+        if self.gym is None and (self.vector or self.max_steps or self.game):
+            raise InvalidArgument(f"{self.id}: vector=, max_steps= and game= go with gym=; a game has none")
+
+    @property
+    def is_game(self) -> bool:
+        """Whether it is a multi-agent environment."""
+        return self.gym is None
+
+    @property
+    def kinds(self) -> tuple[Api, ...]:
+        """The APIs it can be made with."""
+        return ("aec", "parallel") if self.is_game else ("gym",)
+
+    @property
+    def leads_to(self) -> dict[Api, str]:
+        """The ID that each registry makes of it: itself, or its game."""
+        own = dict.fromkeys(self.kinds, self.id)
+        return own if self.game is None else {**own, "aec": self.game, "parallel": self.game}
+
+
+_REPL_KWARGS = (
+    "context",
+    "task_prompt",
+    "max_iterations",
+    "expected_answer",
+    "match",
+    "compat",
+    "max_output_length",
+    "context_preview_length",
+    "reward_on_success",
+    "reward_on_iteration",
+    "reward_on_failure",
+    "reward_on_error",
+    "reward_on_wrong",
+)
+"""What a client may say of a REPL, whoever answers its sub-calls."""
+
+CARDS = [
+    EnvCard(
+        id="envweave/Counter-v0",
+        doc="Add to a counter until it reaches its target: the smallest example.",
+        gym="envweave_gym.envs.toy.counter:CounterEnv",
+        max_steps=100,
+        wire_kwargs=("target",),
+        image="envweave-core",
+    ),
+    EnvCard(
+        id="envweave/Echo-v0",
+        doc="Text in, the same text out; a tenth of a point for each character.",
+        gym="envweave_gym.envs.toy.echo:EchoEnv",
+        max_steps=100,
+        image="envweave-echo",
+    ),
+    EnvCard(
+        id="envweave/LineWorld-v0",
+        doc="Walk along a line to the goal; native vector form.",
+        gym="envweave_gym.envs.toy.lineworld:LineWorldEnv",
+        vector="envweave_gym.envs.toy.lineworld:LineWorldVectorEnv",
+        max_steps=40,
+        wire_kwargs=("length", "slip"),
+        image="envweave-lineworld",
+    ),
+    EnvCard(
+        id="envweave/CodeFix-v0",
+        doc="Choose the operator that fixes a small program; the tests decide; native vector form.",
+        gym="envweave_gym.envs.codefix.codefix:CodeFixEnv",
+        vector="envweave_gym.envs.codefix.codefix:CodeFixVectorEnv",
+        wire_kwargs=("observation",),
+        image="envweave-codefix",
+    ),
+    EnvCard(
+        id="envweave/CodeAct-v0",
+        doc="Python as actions, in a sandbox: a namespace that lasts, tools, final_answer.",
+        gym="envweave_gym.envs.code.code_act:CodeActEnv",
+        max_steps=30,
+        wire_kwargs=("task", "step_timeout", "checkpoint", "on_lost", "files"),
+        image="envweave-codeact",
+        concurrent=True,
+    ),
+    EnvCard(
+        id="envweave/Coding-v0",
+        doc="Python as actions; stdout, stderr and an exit code; safety and quality are judged.",
+        gym="envweave_gym.envs.code.coding:CodingProgramEnv",
+        max_steps=100,
+        wire_kwargs=("allow", "step_timeout", "checkpoint"),
+        image="envweave-coding",
+        concurrent=True,
+    ),
+    EnvCard(
+        id="envweave/REPL-v0",
+        doc="Recursive language models: Python over a long context, sub-calls of models, FINAL(answer).",
+        gym="envweave_gym.envs.repl.repl:REPLProgramEnv",
+        game="envweave/REPLTeam-v0",
+        wire_kwargs=(
+            *_REPL_KWARGS,
+            "llm_model",
+            "step_timeout",
+            "checkpoint",
+            "on_lost",
+        ),
+        image="envweave-repl",
+        concurrent=True,
+    ),
+    EnvCard(
+        id="envweave/GSM8K-v0",
+        doc="A word problem of grade school; the reply is text, and its number is right or wrong.",
+        gym="envweave_gym.envs.gsm8k.gsm8k:GSM8KEnv",
+        extra="datasets",
+        trial={"dataset": "synthetic"},
+        wire_kwargs=(
+            "dataset=openai/gsm8k",
+            "dataset=synthetic",
+            "split",
+            "observation",
+            "system_prompt",
+            "hint_turns",
+            "reward_on_correct",
+            "reward_on_hinted",
+            "reward_on_wrong",
+            "reward_on_format",
+        ),
+        image="envweave-gsm8k",
+        data=True,
+    ),
+    EnvCard(
+        id="envweave/GSM8KMCQ-v0",
+        doc="A word problem of grade school with four options; the wrong ones are results of usual slips.",
+        gym="envweave_gym.envs.gsm8k.multiple_choice:GSM8KMCQEnv",
+        extra="datasets",
+        trial={"dataset": "synthetic"},
+        wire_kwargs=("dataset=openai/gsm8k", "dataset=synthetic", "split", "observation", "action", "reward"),
+        image="envweave-gsm8k",
+        data=True,
+    ),
+    EnvCard(
+        id="envweave/SWEBenchLiteLocMCQ-v0",
+        doc="Which file must change to resolve an issue of a real project? SWE-bench Lite, with options.",
+        gym="envweave_gym.envs.swebench.localisation:SWEBenchLocEnv",
+        extra="datasets",
+        trial={"dataset": "synthetic"},
+        wire_kwargs=(
+            "dataset=princeton-nlp/SWE-bench_Lite",
+            "dataset=synthetic",
+            "split",
+            "options",
+            "observation",
+            "action",
+            "reward",
+            "mask_paths",
+            "max_issue",
+        ),
+        image="envweave-swebench-loc",
+        data=True,
+    ),
+    EnvCard(
+        id="envweave/SWEBenchLitePatch-v0",
+        doc="Resolve an issue of a real project with a patch; its tests decide. SWE-bench Lite.",
+        gym="envweave_gym.envs.swebench.patching:SWEBenchPatchEnv",
+        extra="swebench",
+        trial={"dataset": "synthetic"},
+        wire_kwargs=(
+            "dataset=princeton-nlp/SWE-bench_Lite",
+            "dataset=synthetic",
+            "split",
+            "reward",
+            "tests",
+            "max_tests",
+            "observation",
+            "turns",
+        ),
+        image="envweave-swebench-patch",
+        data=True,
+        call_deadline=3600.0,
+        concurrent=True,
+    ),
+    EnvCard(
+        id="envweave/Remote-v0",
+        doc="Any environment of a server: url='http://host:port', env_id='…'.",
+        gym="envweave_gym.remote.env:RemoteEnv",
+        proxy=True,
+    ),
+    EnvCard(
+        id="envweave/KuhnPoker-v0",
+        doc="Three-card poker for two, turn by turn; its exact value is known.",
+        aec="envweave_gym.envs.games.kuhn_poker:raw_env",
+        wire_kwargs=("max_cycles",),
+        image="envweave-core",
+    ),
+    EnvCard(
+        id="envweave/CodeReview-v0",
+        doc="An author picks the fix of a program, a reviewer accepts it or sends it back; shared reward.",
+        aec="envweave_gym.envs.games.code_review:raw_env",
+        wire_kwargs=("comments", "max_rounds", "max_cycles"),
+        image="envweave-core",
+    ),
+    EnvCard(
+        id="envweave/LineRace-v0",
+        doc="All runners move at once along a line; the first at the goal wins.",
+        parallel="envweave_gym.envs.games.line_race:raw_env",
+        wire_kwargs=("runners", "length", "slip", "max_cycles"),
+        image="envweave-core",
+    ),
+    EnvCard(
+        id="envweave/REPLTeam-v0",
+        doc="The REPL whose sub-calls other agents answer: root writes programs, the others answer prompts.",
+        aec="envweave_gym.envs.repl.repl_team:raw_env",
+        wire_kwargs=(
+            "subs",
+            "rewards",
+            *_REPL_KWARGS,
+            "step_timeout",
+            "max_cycles",
+        ),
+        image="envweave-repl",
+    ),
+]
+
+_cards: dict[str, EnvCard] = {}
+_packages: dict[str, str] = {}
+
+
+def cards() -> dict[str, EnvCard]:
+    """All registered cards by ID."""
+    return dict(_cards)
+
+
+def card_of(env_id: str) -> EnvCard:
+    """The card of an ID."""
+    if env_id not in _cards:
+        raise UnknownEnvironment(f"no installed package declares {shown(env_id)}; install the one that does")
+    return _cards[env_id]
+
+
+def package_of(env_id: str) -> str:
+    """The package that declares a registered ID, by the name pip knows."""
+    return _packages[env_id]
+
+
+def register_all() -> None:
+    """Put the cards of every installed package into the registries; doing it again changes nothing.
+
+    Ours come first, so that nobody takes their IDs. Cards that cannot be registered are left out, those of a
+    package in one warning, and break nothing else.
+    """
+    for plug_in in sorted(entry_points(group=GROUP), key=_ours_first):
+        problems = _register_plug_in(plug_in)
+        if problems:
+            warnings.warn(f"plug-in {plug_in.name!r} ({plug_in.value}): {'; '.join(problems)}", stacklevel=2)
+
+
+def _ours_first(plug_in: EntryPoint) -> tuple[bool, str, str]:
+    return _package(plug_in) != PACKAGE, plug_in.name, plug_in.value
+
+
+def _package(plug_in: EntryPoint) -> str:
+    return plug_in.dist.name if plug_in.dist is not None else plug_in.value.partition(".")[0]
+
+
+def _register_plug_in(plug_in: EntryPoint) -> list[str]:
+    """Register the cards of one entry point; a phrase about everything that had to be left out."""
+    try:
+        value = plug_in.load()
+        rows = list(value if isinstance(value, list | tuple) else value())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, and may leave
+        return [f"its environments are left out: {_in_one_line(error)}"]
+    problems: list[str] = []
+    for row in rows:
+        try:
+            register_card(row, package=_package(plug_in))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a row must not break the next
+            problems.append(f"{_name_of(row)} is left out: {_in_one_line(error)}")
+    return problems
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _name_of(row: Any) -> Any:
+    return row.get("id", row) if isinstance(row, Mapping) else getattr(row, "id", row)
+
+
+def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -> None:
+    """Check one row, and put it into the table and the registries."""
+    fields = msgspec.structs.asdict(row) if isinstance(row, EnvCard) else row
+    card = msgspec.convert(fields, EnvCard)
+    if _cards.get(card.id, card) != card:
+        raise InvalidArgument(f"{card.id} is declared by {package_of(card.id)} already; choose another")
+    missing: list[Api] = [kind for kind in card.leads_to if _is_missing(kind, card)]
+    _cards[card.id], _packages[card.id] = card, package
+    for kind in missing:
+        _register(kind, card)
+
+
+def _entry_point(kind: str, env_id: str) -> str:
+    """A string that ``launch`` reads the ID back out of: what a spec holds stays plain JSON."""
+    return f"envweave_gym.registry.launch:{kind}({env_id})"
+
+
+def _is_missing(kind: Api, card: EnvCard) -> bool:
+    known = REGISTRIES[kind].get(card.id)
+    if known is not None and known.entry_point != _entry_point(kind, card.leads_to[kind]):
+        raise InvalidArgument(f"{card.id} is registered already, with entry point {shown(known.entry_point)}")
+    return known is None
+
+
+def _register(kind: Api, card: EnvCard) -> None:
+    entry_point, kwargs = _entry_point(kind, card.leads_to[kind]), dict(card.kwargs)
+    if kind == "gym":
+        gymnasium.register(
+            id=card.id,
+            entry_point=entry_point,
+            vector_entry_point=_entry_point("vector", card.id),
+            nondeterministic=card.nondeterministic,
+            order_enforce=False,
+            disable_env_checker=True,
+            kwargs=kwargs,
+        )
+    elif kind == "aec":
+        pettingzoo.register("aec", card.id, entry_point, kwargs=kwargs)
+    else:
+        pettingzoo.register("parallel", card.id, entry_point, kwargs=kwargs)

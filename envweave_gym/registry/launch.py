@@ -1,0 +1,302 @@
+"""The entry point of every ID: picks the place an environment runs in and stacks the wrappers, once.
+
+The registries of Gymnasium and PettingZoo hold strings like
+``"envweave_gym.registry.launch:gym(envweave/Echo-v0)"``; looking such an attribute up gives a
+:class:`Launch`, which knows the card of the ID. So a spec stays plain JSON, its kwargs are the user's own,
+and a spawned process finds its way from the string alone.
+
+The stack is ``PassiveEnvChecker < RequestStream(max_steps) < Autoreset``. The step limit is the stream's own.
+The ``max_episode_steps`` of ``gymnasium.make`` is not: Gymnasium puts a ``TimeLimit`` around the whole stack,
+which truncates while the stream still says ``act``. So give ``max_steps`` there; ``gymnasium.make_vec`` and
+``envweave_gym.make`` take either name for the stream's own limit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers import PassiveEnvChecker
+from pettingzoo import AECEnv, ParallelEnv
+
+from envweave_gym.core.arguments import (
+    autoreset_mode_of,
+    call,
+    check_autoreset,
+    check_faults,
+    check_num_envs,
+    check_render_mode,
+    one_limit,
+    step_limit,
+)
+from envweave_gym.core.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
+from envweave_gym.providers import settled, urls_of
+from envweave_gym.registry.catalog import EnvCard, card_of, package_of
+from envweave_gym.remote import remote_game, remote_gym, remote_vector
+from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
+from envweave_gym.vector.row_groups import Groups, groups_of, refuse_group
+from envweave_gym.vector.singles import vector_of_singles
+from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
+from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.request_stream import LaunchedStream, OnFault, RequestStream, has_stream
+
+_ATTRIBUTE = re.compile(r"(gym|vector|aec|parallel)\((.+)\)")
+_FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
+
+
+def __getattr__(name: str) -> Launch:
+    match = _ATTRIBUTE.fullmatch(name)
+    if match is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return Launch(match[1], card_of(match[2]))
+
+
+class Launch:
+    """Makes one kind of environment of one card; what the registries call."""
+
+    def __init__(self, kind: str, card: EnvCard) -> None:
+        self.kind, self.card = kind, card
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """Make the environment."""
+        with settled():
+            return _LAUNCHERS[self.kind](self.card, **kwargs)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the environment class, which ``gymnasium.make`` reads for its render modes."""
+        metadata = getattr(_constructor(self.card, self.card.gym), "metadata", None)
+        if not isinstance(metadata, dict):
+            raise AttributeError("metadata")
+        return metadata
+
+
+def launch_gym(
+    card: EnvCard,
+    /,
+    *,
+    max_steps: int | None = None,
+    autoreset: bool = False,
+    backend: Any = None,
+    on_fault: OnFault | None = None,
+    reset_deadline: float = RESET_DEADLINE,
+    **kwargs: Any,
+) -> gym.Env[Any, Any]:
+    """A single Gymnasium environment with its whole stack, here or on a server."""
+    check_autoreset(card.id, autoreset)
+    if "group" in kwargs:
+        raise refuse_group(card.id)
+    if "autoreset_mode" in kwargs:
+        raise InvalidArgument(
+            f"{card.id}: autoreset_mode= is for vectors; give num_envs= too, or to gymnasium.make_vec with "
+            "vectorization_mode= as vector_kwargs={'autoreset_mode': …}"
+        )
+    check_faults(card.id, "raise" if on_fault is None else on_fault, reset_deadline)
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        kwargs |= _given(max_steps=max_steps, on_fault=on_fault, reset_deadline=reset_deadline)
+        env = remote_gym(env_id, urls, kwargs)
+        return LaunchedAutoreset(env) if autoreset else env
+    on_fault = on_fault or "raise"
+    limit = step_limit(card.id, card.max_steps if max_steps is None else max_steps)
+    also = ("max_steps", "autoreset", "backend", *_FAULT_ARGUMENTS)
+    core = PassiveEnvChecker(_construct(card, card.gym, gym.Env, kwargs, also=also))
+    env = LaunchedStream(
+        core, name=card.id, max_steps=limit, on_fault=on_fault, reset_deadline=reset_deadline
+    )
+    return LaunchedAutoreset(env) if autoreset else env
+
+
+def launch_vector(
+    card: EnvCard,
+    /,
+    *,
+    num_envs: int = 1,
+    autoreset_mode: str | AutoresetMode = "NextStep",
+    max_steps: int | None = None,
+    max_episode_steps: int | None = None,
+    group: int | None = None,
+    backend: Any = None,
+    on_fault: OnFault | None = None,
+    reset_deadline: float = RESET_DEADLINE,
+    **kwargs: Any,
+) -> VectorEnv[Any, Any, Any]:
+    """A vector of environments: the native one where the card has it, else single ones stepped in turn.
+
+    Where the card says ``concurrent`` these are stepped at the same time, in threads.
+
+    They do so too where the native one cannot do with the arguments; few can render. The rows of a native one
+    are array code of its own, with no environment in them that could fail alone: there ``on_fault`` and
+    ``reset_deadline`` are checked, and change nothing. ``group`` consecutive rows play the same episodes.
+    """
+    check_num_envs(card.id, num_envs)
+    groups = groups_of(card.id, group, num_envs)
+    check_faults(card.id, "raise" if on_fault is None else on_fault, reset_deadline)
+    if "autoreset" in kwargs:
+        raise InvalidArgument(f"{card.id}: a vector resets by autoreset_mode=; leave autoreset= out")
+    mode = autoreset_mode_of(card.id, autoreset_mode)
+    given = one_limit(card.id, max_steps, max_episode_steps)
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        kwargs |= _given(max_steps=given, group=group, on_fault=on_fault, reset_deadline=reset_deadline)
+        return remote_vector(env_id, urls, num_envs, mode, kwargs)
+    on_fault = on_fault or "raise"
+    if _native_renders(card, kwargs.get("render_mode")):
+        limit = step_limit(card.id, card.max_steps if given is None else given)
+        fixed = {"num_envs": num_envs, "autoreset_mode": mode, "max_steps": limit}
+        with suppress(NoNativeForm):
+            return _native(card, kwargs, fixed, groups)
+    check_render_mode(card.id, _constructor(card, card.gym), kwargs.get("render_mode"))
+    stack = {"max_steps": given, "on_fault": on_fault, "reset_deadline": reset_deadline}
+    make = partial(single, card.id, **stack, **kwargs)
+    options = {"autoreset_mode": mode}
+    return vector_of_singles(card.id, make, num_envs, "sync", options, group, concurrent=card.concurrent)
+
+
+def single(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    """``gymnasium.make``, in a module whose import makes the IDs known to a fresh process."""
+    return gym.make(env_id, **kwargs)
+
+
+def _native(
+    card: EnvCard, kwargs: dict[str, Any], fixed: dict[str, Any], groups: Groups | None
+) -> VectorEnv[Any, Any, Any]:
+    """The native vector form, with its rows in ``groups``."""
+    also = ("autoreset_mode", "max_steps", "group", "backend", *_FAULT_ARGUMENTS)
+    vector = _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
+    if groups is not None:
+        if not isinstance(vector, NativeVectorEnv):
+            raise NoNativeForm(f"{card.id}: its vector form knows no groups")
+        vector.groups = groups
+    return vector
+
+
+def _native_renders(card: EnvCard, render_mode: Any) -> bool:
+    """Whether there is a native vector form, and it has this render mode."""
+    if card.vector is None or render_mode is None:
+        return card.vector is not None
+    return render_mode in _constructor(card, card.vector).metadata.get("render_modes", ())
+
+
+def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEnv[str, Any, Any]:
+    """A game whose agents act one at a time."""
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        return remote_game(env_id, urls, "aec", kwargs)
+    if card.aec is not None:
+        return as_aec(_construct(card, card.aec, AECEnv, kwargs, also=("backend",)), card.id)
+    return as_aec(_construct(card, card.parallel, ParallelEnv, kwargs, also=("backend",)), card.id)
+
+
+def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> ParallelEnv[str, Any, Any]:
+    """A game whose agents act together; where it is played in turns, its stream says who is asked."""
+    env_id, urls = _elsewhere(card, backend, kwargs)
+    if urls:
+        return remote_game(env_id, urls, "parallel", kwargs)
+    if card.parallel is not None:
+        return as_parallel(_construct(card, card.parallel, ParallelEnv, kwargs, also=("backend",)), card.id)
+    return as_parallel(_construct(card, card.aec, AECEnv, kwargs, also=("backend",)), card.id)
+
+
+def _elsewhere(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
+    """What to ask for at which servers; none where the environment is to be made here."""
+    if not card.proxy:
+        return card.id, urls_of(card.id, backend, kwargs, card.image, card.data)
+    urls = urls_of(card.id, kwargs.pop("url", None), kwargs)
+    if not urls:
+        raise InvalidArgument(f"{card.id} stands for an environment on a server; give url='http://host:port'")
+    return kwargs.pop("env_id", ""), urls
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+_LAUNCHERS: dict[str, Callable[..., Any]] = {
+    "gym": launch_gym,
+    "vector": launch_vector,
+    "aec": launch_aec,
+    "parallel": launch_parallel,
+}
+
+
+# The same stacks for an environment that comes from elsewhere, as a factory or a foreign ID built it
+
+
+def as_gym(
+    env: gym.Env[Any, Any],
+    name: str,
+    *,
+    max_steps: int | None = None,
+    autoreset: bool = False,
+    **others: Any,
+) -> gym.Env[Any, Any]:
+    """``env`` with its stream, of which ``others`` are arguments; resets without a seed are handed on so."""
+    if not has_stream(env):
+        how: dict[str, Any] = {"reproducible": False, **others}
+        env = RequestStream(env, name=name, max_steps=step_limit(name, max_steps), **how)
+    elif max_steps is not None or others:
+        given = " and ".join(["max_steps"] * (max_steps is not None) + list(others))
+        raise InvalidArgument(f"{name} brings its own stream; give {given} where that is made")
+    return Autoreset(env) if autoreset else env
+
+
+def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, Any, Any]:
+    """A game of either kind with its stream, one agent at a time."""
+    if isinstance(game, ParallelEnv):
+        if has_stream(game):
+            raise InvalidArgument(f"{name} brings its own stream with api='parallel'; it has no other")
+        from pettingzoo.utils.conversions import parallel_to_aec
+
+        game = parallel_to_aec(game)
+    return game if has_stream(game) else AECStream(game, name=name, reproducible=reproducible)
+
+
+def as_parallel(game: Any, name: str, *, reproducible: bool = True) -> ParallelEnv[str, Any, Any]:
+    """A game of either kind with its stream, all agents together."""
+    if isinstance(game, AECEnv):
+        from envweave_gym.wrappers.turn_based import TurnBasedParallel
+
+        return TurnBasedParallel(as_aec(game, name, reproducible=reproducible))
+    return game if has_stream(game) else ParallelStream(game, name=name, reproducible=reproducible)
+
+
+# How a constructor is found and called
+
+
+def _constructor(card: EnvCard, path: str | None) -> Any:
+    if path is None:
+        raise InvalidArgument(f"{card.id} has no such form; it can be made as: {', '.join(card.kinds)}")
+    for module in card.requires:
+        need(module, card.extra, card.id, package=package_of(card.id))
+    module, attribute = path.split(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except MissingExtra:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise NotAvailable(f"{card.id}: {path} cannot be loaded: {error}") from error
+
+
+def _construct(
+    card: EnvCard,
+    path: str | None,
+    kind: type[Any],
+    kwargs: dict[str, Any],
+    *,
+    also: tuple[str, ...],
+    fixed: dict[str, Any] | None = None,
+) -> Any:
+    constructor, mode = _constructor(card, path), kwargs.get("render_mode")
+    check_render_mode(card.id, constructor, mode)
+    made = call(card.id, constructor, kwargs, fixed=fixed, also=also)
+    if not isinstance(made, kind):
+        raise InvalidArgument(f"{card.id}: {path} gave a {type(made).__name__}, not a {kind.__name__}")
+    check_render_mode(card.id, made, mode)
+    return made

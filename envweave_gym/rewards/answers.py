@@ -1,0 +1,96 @@
+"""Answers: is what was found what was expected?"""
+
+from __future__ import annotations
+
+import ast
+import cmath
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from envweave_gym.rewards.program_source import parse
+
+Number = int | float | complex | Fraction
+
+_WRAPPED_NUMBER = re.compile(
+    r"(?:(?:np|numpy)\.(?:u?int|float|complex|longdouble)\d*|Fraction|Decimal)\((.*)\)"
+)
+
+
+def equal(found: Any, expected: Any, tolerance: float) -> bool:
+    """Whether an answer is right: numbers within ``tolerance``, everything else as a value or as its text."""
+    found, expected = _plain(found), _plain(expected)
+    left, right = _number(found), _number(expected)
+    if left is not None and right is not None:
+        return _close(left, right, tolerance)
+    if isinstance(found, str) and not isinstance(expected, str):
+        found = _literal(found)
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(
+            equal(a, b, tolerance) for a, b in zip(found, expected, strict=True)
+        )
+    if type(found) is type(expected) and found == expected:
+        return True
+    return not _texts(found).isdisjoint(_texts(expected))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _texts(value: Any) -> frozenset[str]:
+    try:
+        return frozenset({str(value).strip(), repr(value)})
+    except (ValueError, RecursionError):  # an int of too many digits, a list too deep
+        return frozenset()
+
+
+def _number(value: Any) -> Number | None:
+    if isinstance(value, Number):
+        return None if isinstance(value, bool) else value
+    return _number_in(str(value)) if isinstance(value, str | Decimal | np.number) else None
+
+
+def _number_in(text: str) -> Number | None:
+    text = text.strip()
+    if wrapped := _WRAPPED_NUMBER.fullmatch(text):
+        text = wrapped[1].strip("'").replace(", ", "/")
+    for read in (int, float, _ratio, complex):
+        try:
+            number = read(text)
+        except (ValueError, ZeroDivisionError):
+            continue
+        return None if _is_beyond(number, text) else number
+    return None
+
+
+def _is_beyond(number: Number, text: str) -> bool:
+    """Whether digits spell more than a float holds: all such numbers would be the same infinity."""
+    return isinstance(number, float | complex) and cmath.isinf(number) and any(map(str.isdigit, text))
+
+
+def _ratio(text: str) -> Fraction:
+    numerator, denominator = text.split("/")
+    return Fraction(int(numerator), int(denominator))  # Fraction("1e999999999") would compute for ever
+
+
+def _close(left: Number, right: Number, tolerance: float) -> bool:
+    try:
+        return left == right or abs(left - right) <= tolerance
+    except OverflowError:  # an int beyond all floats
+        return False
+
+
+def _literal(text: str) -> Any:
+    """The value of a literal, the text itself where it is none."""
+    match parse(text.strip()):
+        case ast.Module(body=[ast.Expr(value=node)]):
+            try:
+                return ast.literal_eval(node)
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                return text
+        case _:
+            return text

@@ -1,0 +1,174 @@
+"""Memory cgroups, one for each worker, where this process may make some: versions 1 and 2.
+
+Limits of a process count its private memory alone. A cgroup counts what it maps to be shared, too, and what
+the kernel keeps for it: pipes, sockets, page tables. Root may make them, and whoever was given a part of the
+tree.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "envweave-sandbox-"
+_TRIES, _PAUSE_S = 50, 0.002
+"""How often a group is removed, as processes that were killed may be there for a moment."""
+
+
+class Version:
+    """The names of files in a cgroup: limits (the first must be there), how one enters, and what happened."""
+
+    def __init__(self, limits: tuple[tuple[str, bool], ...], entrance: str, events: str) -> None:
+        """``limits`` are files, and whether memory is their value, or 0."""
+        self.limits, self.entrance, self.events = limits, entrance, events
+
+
+# a process enters by writing 0 itself: the group of another process is changed under a lock that takes 16 ms
+V1 = Version(
+    (("memory.limit_in_bytes", True), ("memory.memsw.limit_in_bytes", True)), "tasks", "memory.oom_control"
+)
+V2 = Version((("memory.max", True), ("memory.swap.max", False)), "cgroup.procs", "memory.events")
+
+
+class MemoryGroup:
+    """One cgroup, and a descriptor that a process enters it by."""
+
+    def __init__(self, folder: str, version: Version, memory: int) -> None:
+        os.mkdir(folder, 0o755)
+        self._folder, self._version, self.descriptor = folder, version, -1
+        try:
+            for name, is_memory in version.limits:
+                path = os.path.join(folder, name)
+                if os.path.exists(path) or name == version.limits[0][0]:  # swap is not counted everywhere
+                    _write(path, str(memory if is_memory else 0))
+            entrance = os.path.join(folder, version.entrance)
+            self.descriptor = os.open(entrance, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self.remove()
+            raise
+
+    def give(self) -> None:
+        """Close the descriptor: the worker has it now."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def has_killed(self) -> bool:
+        """Whether the kernel has killed a process in it, as its memory was used up."""
+        with suppress(OSError):
+            lines = Path(self._folder, self._version.events).read_text().splitlines()
+            return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
+        return False
+
+    def remove(self) -> None:
+        """Remove it, once the processes in it are gone; its sandbox tries again at its end."""
+        self.give()
+        for _ in range(_TRIES):
+            try:
+                os.rmdir(self._folder)
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(_PAUSE_S)
+            else:
+                return
+
+
+class MemoryGroups:
+    """Makes the groups of one sandbox, beside or below that of this process."""
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._where = where()
+        self._name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
+        self._numbers = itertools.count()
+        for folder in self._folders(_PREFIX):
+            pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+            if not os.path.exists(f"/proc/{pid}"):  # its host was killed
+                _removed(folder)
+
+    def new(self) -> MemoryGroup | None:
+        """A new group; none where none can be made."""
+        if self._where is None:
+            return None
+        above, version = self._where
+        try:
+            return MemoryGroup(
+                os.path.join(above, f"{self._name}{next(self._numbers)}"), version, self._memory
+            )
+        except OSError:  # the kernel allows none here, or this process has too many open files for now
+            return None
+
+    def remove_all(self) -> None:
+        """Remove those that are left."""
+        for folder in self._folders(self._name):
+            _removed(folder)
+
+    def _folders(self, prefix: str) -> Iterator[Path]:
+        if self._where is not None:
+            yield from Path(self._where[0]).glob(f"{prefix}*")
+
+
+def _removed(folder: Path) -> None:
+    with suppress(OSError):  # processes are in it still
+        folder.rmdir()
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def where(proc: str = "/proc/self") -> tuple[str, Version] | None:
+    """The cgroup to make others in, if memory is counted in it and this process may."""
+    with suppress(OSError):
+        own = Path(proc, "cgroup").read_text().splitlines()
+        mounts = Path(proc, "mountinfo").read_text().splitlines()
+        for version, paths in ((V1, _paths(own, "memory")), (V2, _paths(own, ""))):
+            for path in paths:
+                above = _folder(path, mounts, version)
+                if above is not None and _is_open(above):
+                    return above, version
+    return None
+
+
+def _paths(own: list[str], controller: str) -> list[str]:
+    """The paths of this process's group for a controller; that of version 2 has none."""
+    found = [line.split(":", 2) for line in own]
+    return [path for _, controllers, path in found if controller in controllers.split(",")]
+
+
+def _folder(path: str, mounts: list[str], version: Version) -> str | None:
+    """Where such a group is mounted, or for version 2 the group above, which may have others below."""
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        root, point = left.split()[3:5]
+        kind, _, options = right.split()[:3]
+        is_it = kind == "cgroup2" if version is V2 else kind == "cgroup" and "memory" in options.split(",")
+        if not is_it or not (path == root or path.startswith(root.rstrip("/") + "/")):
+            continue
+        own = os.path.normpath(f"{point}/{path[len(root.rstrip('/')) :]}")
+        if version is V1:
+            return own
+        return next(filter(_shares_memory, (own, os.path.dirname(own))), None)
+    return None
+
+
+def _is_open(folder: str) -> bool:
+    """Whether this process may make groups here, and move processes into them."""
+    return os.access(folder, os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
+
+
+def _shares_memory(folder: str) -> bool:
+    """Whether groups in this one count memory."""
+    with suppress(OSError):
+        return "memory" in Path(folder, "cgroup.subtree_control").read_text().split()
+    return False

@@ -1,0 +1,1 @@
+"""Client of MCP servers: their tools as Python functions."""

@@ -1,0 +1,1 @@
+"""Vector environments: native ones, rows of single environments, and rows in groups."""

@@ -1,0 +1,148 @@
+"""What ``reset`` and ``step`` of a vector take: one sentence about anything else, before a row has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave_gym.core.arguments import check_options
+from envweave_gym.core.faults import InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.seeding import checked_seed
+from envweave_gym.vector.row_groups import Groups
+
+Bools = NDArray[np.bool_]
+Options = dict[str, Any] | list[dict[str, Any]] | None
+"""The options of a reset: those of all rows, or a list of what each row has."""
+OF_ROWS = ("reset_mask", "rows")
+"""The options that are the vector's own, and say which rows are meant."""
+
+
+class ResetCall(NamedTuple):
+    """A reset of a vector whose arguments are known to be good."""
+
+    seeds: list[int | None] | None
+    """A seed for every row, or ``None`` where the rows draw their own."""
+    mask: Bools | None
+    """The rows to reset; ``None`` for all."""
+    options: Options
+
+    def of_row(self, row: int) -> dict[str, Any]:
+        """The arguments of the reset of one row."""
+        return {"seed": self.seeds and self.seeds[row], "options": options_of(self.options, row)}
+
+
+def read_reset(
+    name: str,
+    num_envs: int,
+    seed: Any,
+    options: Any,
+    metadata: Mapping[str, Any],
+    *,
+    begun: bool,
+    groups: Groups | None = None,
+) -> ResetCall:
+    """The reset that these arguments mean.
+
+    ``groups`` give the rows of a group one seed, and draw one where none is given.
+    """
+    seeds = _seeds_of_rows(name, num_envs, seed, groups)
+    mask, rest = _mask_and_options(name, num_envs, options, metadata, begun)
+    return ResetCall(seeds if groups is None else groups.draw(seeds, mask), mask, rest)
+
+
+def options_of(options: Options, row: int) -> dict[str, Any] | None:
+    """The options of one row."""
+    return options[row] if isinstance(options, list) else options
+
+
+def _seeds_of_rows(name: str, num_envs: int, seed: Any, groups: Groups | None) -> list[int | None] | None:
+    """A seed for every row, or ``None`` where none is given."""
+    if isinstance(seed, np.ndarray):
+        seed = seed.tolist()
+    if isinstance(seed, list | tuple):
+        given = [None if one is None else checked_seed(one, name) for one in seed]
+        if groups is not None:
+            return groups.of_rows(name, given)
+        if len(given) != num_envs:
+            raise InvalidArgument(
+                f"{name}: {len(given)} seeds were given; give one for each of {num_envs} rows"
+            )
+        return given
+    if seed is None:
+        return None
+    first, size = checked_seed(seed, name), 1 if groups is None else groups.size
+    if first + num_envs // size > 1 << 64:
+        step = "i" if size == 1 else f"i // {size}"
+        raise InvalidArgument(
+            f"{name}: reset(seed={first}) has no {num_envs // size} seeds from there on; row i takes "
+            f"seed + {step}, up to 2**64 - 1"
+        )
+    return [first + row // size for row in range(num_envs)]
+
+
+def as_batch(actions: Any) -> Any:
+    """Arrays of other libraries as NumPy's, and what gives its rows one by one as a tuple of them."""
+    if isinstance(actions, Iterator):
+        return tuple(actions)
+    if isinstance(actions, np.ndarray) or not hasattr(actions, "__array__"):
+        return actions
+    try:
+        return np.asarray(actions)
+    except (TypeError, ValueError, RuntimeError):  # it is on a GPU, or has a gradient
+        return actions
+
+
+def _mask_and_options(
+    name: str, num_envs: int, options: Any, metadata: Mapping[str, Any], begun: bool
+) -> tuple[Bools | None, Options]:
+    """The rows that ``options["reset_mask"]`` names, ``None`` where it names all, and the other options."""
+    if not isinstance(options, dict):
+        check_options(name, options, metadata, also=OF_ROWS)
+        return None, None
+    rest = {key: value for key, value in options.items() if key not in OF_ROWS}
+    check_options(name, rest, metadata, also=OF_ROWS)
+    mask = options.get("reset_mask")
+    if mask is not None:
+        _check_mask(f"{name}: options['reset_mask']", (num_envs,), mask, begun)
+        mask = mask.copy()
+    if options.get("rows") is None:
+        return mask, rest
+    return mask, _options_of_rows(name, num_envs, options["rows"], rest, metadata)
+
+
+def _options_of_rows(
+    name: str, num_envs: int, rows: Any, shared: dict[str, Any], metadata: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """What ``options["rows"]`` gives each row, beside what they share; where it ends it begins again."""
+    fits = isinstance(rows, list | tuple) and 1 <= len(rows) <= num_envs
+    if not fits or not all(isinstance(one, dict) for one in rows):
+        raise InvalidArgument(
+            f"{name}: options['rows'] is {shown(rows)}; give a list of 1 to {num_envs} dicts, the reset "
+            "options of one row each"
+        )
+    for one in rows:
+        check_options(name, one, metadata)
+    return [{**shared, **rows[row % len(rows)]} for row in range(num_envs)]
+
+
+def _check_mask(option: str, shape: tuple[int], mask: Any, begun: bool) -> None:
+    if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape):
+        raise InvalidArgument(f"{option} is {shown(mask)}; give a bool array of shape {shape}")
+    if not mask.any():
+        raise InvalidArgument(f"{option} names no row to reset; set one to True")
+    if not begun and not mask.all():
+        raise InvalidArgument(f"{option} leaves out rows that never began; call reset() without it first")
+
+
+def check_order(name: str, begun: bool, over: NDArray[np.intp]) -> None:
+    """Refuse a step before the reset, and one of rows whose episodes are ``over``."""
+    if not begun:
+        raise ResetNeeded(f"{name}: step() was called before reset(); call reset() first")
+    if over.size:
+        raise ResetNeeded(
+            f"{name}: step() was called after the episodes of rows {shown(over.tolist())} ended; "
+            "call reset(options={'reset_mask': …}) for them"
+        )

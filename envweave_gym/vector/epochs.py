@@ -1,0 +1,72 @@
+"""Each task of a data set once: the reset options of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.protocols import name_of, state_of
+from envweave_gym.core.seeding import checked_seed, mix, mix_many
+from envweave_gym.vector.row_groups import Groups
+
+
+class Epoch(Sequence[dict[str, Any]]):
+    """What :func:`epoch` gives: reset options, each of which is made when it is looked at."""
+
+    def __init__(self, tasks: Sequence[int], rows: int | None, repeats: int) -> None:
+        """Tasks go to so many ``rows`` at a time, ``repeats`` to each; ``None`` is a single environment."""
+        self._tasks, self._rows, self._repeats = tasks, rows, repeats
+        self._at_once = 1 if rows is None else rows // repeats
+
+    def __len__(self) -> int:
+        return -(-len(self._tasks) // self._at_once)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        chosen = range(len(self))[index]
+        return self._options(chosen) if isinstance(chosen, int) else [self._options(one) for one in chosen]
+
+    def _options(self, place: int) -> dict[str, Any]:
+        first = place * self._at_once
+        tasks = [{"index": int(one)} for one in self._tasks[first : first + self._at_once]]
+        return (
+            tasks[0] if self._rows is None else {"rows": [one for one in tasks for _ in range(self._repeats)]}
+        )
+
+
+def epoch(env: Any, *, seed: int | None = None) -> Epoch:
+    """Reset options that let ``env`` meet each task of its data set once: in order, or shuffled by ``seed``.
+
+    ``for options in epoch(env): observation, info = env.reset(options=options)``. A vector meets as many at
+    once as it has rows, or groups of rows; the last time fewer may be left: rows beyond
+    ``len(options["rows"])`` play the first of them again and do not count.
+    """
+    name = name_of(env) if hasattr(env, "unwrapped") else ""
+    states = state_of(env)
+    known = [one.get("tasks") for one in (states if isinstance(states, tuple) else (states,))]
+    tasks = next((one for one in known if type(one) is int and one > 0), None)
+    if tasks is None:
+        raise InvalidArgument(
+            f"epoch({name}): its state tells of no tasks; give an environment over a data set, as "
+            "envweave/GSM8K-v0 is"
+        )
+    order: Sequence[int] = range(tasks)
+    if seed is not None:
+        keys = np.arange(tasks, dtype=np.uint64) + np.uint64(mix(checked_seed(seed, name, "epoch")))
+        order = np.argsort(mix_many(keys), kind="stable").tolist()
+    rows: int | None = getattr(env.unwrapped, "num_envs", None)
+    if rows is None:
+        return Epoch(order, None, 1)
+    if not hasattr(env.unwrapped, "groups"):
+        raise InvalidArgument(
+            f"epoch({name}): {type(env.unwrapped).__name__} gives all rows the same options; make the vector "
+            "with envweave_gym.make"
+        )
+    groups: Groups | None = env.unwrapped.groups
+    return Epoch(order, rows, 1 if groups is None else groups.size)

@@ -1,0 +1,139 @@
+"""Ends and resets all rows of a group together when one of them was lost, so that they stay comparable.
+
+Rows reset themselves when they are over. Without this a lost row would begin its next episode while the
+others of its group are in the middle of theirs, and rows with equally long episodes would never meet again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+from numpy.typing import NDArray
+
+from envweave_gym.core.faults import Fault
+from envweave_gym.episode.losses import end_event, fault_event
+from envweave_gym.episode.stream import Request, RequestKind, Stream, number
+from envweave_gym.vector.row_groups import Groups
+
+Bools = NDArray[np.bool_]
+Infos = dict[str, Any]
+Results = tuple[Any, NDArray[np.float64], Bools, Bools, Infos]
+
+_FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
+
+
+class GroupFaults:
+    """Watches the steps of a vector with groups."""
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any], groups: Groups) -> None:
+        self._vector, self._groups = vector, groups
+        self._mode: AutoresetMode = vector.metadata["autoreset_mode"]
+        self.waiting: Bools = np.zeros(vector.num_envs, np.bool_)
+        """The rows that the next step resets together, in ``NEXT_STEP`` mode."""
+
+    def stepped(self, results: Results) -> Results:
+        """The results of a step, with the groups that lost a row ended, or reset as a whole."""
+        if self.waiting.any():
+            rows, self.waiting = self.waiting, np.zeros_like(self.waiting)
+            begun = self._vector.reset(options={"reset_mask": rows})
+            results = self._replaced(results, begun, rows)
+            observations, rewards, terminated, truncated, infos = results
+            rewards = np.where(rows, 0.0, rewards)
+            results = observations, rewards, terminated & ~rows, truncated & ~rows, infos
+        faults = _lost(results, self._mode)
+        hit = self._groups.of_any(np.array([fault is not None for fault in faults]))
+        if not hit.any():
+            return results
+        results = self._ended(results, hit, faults)
+        if self._mode is AutoresetMode.SAME_STEP:
+            return self._reset_in_same_step(results, hit)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            self.waiting = hit
+        return results
+
+    def forget(self, rows: Bools | None) -> None:
+        """``rows``, or all, are reset by hand."""
+        self.waiting = np.zeros_like(self.waiting) if rows is None else self.waiting & ~rows
+
+    def _ended(self, results: Results, hit: Bools, faults: Sequence[Fault | None]) -> Results:
+        """End the episodes of the other rows of groups that lost one, with the same fault."""
+        observations, rewards, terminated, truncated, infos = results
+        cut = hit & ~(terminated | truncated)
+        told = row_infos(infos, len(hit)) if cut.any() else []
+        seen = list(iterate(self._vector.observation_space, observations)) if cut.any() else []
+        for row in cut.nonzero()[0].tolist():
+            group = self._groups.of_row(row)
+            lost = next(one for one in group if faults[one] is not None)
+            info = _cut(told[row], lost, cast("Fault", faults[lost]))
+            if self._mode is AutoresetMode.SAME_STEP:
+                info = {"final_obs": copy.deepcopy(seen[row]), "final_info": info}
+            infos = self._vector._add_info(infos, info, row)
+        return observations, rewards, terminated, truncated | cut, infos
+
+    def _reset_in_same_step(self, results: Results, hit: Bools) -> Results:
+        """Reset these groups, but for rows whose reset was lost: the next step ends those."""
+        failed = [isinstance(one, Fault) for one in results[4].get("fault", [None] * len(hit))]
+        rows = hit & ~np.array(failed)
+        if not rows.any():
+            return results
+        seeds = self._groups.draw(None, hit)
+        vector: Any = self._vector
+        begun = vector.reset(seed=seeds, options={"reset_mask": rows})
+        return self._replaced(results, begun, rows)
+
+    def _replaced(self, results: Results, begun: tuple[Any, Infos], rows: Bools) -> Results:
+        """The results with the observations and infos of some rows in place of their own."""
+        space: Space[Any] = self._vector.single_observation_space
+        pairs = [iterate(self._vector.observation_space, batch) for batch in (results[0], begun[0])]
+        mixed = [new if reset else old for reset, old, new in zip(rows, *pairs, strict=True)]
+        observations = concatenate(space, mixed, create_empty_array(space, len(rows), fn=np.zeros))
+        infos = results[4]
+        told = [row_infos(one, len(rows)) for one in (infos, begun[1])]
+        finals = {key: infos[key] for key in _FINAL if key in infos}
+        chosen = [new if reset else old for reset, old, new in zip(rows, *told, strict=True)]
+        return observations, *results[1:4], self._infos(chosen) | finals
+
+    def _infos(self, rows: Sequence[Infos]) -> Infos:
+        infos: Infos = {}
+        for row, info in enumerate(rows):
+            infos = self._vector._add_info(infos, info, row)
+        return infos
+
+
+def row_infos(infos: Infos, rows: int) -> list[Infos]:
+    """The infos of a vector as those of its rows, without those of episodes that ended in the same step."""
+    told: list[Infos] = [{} for _ in range(rows)]
+    for key, column in infos.items():
+        known = infos.get(f"_{key}")
+        if key in _FINAL or known is None:
+            continue
+        values = row_infos(column, rows) if isinstance(column, dict) else column
+        for row in np.flatnonzero(known).tolist():
+            value = values[row]
+            told[row][key] = bool(value) if isinstance(value, np.bool_) else value
+    return told
+
+
+def _lost(results: Results, mode: AutoresetMode) -> list[Fault | None]:
+    """The fault of each row whose episode was lost in this step."""
+    _, _, _, truncated, infos = results
+    told = infos.get("final_info", {}) if mode is AutoresetMode.SAME_STEP else infos
+    faults = told.get("fault", [None] * len(truncated))
+    pairs = zip(faults, truncated.tolist(), strict=True)
+    return [fault if isinstance(fault, Fault) and ended else None for fault, ended in pairs]
+
+
+def _cut(info: Infos, lost: int, because: Fault) -> Infos:
+    """The info of a row whose episode is ended as that of row ``lost`` of its group was."""
+    why = f"row {lost} of its group was lost: {because.message}"
+    fault, stream = Fault(because.kind, why, because.retryable), cast("Stream", info["stream"])
+    seq, turn = int(info["seq"]), stream.requests[0].turn if stream.requests else 0
+    events = stream.events + number([fault_event(fault), end_event(False, True)], seq + 1)
+    ended = Stream((Request(seq + 2, RequestKind.RESET, None, turn),), events)
+    return {**info, "fault": fault, "stream": ended, "seq": type(info["seq"])(seq + 2)}

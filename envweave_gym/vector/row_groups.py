@@ -1,0 +1,88 @@
+"""Rows of a vector in groups that play the same episodes, so that their returns can be compared (GRPO).
+
+Consecutive rows are a group. A reset of all its rows gives them one seed, given or drawn; from there on each
+row draws the seeds of its next episodes by its own count, so the n-th episode of every row of a group is the
+same one, whenever it comes. The next reset of the whole group brings its rows together again, and so does
+the loss of a row: the others of its group end with it (:mod:`envweave_gym.vector.group_faults`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.seeding import SeedRows, mix
+
+
+class Groups:
+    """Groups of ``size`` rows each."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self.rows, self.size = rows, size
+        self._draws = SeedRows(rows // size)
+
+    def of_row(self, row: int) -> range:
+        """The rows of the group that ``row`` is in."""
+        first = row - row % self.size
+        return range(first, first + self.size)
+
+    def of_any(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """All rows of the groups that any of ``rows`` is in."""
+        return np.repeat(rows.reshape(-1, self.size).any(axis=1), self.size)
+
+    def of_rows(self, name: str, given: list[int | None]) -> list[int | None]:
+        """Seeds that were given for every row, or for every group, as those of every row."""
+        groups = self.rows // self.size
+        if len(given) == groups:
+            return [one for one in given for _ in range(self.size)]
+        if len(given) != self.rows:
+            raise InvalidArgument(
+                f"{name}: {len(given)} seeds were given; give one for each of {groups} groups, or of "
+                f"{self.rows} rows"
+            )
+        for row, seed in enumerate(given):
+            first = row - row % self.size
+            if seed != given[first]:
+                raise InvalidArgument(
+                    f"{name}: rows {first} and {row} are of one group and were given the seeds "
+                    f"{given[first]} and {seed}; give a group one seed"
+                )
+        return given
+
+    def draw(self, given: list[int | None] | None, mask: NDArray[np.bool_] | None) -> list[int | None]:
+        """The seeds of the rows: those given, else one for each group that is reset as a whole.
+
+        The other rows have ``None`` and draw their own.
+        """
+        known = None if given is None else given[:: self.size]
+        whole = np.ones(self.rows, np.bool_) if mask is None else mask
+        groups = np.flatnonzero(whole.reshape(-1, self.size).all(axis=1))
+        bases = None if known is None else [None if one is None else mix(one) for one in known]
+        drawn = dict(zip(groups.tolist(), self._draws.next(groups, bases).tolist(), strict=True))
+        seeds = [drawn.get(group) for group in range(self.rows // self.size)]
+        if known is not None:
+            seeds = [one if mine is None else mine for one, mine in zip(seeds, known, strict=True)]
+        return [one for one in seeds for _ in range(self.size)]
+
+
+def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
+    """The groups that ``group=`` asks for; none where every row is a group of its own."""
+    if group is None:
+        return None
+    if type(group) is not int or group < 1 or num_envs % group:
+        raise InvalidArgument(
+            f"{name}: group={shown(group)} is no size of groups; give an int from 1 on that divides "
+            f"num_envs={num_envs}"
+        )
+    return None if group == 1 else Groups(num_envs, group)
+
+
+def refuse_group(name: str) -> InvalidArgument:
+    """The refusal of ``group=`` where there is no vector of ours."""
+    return InvalidArgument(
+        f"{name}: group= is for vectors; give num_envs= too, to envweave_gym.make where the vector is to be "
+        "sync or async"
+    )

@@ -1,0 +1,91 @@
+"""Runs the calls of a vector's rows in a bounded number of threads.
+
+It is for rows whose work is done by other processes: the thread of a row only waits. Threads live as long as
+one call of the vector, so a vector that is closed, forked or pickled has none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MOST_AT_ONCE = min(64, max(16, 4 * (os.cpu_count() or 1)))
+"""Threads of one vector. Programs that compute share the cores and have time limits, so there is a bound."""
+_ENDING_S = 2.0
+"""Rows that are interrupted have this long to end before the interruption is passed on."""
+
+
+class RowThreads:
+    """Threads that take the calls of rows from a queue, and keep what each gave or raised."""
+
+    def __init__(self, calls: Mapping[int, Callable[[], Any]]) -> None:
+        """``calls`` has what is called for each row."""
+        self._rows, self._queue = list(calls), deque(calls.items())
+        self._results: dict[int, Any] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._running: set[int] = set()
+        self._ended = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+
+    def run(self, end: Callable[[int], None]) -> dict[int, Any]:
+        """Return the result of each row; if rows raise, raise the error of the first once all have ended.
+
+        If the waiting thread is interrupted, no further row begins and those under way are ended with
+        ``end(row)``; :meth:`running` names those that go on nevertheless.
+        """
+        try:
+            self._start(min(len(self._queue), MOST_AT_ONCE))
+            for _ in self._threads:
+                self._ended.acquire()  # a join that is interrupted may forget its thread
+        except BaseException:
+            self._queue.clear()
+            for row in self.running():
+                end(row)
+            until = time.monotonic() + _ENDING_S
+            for _ in self._threads:
+                self._ended.acquire(timeout=max(0.0, until - time.monotonic()))
+            raise
+        for thread in self._threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        return {row: self._results[row] for row in self._rows}
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            thread = threading.Thread(target=self._work, name="vector-row", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more threads: fewer do the work
+                break
+            self._threads.append(thread)
+        if not self._threads:
+            self._take_all()
+
+    def _work(self) -> None:
+        try:
+            self._take_all()
+        finally:
+            self._ended.release()
+
+    def _take_all(self) -> None:
+        while True:
+            try:
+                row, call = self._queue.popleft()
+            except IndexError:
+                return
+            self._running.add(row)
+            try:
+                self._results[row] = call()
+            except BaseException as error:  # noqa: BLE001 - it is raised where the rows are waited for
+                self._errors[row] = error
+            finally:
+                self._running.discard(row)
+
+    def running(self) -> list[int]:
+        """The rows whose call has not ended, in order."""
+        return sorted(self._running.copy())

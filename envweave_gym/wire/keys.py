@@ -1,0 +1,190 @@
+"""Bound on the hash collisions that the keys of a frame may cause, counted before it is decoded.
+
+Python does not randomise the hashes of numbers and tuples, so whoever chooses such keys can make all of them
+collide. A dict of n of these takes n²/2 comparisons in one call that lets no other thread run. Texts and
+bytes are hashed with a secret of the process, and are not counted. A key that is long (a tuple, a large
+number) takes longer to compare, and counts as several.
+
+The count relies on what the decoder refuses too: members of sets and pairs are plain lists, so that no array
+or other extension holds keys that are not seen here.
+"""
+
+from __future__ import annotations
+
+from envweave_gym.wire.values import ARRAY, BIG_INT, HASHED, PAIRS, SCALAR, SET, TEXT
+
+MOST_COMPARISONS = 1 << 22
+"""Allows 2,048 keys in one map; decoding a frame at the limit took 60 ms (measured)."""
+SMALL_FRAME = 8 << 10
+"""Bytes; fewer hold at most 2,048 keys and values."""
+_SMALL_MAP = 32
+"""Keys; a smaller map costs no more than the rest of decoding it."""
+_SHORT_KEY = 32
+"""Bytes; a key counts as one more for each of these that it has."""
+_DEEPEST = 1000
+
+_LEAF, _TEXT, _LIST, _MAP, _EXTENSION = range(5)
+_OPAQUE = frozenset({ARRAY, SCALAR, TEXT, BIG_INT})
+"""The extensions whose bytes are no msgpack."""
+_MAY_COST = (b"\xde", b"\xdf", *(bytes([code]) for code in sorted(HASHED)))
+"""The first byte of a map of 16 keys or more, and the codes of extensions whose items become keys. A frame
+without these bytes, in whatever value, needs no count: that takes longer than to decode a list of texts."""
+
+
+_ITEMS, _KEYS_AND_ITEMS, _PAIRS, _PAIR_LIST, _PAIR, _SET, _SET_BODY, _MEMBERS = range(8)
+"""The kinds of containers; those after the second are parts of the extensions whose items become keys."""
+_HOLDS = {_PAIRS: (_PAIR_LIST, None), _PAIR_LIST: (_PAIR, 2), _SET: (_SET_BODY, 2)}
+"""What the items of such a part must be: a list that is this part, and how long it is where that is fixed."""
+_ROLES = {PAIRS: _PAIRS, SET: _SET}
+
+
+def _heads() -> list[tuple[int, int, int]]:
+    """By the first byte of a value: its kind, the bytes that hold its size, and what is added to that.
+
+    The size is a number of bytes, of items or of pairs.
+    """
+    heads = [(_LEAF, 0, 0)] * 256
+    heads[0x80:0xC0] = [
+        *((_MAP, 0, size) for size in range(16)),
+        *((_LIST, 0, size) for size in range(16)),
+        *((_TEXT, 0, size) for size in range(32)),
+    ]
+    widths = {_TEXT: (0xC4, 0xC5, 0xC6), _EXTENSION: (0xC7, 0xC8, 0xC9)}
+    for kind, firsts in widths.items():
+        heads[firsts[0] : firsts[-1] + 1] = [(kind, width, 0) for width in (1, 2, 4)]
+    heads[0xCA:0xD4] = [(_LEAF, 0, size) for size in (4, 8, 1, 2, 4, 8, 1, 2, 4, 8)]
+    heads[0xD4:0xD9] = [(_EXTENSION, 0, size) for size in (1, 2, 4, 8, 16)]
+    heads[0xD9:0xE0] = [
+        *((_TEXT, width, 0) for width in (1, 2, 4)),
+        *((_LIST, width, 0) for width in (2, 4)),
+        *((_MAP, width, 0) for width in (2, 4)),
+    ]
+    return heads
+
+
+_HEADS = _heads()
+
+
+def check_keys(frame: bytes) -> None:
+    """Raise ``ValueError`` where the keys of a frame could keep the interpreter busy.
+
+    A frame that is not msgpack is left to the decoder: up to where that stops, both read the same.
+    """
+    if len(frame) < SMALL_FRAME or not any(byte in frame for byte in _MAY_COST):
+        return
+    if _comparisons(frame) > MOST_COMPARISONS:
+        raise ValueError(
+            "it has too many keys of maps or members of sets that are neither texts nor bytes; "
+            "send at most 2,048 of those"
+        )
+
+
+class _Level:
+    """A container that is being read: how many of its items are to come, and how many of its keys count."""
+
+    __slots__ = ("began", "end", "keys", "left", "owner", "role")
+
+    def __init__(self, role: int, left: int, began: int, end: int, owner: _Level | None = None) -> None:
+        """``end`` is where the innermost extension ends, and ``owner`` the list of the pair that this is."""
+        self.role, self.left, self.began, self.end = role, left, began, end
+        self.keys = 0
+        self.owner = owner
+
+    @property
+    def at_key(self) -> bool:
+        """Whether the item that is next becomes a key."""
+        role = self.role
+        return (
+            role == _MEMBERS
+            or (role == _KEYS_AND_ITEMS and self.left % 2 == 0)
+            or (role == _PAIR and self.left == 2)
+        )
+
+    def inner(self, kind: int, size: int, began: int) -> _Level:
+        """The list or the map of so many items that is next; ``ValueError`` where another must be there."""
+        if self.role > _KEYS_AND_ITEMS and self.needs_list:
+            role, length = _HOLDS.get(self.role, (_MEMBERS, None))
+            if kind != _LIST or length not in (None, size):
+                raise ValueError(_NO_LIST)
+        elif kind == _MAP:
+            return _Level(_KEYS_AND_ITEMS, 2 * size, began, self.end)
+        else:
+            role = _ITEMS
+        return _Level(role, size, began, self.end, self if role == _PAIR else None)
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether the item that is next must be a plain list."""
+        return self.role in _HOLDS or (self.role == _SET_BODY and self.left == 1)
+
+
+_NO_LIST = "the members of a set and the pairs of a dict are plain lists, and each pair has two items"
+
+
+def _comparisons(frame: bytes) -> int:
+    """An upper bound of the comparisons of keys that decoding the frame takes."""
+    at, total = 0, 0
+    level = _Level(_ITEMS, 1, 0, len(frame))
+    outer: list[_Level] = []
+    while total <= MOST_COMPARISONS:
+        while level.left == 0:
+            if level.keys:
+                total += _cost(level.keys)
+            if not outer:
+                return total
+            ended, level = level, outer.pop()
+            at = _end_of(ended, level, at)
+        if at >= level.end:
+            break
+        began = at
+        kind, width, size = _HEADS[frame[at]]
+        at += 1
+        if width:
+            size += int.from_bytes(frame[at : at + width], "big")
+            at += width
+        if kind == _EXTENSION:
+            code, at = frame[at] if at < level.end else TEXT, at + 1
+        else:
+            code = TEXT
+        if kind in (_LIST, _MAP):
+            outer.append(level)
+            level = level.inner(kind, size, began)
+        elif level.role > _KEYS_AND_ITEMS and level.needs_list:
+            raise ValueError(_NO_LIST)
+        elif kind == _EXTENSION and code not in _OPAQUE:
+            if at + size > level.end:
+                raise ValueError("it has an extension that ends too late")
+            outer.append(level)
+            level = _Level(_ROLES.get(code, _ITEMS), 1, began, at + size)
+        else:
+            at += size
+            if level.role and kind != _TEXT:
+                _count(level, at - began)
+            else:
+                level.left -= 1
+        if len(outer) > _DEEPEST:
+            raise ValueError(f"it nests more than {_DEEPEST} levels deep")
+    if total <= MOST_COMPARISONS and level.end < len(frame):
+        raise ValueError("it has an extension that ends too early")
+    return total + sum(_cost(one.keys) for one in (*outer, level))
+
+
+def _end_of(ended: _Level, level: _Level, at: int) -> int:
+    """Where the next value begins after a container has ended, which is an item of ``level``."""
+    if ended.end != level.end:  # an extension, whose size says where it ends
+        if at > ended.end:
+            raise ValueError("it has an extension that ends too early")
+        at = ended.end
+    _count(level, at - ended.began)
+    return at
+
+
+def _count(level: _Level, size: int) -> None:
+    """Count an item of ``level`` that is not text, with its size in bytes."""
+    if level.role and level.at_key:
+        (level.owner or level).keys += 1 + size // _SHORT_KEY
+    level.left -= 1
+
+
+def _cost(keys: int) -> int:
+    return keys * keys if keys > _SMALL_MAP else 0

@@ -1,0 +1,206 @@
+"""Values of Python types that msgpack has no form for: sets, complex numbers, dates, enums, records.
+
+Enum members, named tuples and dataclasses travel with the name of their class. They are rebuilt where that
+class is loaded already, and arrive in a plain form elsewhere: the value of the member, a tuple, a dict. No
+module is imported and no constructor is called for what a peer names, so a peer cannot choose code to run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dates
+import sys
+from enum import Enum, Flag
+from typing import Any, Literal, cast
+
+import msgspec
+from msgspec.msgpack import Ext
+
+from envweave_gym.core.arrays import foreign_array
+from envweave_gym.core.faults import shown
+from envweave_gym.wire import values
+from envweave_gym.wire.values import COMPLEX, MOMENT, RECORD, SET, TUPLE, no_form, pack_exactly
+
+_encode = msgspec.msgpack.Encoder().encode
+_record_decoder = msgspec.msgpack.Decoder(
+    tuple[Literal["enum", "tuple", "dataclass"], str, str, list[str | None], list[Any]],
+    ext_hook=values.unpack,
+)
+"""The kind, the module and the name of a class, and the names and values of its fields."""
+_PLAIN: tuple[type, ...] = (float, int, bytes, list)
+"""Types whose subclasses travel as what they extend."""
+_MAX_FLAGS = 12
+_MOMENTS: tuple[Any, ...] = (dates.datetime, dates.date, dates.time)
+
+
+# Sending
+
+
+def pack_object(value: Any) -> Any:
+    """What msgspec writes of a value of a rare type; ``NoForm`` where there is none that keeps it."""
+    if isinstance(value, Enum):
+        return _record("enum", type(value), [getattr(value, "name", None)], [value.value])
+    if isinstance(value, tuple):
+        return _pack_tuple(cast("tuple[Any, ...]", value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        if not all(hasattr(value, name) for name in names):
+            raise no_form(value)
+        return _record("dataclass", type(value), names, [getattr(value, name) for name in names])
+    if isinstance(value, set | frozenset):
+        members = [pack_exactly(one) for one in cast("frozenset[Any]", value)]
+        return Ext(SET, _encode([isinstance(value, frozenset), members]))
+    if isinstance(value, complex):
+        return Ext(COMPLEX, _encode([value.real, value.imag]))
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return pack_exactly(str.__str__(value))
+    for plain in _PLAIN:
+        if isinstance(value, plain):
+            return pack_exactly(plain(value))
+    return _pack_moment(value) or _pack_foreign_array(value)
+
+
+def _pack_tuple(value: tuple[Any, ...]) -> Any:
+    names: Any = getattr(value, "_fields", None)
+    if isinstance(names, tuple) and len(cast("tuple[str, ...]", names)) == len(value):
+        return _record("tuple", type(value), list(cast("tuple[str, ...]", names)), list(value))
+    return Ext(TUPLE, _encode([pack_exactly(one) for one in value]))
+
+
+def _record(kind: str, cls: type, names: list[Any], fields: list[Any]) -> Any:
+    packed = [pack_exactly(one) for one in fields]
+    return Ext(RECORD, _encode([kind, cls.__module__, cls.__qualname__, names, packed]))
+
+
+def _pack_moment(value: Any) -> Any:
+    if isinstance(value, dates.timedelta):
+        return Ext(MOMENT, _encode(["timedelta", [value.days, value.seconds, value.microseconds]]))
+    for kind in _MOMENTS:
+        if isinstance(value, kind):  # a subclass may write itself with more digits than can be read
+            return Ext(MOMENT, _encode([kind.__name__, kind.isoformat(value)]))
+    return None
+
+
+def _pack_foreign_array(value: Any) -> Any:
+    array = foreign_array(value)
+    if array is None:
+        raise no_form(value)
+    return pack_exactly(array[()])  # a scalar where it has no dimensions
+
+
+# Reading
+
+
+def read_set(data: memoryview) -> Any:
+    """A set or a frozen set; a list where the plain form of a member cannot be hashed, as a dict cannot."""
+    frozen, members = values.loads(bytes(data))
+    if type(members) is not list:  # wire/keys.py counts what a list holds, and not an array or a tuple
+        raise ValueError("a set whose members are no list")
+    try:
+        return frozenset(members) if frozen else set(members)
+    except TypeError:
+        return members
+
+
+def dict_of(pairs: list[Any]) -> dict[Any, Any]:
+    """A dict of pairs; a key whose plain form cannot be hashed, as a dict cannot, becomes its ``repr``."""
+    return {_as_key(key): item for key, item in pairs}
+
+
+def _as_key(key: Any) -> Any:
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key
+
+
+def read_complex(data: memoryview) -> complex:
+    """A complex number of Python's."""
+    real, imag = values.loads(bytes(data))
+    return complex(real, imag)
+
+
+def read_moment(data: memoryview) -> Any:
+    """A date, a time, both, or a duration."""
+    name, told = values.loads(bytes(data))
+    try:
+        if name == "timedelta":
+            return dates.timedelta(*told)
+        kind = next(kind for kind in _MOMENTS if kind.__name__ == name)
+        return kind.fromisoformat(told)
+    except (StopIteration, OverflowError) as error:
+        raise ValueError(f"{shown(told)} is no {shown(name)}") from error
+
+
+def read_record(data: memoryview) -> Any:
+    """An enum member, a named tuple or a dataclass; its plain form where the class is not loaded here."""
+    kind, module, qualname, names, fields = _record_decoder.decode(data)
+    if len(names) != len(fields) or (kind == "enum" and len(fields) != 1):
+        raise ValueError("a record with more or fewer names than fields")
+    cls = _loaded(module, qualname)
+    if kind == "enum":
+        return _member(cls, names[0], fields[0])
+    if kind == "tuple":
+        return _named_tuple(cls, names, fields)
+    return _dataclass(cls, names, fields)
+
+
+def _loaded(module: Any, qualname: Any) -> Any:
+    """The class with this name, found without running code: no import, no ``__getattr__``.
+
+    One with ``__del__`` is left out: that would run with attributes that a peer has chosen.
+    """
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if found is None:
+            return None
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found if isinstance(found, type) and not hasattr(found, "__del__") else None
+
+
+def _member(cls: Any, name: Any, value: Any) -> Any:
+    if cls is None or not issubclass(cls, Enum):
+        return value
+    member: Any = cls.__members__.get(name)
+    try:
+        if member is not None and member.value == value:
+            return member
+        return _flags(cls, value) if issubclass(cls, Flag) else value
+    except ValueError:  # also of arrays, which are not just equal or other
+        return value
+
+
+def _flags(cls: type[Flag], value: Any) -> Any:
+    """Several flags in one value, or the value as it is.
+
+    Python caches each such object for good, so a peer may make no more than there are sets of few members.
+    """
+    members: list[Any] = list(cls)
+    if type(value) is not int or len(members) > _MAX_FLAGS:
+        return value
+    known = 0
+    for member in members:
+        known |= member.value
+    return cls(value) if 0 <= value == value & known else value
+
+
+def _named_tuple(cls: Any, names: list[Any], fields: list[Any]) -> Any:
+    known = cls is not None and issubclass(cls, tuple) and getattr(cls, "_fields", None) == tuple(names)
+    return tuple.__new__(cast("type[tuple[Any, ...]]", cls), fields) if known else tuple(fields)
+
+
+def _dataclass(cls: Any, names: list[Any], fields: list[Any]) -> Any:
+    if cls is None or not dataclasses.is_dataclass(cls):
+        return dict(zip(names, fields, strict=True))
+    if [field.name for field in dataclasses.fields(cls)] != names:  # it is of another version
+        return dict(zip(names, fields, strict=True))
+    try:
+        made: Any = object.__new__(cast("type[Any]", cls))
+    except TypeError:  # it extends a type with a layout of its own, such as Exception
+        return dict(zip(names, fields, strict=True))
+    for name, field in zip(names, fields, strict=True):
+        object.__setattr__(made, name, field)
+    return made

@@ -1,0 +1,48 @@
+"""Makes one number of what an environment pays: of a list for several objectives or agents, or of a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from envweave_gym.core.faults import InvalidArgument, shown
+
+
+def _parts(reward: Any) -> Any:
+    return np.ravel([*reward.values()] if isinstance(reward, Mapping) else reward)
+
+
+_NAMED: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda reward: _parts(reward).sum(),
+    "first": lambda reward: _parts(reward)[0],
+}
+
+
+def is_scalar_reward(given: Any) -> bool:
+    """Whether ``given`` says how a number is made: a function, or the name of one."""
+    return callable(given) or (isinstance(given, str) and given in _NAMED)
+
+
+def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
+    """The function that ``given`` means; ``None`` for ``None``."""
+    if given is None:
+        return None
+    if not is_scalar_reward(given):
+        raise InvalidArgument(f"{name}: reward={shown(given)} is not 'sum', 'first' or a function")
+    make = _NAMED[given] if isinstance(given, str) else given
+    return lambda reward: as_number(name, make(reward))
+
+
+def as_number(name: str, reward: Any) -> float:
+    """The reward as a float, or one sentence that says how to make one of it."""
+    try:
+        if isinstance(reward, str | bytes):  # float() would read "1"
+            raise TypeError
+        return float(reward)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"{name}: the reward {shown(reward)} is no number; make one of it with reward='sum', "
+            "reward='first' or reward=<a function>"
+        ) from None

@@ -1,0 +1,150 @@
+"""Games played in turns as a ``ParallelEnv``: the stream says whose actions count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gymnasium.spaces import Space
+from pettingzoo import AECEnv, ParallelEnv
+
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.protocols import layers
+from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.narrator import Infos, ParallelStep
+
+_Outcome = tuple[Any, bool, bool, dict[str, Any]]
+"""What an agent has at the end of a step: observation, terminated, truncated, the environment's own info."""
+
+
+class TurnBasedParallel(ParallelEnv[str, Any, Any]):
+    """Any AEC environment as a ParallelEnv, by the stream.
+
+    - One step plays the open round: the agents asked by its ``act`` requests act, in turn. From the reset on
+      ``infos[agent]["active"]`` says whether the agent is one of them.
+    - Actions of agents who were not asked are ignored, and recorded as ``ignored`` events only they see. So a
+      trainer may send an action for everybody at every step and mask with :func:`envweave_gym.trainable`.
+    - Rewards are the sums over the AEC steps of the round; ``infos[agent]["stream"]`` has what the agent may
+      see of it.
+    - A wrong or missing action raises :class:`InvalidAction` and nothing is done. Agents that are done leave
+      by themselves. After the end ``step({})`` gives five empty dicts, a step with actions raises
+      :class:`ResetNeeded`.
+    """
+
+    def __init__(self, aec_env: AECEnv[str, Any, Any]) -> None:
+        """``aec_env`` gets a stream unless it has one already, under whatever wrappers."""
+        if not isinstance(aec_env, AECEnv):
+            raise InvalidArgument(
+                f"TurnBasedParallel takes a pettingzoo.AECEnv, not a {type(aec_env).__name__}"
+            )
+        stream = next((layer for layer in layers(aec_env) if isinstance(layer, AECStream)), None)
+        self._stream = AECStream(aec_env) if stream is None else stream
+        self.aec_env = self._stream if stream is None else aec_env
+        self._inside = self._stream.env if self.aec_env is self._stream else self.aec_env
+
+    @property
+    def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The live agents; none before the first reset, and after a failure."""
+        return self._stream.live_agents()
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Infos]:
+        """Start an episode; its seed is in the ``episode_start`` event."""
+        self.aec_env.reset(seed=seed, options=options)
+        return self._stream.narrator.play(self._begin)
+
+    def _begin(self) -> tuple[dict[str, Any], Infos]:
+        outcomes: dict[str, _Outcome] = {}
+        self._see_off(outcomes)
+        self._look(self.agents, outcomes)
+        observations, _, _, _, infos = self._results(self.agents, outcomes, {}, -1)
+        return observations, infos
+
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
+        """Play the open round."""
+        narrator = self._stream.narrator
+        if not self.agents:
+            return narrator.no_step(actions)
+        asked = narrator.admit_all(self.aec_env, self._stream.asked(), actions)
+        return narrator.play(self._play, list(asked), actions)
+
+    def _play(self, asked: list[str], actions: dict[str, Any]) -> ParallelStep:
+        env, stream, live = self.aec_env, self._stream, self.agents
+        before = stream.ledger.seq
+        if len(actions) > len(asked):
+            stream.ignore({agent: action for agent, action in actions.items() if agent not in asked})
+        waiting = {agent: actions[agent] for agent in asked}
+        rewards: dict[str, float] = {}
+        outcomes: dict[str, _Outcome] = {}
+        while waiting and stream.asked() and (agent := stream.asked()[0]) in waiting:
+            env.step(waiting.pop(agent))
+            for earner, reward in env.rewards.items():
+                rewards[earner] = rewards.get(earner, 0.0) + reward
+            self._see_off(outcomes)
+        if waiting:
+            stream.ignore(waiting)
+        self._look(stream.agents, outcomes)
+        born = [agent for agent in self.agents if agent not in live]
+        return self._results([*live, *born], outcomes, rewards, before)
+
+    def _see_off(self, outcomes: dict[str, _Outcome]) -> None:
+        """Let agents that are done leave as their turns come, after a last look."""
+        stream = self._stream
+        if stream.agents and not stream.asked():
+            self._look([agent for agent in stream.agents if agent not in stream.live_agents()], outcomes)
+        while stream.agents and not stream.asked():
+            self.aec_env.step(None)
+
+    def _look(self, agents: Iterable[str], outcomes: dict[str, _Outcome]) -> None:
+        inside = self._inside
+        terminated, truncated, infos = inside.terminations, inside.truncations, inside.infos
+        for agent in agents:
+            if agent not in outcomes:
+                outcomes[agent] = inside.observe(agent), terminated[agent], truncated[agent], infos[agent]
+
+    def _results(
+        self, agents: list[str], outcomes: dict[str, _Outcome], rewards: dict[str, float], since: int
+    ) -> ParallelStep:
+        stream = self._stream
+        requests, info = stream.requests(), stream.narrator.info
+        return (
+            {agent: outcomes[agent][0] for agent in agents},
+            {agent: rewards.get(agent, 0.0) for agent in agents},
+            {agent: bool(outcomes[agent][1]) for agent in agents},
+            {agent: bool(outcomes[agent][2]) for agent in agents},
+            {agent: info(outcomes[agent][3], agent, requests, since) for agent in agents},
+        )
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` observes."""
+        return self.aec_env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """The space of what ``agent`` may do."""
+        return self.aec_env.action_space(agent)
+
+    def state(self) -> Any:
+        """PettingZoo's global view, where the environment has one."""
+        return self.aec_env.state()
+
+    def render(self) -> Any:
+        """What the environment draws."""
+        return self.aec_env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.aec_env.close()
+
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost environment."""
+        return self.aec_env.unwrapped
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "aec_env":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.aec_env, name)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}<{self.aec_env}>"

@@ -1,0 +1,1 @@
+"""The Flask application: its settings, state, access, errors, log and metrics."""

@@ -1,0 +1,102 @@
+"""The token of a server that runs as a program: where it comes from, and where it is left."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import stat
+import sys
+from pathlib import Path
+
+from envweave_gym.core.faults import InvalidArgument
+
+VARIABLE = "ENVWEAVE_TOKEN"
+_MOST = 4096
+_SHORTEST = 8
+"""Fewer characters are soon guessed."""
+
+
+def find_token(
+    token: str | None = None, *, file: str | None, descriptor: int | None, anonymous: bool
+) -> tuple[str | None, bool]:
+    """The token, and whether it was made up for this run alone, so that it has to be told."""
+    given = _taken_from_environment(VARIABLE)
+    if token is not None:
+        if anonymous or file is not None or descriptor is not None:
+            raise InvalidArgument("token= is given; leave out allow_anonymous, token_file and token_fd")
+        return checked_token(token, "token="), False
+    if anonymous:
+        if file is not None or descriptor is not None:
+            raise InvalidArgument("--allow-anonymous lets everybody in; leave the token out, or the option")
+        return None, False
+    if file is not None and descriptor is not None:
+        raise InvalidArgument("--token-file and --token-fd are both given; give one of them")
+    if descriptor is not None:
+        return checked_token(_first_line(descriptor).strip(), f"--token-fd {descriptor}"), False
+    if file is not None:
+        return _in_file(Path(file)), False
+    if given is not None:
+        return checked_token(given.strip(), VARIABLE), False
+    return secrets.token_urlsafe(32), True
+
+
+def _taken_from_environment(name: str) -> str | None:
+    """Pop an environment variable, and erase it from ``/proc/PID/environ``.
+
+    What that file shows is the memory that the environment was in when the process began. Removing a variable
+    leaves its text there, so it is overwritten first.
+    """
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype, getenv.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    value = os.environ.get(name)
+    if value is not None and (address := getenv(name.encode())) is not None:
+        ctypes.memset(address, 0, len(ctypes.string_at(address)))
+    os.environ.pop(name, None)
+    return value
+
+
+def checked_token(token: str, where: str) -> str:
+    """``token``, if it can be one and travel in a header; it is never shown."""
+    can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
+    if not can_travel or len(token) < _SHORTEST:
+        raise InvalidArgument(
+            f"{where} holds no token; give {_SHORTEST} or more printable ASCII characters without spaces"
+        )
+    return token
+
+
+def _first_line(descriptor: int) -> str:
+    """Read no more than the line: the other end of a pipe may stay open."""
+    line = b""
+    try:
+        while not line.endswith(b"\n") and len(line) < _MOST and (byte := os.read(descriptor, 1)):
+            line += byte
+    except OSError as error:
+        raise InvalidArgument(f"--token-fd {descriptor} cannot be read: {error.strerror}") from None
+    return line.decode("ascii", "replace")
+
+
+def _in_file(path: Path) -> str:
+    """The token in a file, which is written where it is not there yet."""
+    try:
+        if not path.exists():
+            return _written(path)
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
+        with path.open("rb") as file:
+            return checked_token(file.read(_MOST).decode("ascii", "replace").strip(), f"--token-file {path}")
+    except OSError as error:
+        raise InvalidArgument(f"--token-file {path} cannot be used: {error.strerror}") from None
+
+
+def _written(path: Path) -> str:
+    token = secrets.token_urlsafe(32)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{token}\n")
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return token

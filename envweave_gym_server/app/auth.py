@@ -1,0 +1,100 @@
+"""Who may use the server: a token, and no web page of somebody else's."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from functools import lru_cache
+from ipaddress import ip_address
+
+from flask import Flask, request
+
+from envweave_gym.core.faults import EnvweaveError, shown
+from envweave_gym_server.app.settings import Settings
+
+OPEN = ("/health",)
+"""What is told to everybody."""
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\],]+)(?::([0-9]{1,5}))?")
+_ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
+_PORTS = {"http": 80, "https": 443}
+
+
+class Unauthorized(EnvweaveError):
+    """The token is missing or wrong."""
+
+
+class Forbidden(EnvweaveError):
+    """The request comes from where none may come from."""
+
+
+def protect(app: Flask, settings: Settings) -> None:
+    """Check every request before it is looked at, WebSockets too."""
+    token = None if settings.token is None else settings.token.encode()
+    hosts = {_name(host) for host in settings.hosts}
+
+    @app.before_request
+    def check() -> None:
+        _check_host(hosts)
+        _check_origin()
+        if token is not None and request.path not in OPEN:
+            _check_token(token)
+
+
+def _check_token(token: bytes) -> None:
+    given = _given_token()
+    if given is None:
+        raise Unauthorized("the token is missing; send it in the header 'Authorization: Bearer …'")
+    if not hmac.compare_digest(given, token):
+        raise Unauthorized("the token is wrong; the server was started with another")
+
+
+def _given_token() -> bytes | None:
+    """The token of a request; one in a URL counts for links and for WebSockets of the server's own pages."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and given.strip():
+        return given.strip().encode("latin-1", "replace")  # as WSGI has decoded it
+    if request.method in ("GET", "HEAD") and "token" in request.args:
+        return request.args["token"].encode()
+    return None
+
+
+def _check_host(hosts: set[str]) -> None:
+    """Answer to names of this server only: a web page may point a name of its own at this machine."""
+    if "*" in hosts:
+        return
+    given = request.headers.get("Host", "")
+    match = _HOST.fullmatch(given)
+    if match is None or _name(match[1]) not in hosts:
+        raise Forbidden(f"the host {shown(given)} is not served; there are {', '.join(sorted(hosts))}")
+
+
+def _check_origin() -> None:
+    """Let browsers in from pages of this server only; programs send no origin."""
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return
+    match = _ORIGIN.fullmatch(origin)
+    places = (
+        []
+        if match is None
+        else [_place(text, match[1].lower()) for text in (match[2], request.headers.get("Host", ""))]
+    )
+    if not places or places[0] is None or places[0] != places[1]:
+        raise Forbidden(f"requests of the web page {shown(origin)} are not answered")
+
+
+def _place(text: str, scheme: str) -> tuple[str, int] | None:
+    """The name and the port in ``host:port``."""
+    match = _HOST.fullmatch(text)
+    return None if match is None else (_name(match[1]), int(match[2] or _PORTS[scheme]))
+
+
+@lru_cache(maxsize=256)
+def _name(host: str) -> str:
+    """A host in the one spelling that is compared."""
+    bare = host.strip("[]").rstrip(".").lower()
+    try:
+        return str(ip_address(bare))
+    except ValueError:
+        return bare

@@ -1,0 +1,143 @@
+"""How a server is run: who may use it, and how much of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast, get_args
+
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.sizes import bytes_of
+from envweave_gym_server.app.access import checked_token
+
+NEEDS_PROCESSES = "limits the process of a session, and with threads there is none;"
+_WORKER_MEMORY = 4 << 30
+_OF_PROCESSES: dict[str, tuple[Any, ...]] = {"worker_memory": (None, _WORKER_MEMORY), "call_timeout": (None,)}
+"""The values of these settings that are allowed without such processes, because they change nothing."""
+Isolation = Literal["thread", "process"]
+_Rule = Callable[[Any], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of :func:`envweave_gym_server.create_app`; the defaults are for a server on loopback."""
+
+    token: str | None = None
+    """Who sends it as ``Authorization: Bearer …`` may use the server; ``None`` lets everybody in."""
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+    """The names in ``Host`` headers that are answered; ``"*"`` answers all. A web page that points a name of
+    its own at this machine is kept out by this, other web pages by their ``Origin``."""
+    max_sessions: int = 1024
+    """So many sessions may be open; another is refused with 503."""
+    max_rows: int = 65536
+    """So many environments may be in one vector."""
+    max_environments: int = 1 << 17
+    """Environments in all sessions together, each row of a vector counted; more are refused with 503. A row
+    of a small environment takes about 8 KB (measured on Echo, Counter and CartPole)."""
+    max_descriptions: int = 8
+    """So many environments may be made at once just to be described."""
+    idle_timeout: float = 300.0
+    """So many seconds a session is kept while no connection is attached and no call is under way."""
+    client_timeout: float = 60.0
+    """After so many seconds in which a client takes nothing of what it is sent, sends no more of a request or
+    does not answer for its machine, its connection ends; its session stays."""
+    largest_frame: int = 64 << 20
+    """Bytes that a frame or a body may have; a text like ``"64m"`` is read too, as in all sizes here."""
+    deepest: int = 32
+    """So deep the kwargs of an environment may nest."""
+    isolation: Isolation = "thread"
+    """Whether sessions share the server's process, or each has a process of its own that may die alone."""
+    worker_memory: int | None = _WORKER_MEMORY
+    """Bytes of address space that the process of a session may take; ``None`` sets no limit. What it
+    reserves and does not use counts too: environments that compute on a GPU need far more. Another value
+    than this one needs ``isolation="process"``."""
+    call_timeout: float | None = None
+    """After so many seconds without an answer the process of a session is killed; ``None`` waits for ever.
+    It needs ``isolation="process"``: a thread cannot be ended from outside."""
+    log_size: int = 32 << 10
+    """So many bytes of its last replies a session keeps for those who look on, and an eighth of that before
+    anybody has; the oldest are dropped."""
+    max_listeners: int = 64
+    """So many may look on at once."""
+    drain: float = 30.0
+    """So many seconds calls under way have to finish once the server is told to stop."""
+
+    def __post_init__(self) -> None:
+        if self.token is not None:
+            checked_token(self.token, "token=")
+        for name in _RULES:
+            value = getattr(self, name)
+            check_setting(name, value, f"{name}={shown(value)}")
+            if self.isolation != "process" and name in _OF_PROCESSES and value not in _OF_PROCESSES[name]:
+                raise InvalidArgument(f"{name}={shown(value)} {NEEDS_PROCESSES} give isolation='process' too")
+            if _RULES[name] in _SIZES and value is not None:
+                object.__setattr__(self, name, bytes_of(value))
+
+
+def check_setting(name: str, value: Any, told: str) -> None:
+    """Refuse a value that a setting cannot have; ``told`` is how the caller has written the two."""
+    problem = _RULES[name](value)
+    if problem:
+        raise InvalidArgument(f"{told} {problem}")
+
+
+def _count(value: Any, least: int = 1) -> str | None:
+    if type(value) is not int:
+        return f"is no integer; give one from {least} on"
+    if value >= least:
+        return None
+    return "is not more than 0" if least else "is less than 0"
+
+
+def _size(value: Any, least: int = 1) -> str | None:
+    size = bytes_of(value)
+    if size is None and not (type(value) is int and value < 0):
+        return "is no size; give bytes, or text like '512m' or '2g'"
+    return _count(-1 if size is None else size, least)
+
+
+def _seconds(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "is no number of seconds"
+    if not value > 0:
+        return "is not more than 0"
+    return None if value <= threading.TIMEOUT_MAX else "is longer than this system can wait"
+
+
+def _one_of(value: Any) -> str | None:
+    known = get_args(Isolation)
+    return None if value in known else f"is unknown; there are {' and '.join(map(repr, known))}"
+
+
+def _names(value: Any) -> str | None:
+    if isinstance(value, tuple | list) and all(isinstance(name, str) for name in cast("list[Any]", value)):
+        return None
+    return "are no names; give a tuple of them, as in ('localhost',)"
+
+
+def _or_none(rule: _Rule) -> _Rule:
+    return lambda value: None if value is None else rule(value)
+
+
+_BYTES, _LIMIT, _LOG = _size, _or_none(_size), partial(_size, least=0)
+_SIZES = (_BYTES, _LIMIT, _LOG)
+_RULES: dict[str, _Rule] = {
+    "hosts": _names,
+    "max_sessions": _count,
+    "max_rows": _count,
+    "max_environments": _count,
+    "max_descriptions": _count,
+    "idle_timeout": _seconds,
+    "client_timeout": _seconds,
+    "largest_frame": _BYTES,
+    "deepest": partial(_count, least=0),
+    "isolation": _one_of,
+    "worker_memory": _LIMIT,
+    "call_timeout": _or_none(_seconds),
+    "log_size": _LOG,
+    "max_listeners": partial(_count, least=0),
+    "drain": _seconds,
+}
+"""What is wrong with the value of a setting, in words; ``None`` where nothing is."""

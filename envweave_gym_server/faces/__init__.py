@@ -1,1 +1,0 @@
-"""The protocols a server speaks, one module each."""

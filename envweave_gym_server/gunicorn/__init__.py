@@ -1,0 +1,1 @@
+"""The server as processes: gunicorn with one threaded worker, and several servers alike."""

@@ -1,0 +1,70 @@
+"""What environments are like, asked of each once and then known."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from hashlib import blake2b
+from typing import Any
+
+from envweave_gym.core.faults import AtCapacity
+from envweave_gym.wire.messages import Create, encode, pack
+from envweave_gym_server.sessions.slots import Places
+
+_MOST = 256
+_PATIENCE = 60.0
+"""So many seconds somebody waits for a description that is being made."""
+_PATIENCE_FOR_A_PLACE = 5.0
+"""So many seconds somebody waits for the room to make one, which what never comes to its end may keep."""
+
+Description = dict[str, Any]
+
+
+class Descriptions:
+    """The descriptions of the environments that clients asked for lately.
+
+    To be described an environment is made, which may take long, and may fail each time: so many are made at
+    once and no more. Whoever asks for the same meanwhile waits for it, but not for ever.
+    """
+
+    def __init__(self, describe: Callable[[Create], Description], most_at_once: int) -> None:
+        self._describe = describe
+        self._known: OrderedDict[bytes, Future[Description]] = OrderedDict()
+        self._lock = threading.Lock()
+        full = "environments are being made to be described, and none is done yet; come again"
+        self._places = Places(most_at_once, full, _PATIENCE_FOR_A_PLACE)
+
+    def of(self, create: Create) -> Description:
+        """What the environment is like that a client asks for."""
+        key = _key(create)
+        with self._lock:
+            future, mine = self._known.get(key), False
+            if future is None:
+                future, mine = Future[Description](), True
+                self._known[key] = future
+                if len(self._known) > _MOST:
+                    self._known.popitem(last=False)
+            else:
+                self._known.move_to_end(key)
+        if mine:
+            self._find_out(key, create, future)
+        elif not wait([future], _PATIENCE).done:
+            raise AtCapacity(f"{create.env_id} is still being made to be described; come again")
+        return future.result()
+
+    def _find_out(self, key: bytes, create: Create, future: Future[Description]) -> None:
+        try:
+            with self._places.one():
+                future.set_result(self._describe(create))
+        except BaseException as error:  # noqa: BLE001 - it is raised by result(), for all who wait
+            with self._lock:
+                self._known.pop(key, None)
+            future.set_exception(error)
+
+
+def _key(create: Create) -> bytes:
+    """The same for the same arguments in whatever order, and short however long they are."""
+    kwargs = dict(sorted(create.kwargs.items(), key=lambda item: str(item[0])))
+    return blake2b(encode(Create(create.env_id, create.api, pack(kwargs)))).digest()

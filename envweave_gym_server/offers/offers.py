@@ -1,0 +1,334 @@
+"""What a server offers: the IDs on its list, and what a client may say about them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import operator
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+from pettingzoo import AECEnv, ParallelEnv
+
+import envweave_gym
+from envweave_gym.core.arguments import check_deadline
+from envweave_gym.core.faults import LONGEST_NAME, InvalidArgument, UnknownEnvironment, nearest, shown
+from envweave_gym.registry.catalog import REGISTRIES, cards
+from envweave_gym.registry.ids import resolve
+from envweave_gym.registry.launch import single
+from envweave_gym.typed import TypedEnv
+from envweave_gym.wire.messages import Create
+from envweave_gym_server.sessions.own_thread import OwnThread
+from envweave_gym_server.sessions.reset_options import ResetOptions
+from envweave_gym_server.sessions.serving import Served
+
+_LOCAL = "local://"
+_TITLE = re.compile(r"[\w./-]+")
+_STACK = ("max_steps", "on_fault", "reset_deadline", "render_mode")
+_LONGEST_RESET = 60.0
+"""So many seconds a client may have a reset tried that fails, which keeps a thread."""
+_VECTOR = ("num_envs", "autoreset_mode")
+_APIS = {"gym": "gym", "vector": "gym", "aec": "aec", "parallel": "parallel"}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One environment that clients may make."""
+
+    name: str
+    target: str
+    """What :func:`envweave_gym.make` knows it by."""
+    doc: str
+    apis: tuple[str, ...]
+    kwargs: tuple[str, ...] = ()
+    """What a client may give its constructor and its resets; commands, paths, addresses and backends are the
+    operator's."""
+    factory: Callable[..., Any] | None = None
+    """What makes it, where that is no ID."""
+    action: Any = None
+    observation: Any = None
+    """The dataclasses of what ``factory`` makes, where that has no hints."""
+
+    @property
+    def trial(self) -> dict[str, Any]:
+        """Arguments with which it can be made on any machine, for who wants to know what it is like."""
+        card = cards().get(self.target)
+        return {} if card is None else card.trial
+
+    def register(self) -> None:
+        """Let this process know by its name what a factory makes."""
+        if self.factory is not None:
+            envweave_gym.register(self.target, factory=self._build)
+
+    def _build(self, **given: Any) -> Any:
+        env = None if self.factory is None else self.factory(**given)
+        if isinstance(env, gym.Env | AECEnv | ParallelEnv):
+            return env
+        models = {"action_model": self.action, "observation_model": self.observation}
+        for attribute, model in models.items():
+            if model is not None:
+                setattr(env, attribute, model)
+        return TypedEnv(env)
+
+    def check(self, create: Create) -> None:
+        """Refuse an API or an argument that clients may not ask for, by its name alone."""
+        if create.api and create.api not in self.apis:
+            raise InvalidArgument(
+                f"{self.name} is served as {', '.join(self.apis)}, not as {shown(create.api)}"
+            )
+        allowed = self.taken(create.api)
+        for given, value in create.kwargs.items():
+            text = value if isinstance(value, str) else shown(value)  # str() of some raises
+            if given not in allowed and f"{given}={text}" not in allowed:
+                hint = nearest(given, allowed) if isinstance(given, str) else ""
+                raise InvalidArgument(
+                    f"{self.name} takes no argument {shown(given)} from a client{hint}; "
+                    f"it takes {', '.join(allowed)}"
+                )
+
+    def make(self, create: Create) -> Any:
+        """Make what a client asks for, or say what it may ask for."""
+        self.check(create)
+        if create.kwargs.get("render_mode") == "human":
+            raise InvalidArgument(self._no_window(create))
+        return self._made(create.api, self._bounded(create.kwargs))
+
+    def _made(self, api: str, kwargs: dict[str, Any]) -> Any:
+        if api == "gym" and self.target in cards():
+            return single(self.target, **kwargs)
+        known_as: Any = _APIS.get(api)
+        return envweave_gym.make(self.target, api=known_as, **kwargs)
+
+    def _bounded(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, with which a reset that fails keeps no thread for as long as a client likes."""
+        if "reset_deadline" not in kwargs:
+            return kwargs
+        given = kwargs["reset_deadline"]
+        check_deadline(self.name, "reset_deadline", given, least=0.0)
+        return {**kwargs, "reset_deadline": min(given, _LONGEST_RESET)}
+
+    def _no_window(self, create: Create) -> str:
+        """The sentence that refuses to open a window; an instance tells what it draws otherwise."""
+        kwargs = {name: given for name, given in create.kwargs.items() if name != "render_mode"}
+        if "num_envs" in kwargs:
+            kwargs["num_envs"] = 1
+        env = self._made(create.api, self._bounded(kwargs))
+        try:
+            metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
+        finally:
+            env.close()
+        modes = ", ".join(repr(mode) for mode in metadata.get("render_modes") or () if mode != "human")
+        return (
+            f"{self.name}: render_mode='human' would open a window on the server; "
+            f"a client may ask for {modes or 'none'}"
+        )
+
+    def serve(self, create: Create, *, threads: bool = False) -> Served:
+        """What a client asks for, behind messages.
+
+        ``threads`` tells that its calls may come from several threads. An environment of another package, or
+        one whose card says ``thread_affine``, is made and played in a thread of its own then.
+        """
+        thread = OwnThread(self.name) if threads and self._is_bound_to_a_thread else None
+        try:
+            return thread.run(self._served, create, thread) if thread else self._served(create)
+        except BaseException:
+            if thread:
+                thread.close()
+            raise
+
+    @property
+    def _is_bound_to_a_thread(self) -> bool:
+        """Whether it is played in the thread that made it: its card says so, or it has none."""
+        card = None if self.factory else cards().get(resolve(self.target.rpartition(":")[2]) or "")
+        return card is None or card.thread_affine
+
+    def _served(self, create: Create, thread: OwnThread | None = None) -> Served:
+        """What a client asks for, with the reset options that it may give.
+
+        Clients may give the reset options that an environment names itself, if it has a card or the operator
+        handed it over; what is merely registered nobody has looked through for what strangers may say to it.
+        """
+        env = self.make(create)
+        trusted = self.factory is not None or self.target in cards()
+        options = ResetOptions.of(self.name, env, self.kwargs, trusted=trusted)
+        truncates = create.kwargs.get("on_fault") == "truncate"
+        return Served(env, options, truncates=truncates, readable=trusted, thread=thread)
+
+    def taken(self, api: str) -> tuple[str, ...]:
+        """The arguments that a client may give for this API."""
+        stack = ("render_mode",) if api in ("aec", "parallel") else _STACK
+        foreign = () if self.target in cards() else ("reproducible", "reward=sum", "reward=first")
+        return (*self.kwargs, *stack, *foreign, *(_VECTOR if api == "vector" else ()))
+
+
+class Offers(dict[str, Offer]):
+    """What a server has, by name."""
+
+    def find(self, name: Any) -> Offer:
+        """The offer of this name, which may have a module or no version; without a name the only one."""
+        offer = self.get(name) if isinstance(name, str) else None
+        if offer is None and name == "" and len(self) == 1:
+            offer = next(iter(self.values()))
+        if offer is None and isinstance(name, str) and len(name) <= LONGEST_NAME:
+            env_id = name.rpartition(":")[2]  # without its module, which only an operator has imported here
+            offer = self.get(env_id) or self.get(resolve(env_id) or "")
+        if offer is None and name == "":
+            raise UnknownEnvironment(
+                "no ID was given, and this server has not just one environment; choose one, as in "
+                f"'http://host:port#ID': there are {', '.join(self)}"
+            )
+        if offer is None:
+            hint = nearest(name, self) if isinstance(name, str) else ""
+            raise UnknownEnvironment(f"{shown(name)} is not served here{hint}; there are {', '.join(self)}")
+        return offer
+
+    def allow(self, kwargs: Mapping[str, Iterable[str]]) -> None:
+        """Let clients give these arguments too, by the names of environments."""
+        for name, more in kwargs.items():
+            offer, given = self.find(name), tuple(more)
+            wrong = [one for one in given if not one.isidentifier()]
+            if isinstance(more, str) or not given or wrong:
+                raise InvalidArgument(
+                    f"{shown(more)} are no names of arguments of {offer.name}; give some, as in ('length',)"
+                )
+            self[offer.name] = replace(offer, kwargs=tuple(dict.fromkeys((*offer.kwargs, *given))))
+
+
+_NAME_IT = "give one a name of its own: offer_of_factory(factory, name=…)"
+_SINGLE, _GAME = ("gym", "vector"), ("parallel", "aec")
+
+
+def offers_of(what: Iterable[Any]) -> Offers:
+    """The offers that IDs, environment classes and factories mean; all of ours where nothing is named."""
+    named = tuple(what)
+    if len(named) == 1 and isinstance(named[0], Offers):
+        return named[0]
+    ours = (env_id for env_id, card in cards().items() if not card.proxy)
+    offers = Offers()
+    for one in named or ours:
+        offer = _offer(one)
+        if offer.name in offers and offer.factory is not None:
+            raise InvalidArgument(f"two environments are called {offer.name}; {_NAME_IT}")
+        offers[offer.name] = offer
+    return offers
+
+
+def _offer(what: Any) -> Offer:
+    if isinstance(what, Offer):
+        return what
+    if isinstance(what, str):
+        return _offer_of_name(what)
+    if callable(what):
+        return offer_of_factory(what)
+    raise InvalidArgument(f"{shown(what)} cannot be served; give an ID, an environment class or a factory")
+
+
+def _offer_of_name(name: str) -> Offer:
+    """The offer of a registered ID, or of the class or the factory in ``module:attribute``."""
+    env_id = resolve(name)
+    if env_id is None:
+        return offer_of_factory(_attribute(name))
+    card = cards().get(env_id)
+    doc, kwargs = (card.doc, card.wire_kwargs) if card else (f"{env_id}, as it is registered.", ())
+    single = env_id in REGISTRIES["gym"]
+    return Offer(env_id, env_id, doc, _SINGLE if single else _GAME, kwargs)
+
+
+def _attribute(name: str) -> Callable[..., Any]:
+    """The class or the factory in ``module:attribute``; what makes no environment is refused."""
+    module, colon, attribute = name.partition(":")
+    if not colon or "://" in name:
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: no registered environment has that name")
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        why = f"there is no module {shown(error.name)}; install the package that has it"
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: {why}") from None
+    except (ImportError, ValueError) as error:
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: {error}") from None
+    if not all(part.isidentifier() for part in attribute.split(".")):  # it is an ID
+        why = f"{module} registers no environment {shown(attribute)}{nearest(attribute, _ids())}"
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: {why}")
+    try:
+        found = operator.attrgetter(attribute)(imported)
+    except AttributeError as error:
+        raise UnknownEnvironment(f"{shown(name)} cannot be served: {error}") from None
+    if not _makes_environments(found):
+        raise UnknownEnvironment(
+            f"{shown(name)} cannot be served: it is no environment and no factory of one; give an ID, a "
+            "class with reset and step, or a function that returns such an environment"
+        )
+    return found
+
+
+def _returned(factory: Any) -> Any:
+    """What the annotation of a factory says that it returns; ``None`` where it says nothing."""
+    with suppress(
+        TypeError, NameError, AttributeError, SyntaxError
+    ):  # it names what is not there at run time
+        return inspect.get_annotations(factory, eval_str=True).get("return")
+    return None
+
+
+def _ids() -> set[str]:
+    return {env_id for registry in REGISTRIES.values() for env_id in registry}
+
+
+def _makes_environments(found: Any) -> bool:
+    """Whether something may be a class of environments or a factory of them, as far as it says itself.
+
+    Functions of the standard library and of C modules are none, nor is one whose annotation says otherwise.
+    """
+    made = found if isinstance(found, type) else _returned(found)
+    if isinstance(made, type) and made is not object:
+        return hasattr(made, "reset") and hasattr(made, "step")
+    package = (getattr(found, "__module__", None) or "").partition(".")[0]
+    return callable(found) and package not in sys.stdlib_module_names and not inspect.isbuiltin(found)
+
+
+def offer_of_factory(
+    factory: Callable[..., Any],
+    *,
+    name: str | None = None,
+    action: Any = None,
+    observation: Any = None,
+    kwargs: tuple[str, ...] = (),
+) -> Offer:
+    """Offer what an environment class or a factory makes, under its own name or another.
+
+    It makes a Gymnasium or PettingZoo environment, or any object with ``reset`` and ``step``, whose types are
+    read off their hints (:class:`envweave_gym.TypedEnv`); ``action`` and ``observation`` are the dataclasses
+    of one without hints. A client may give the arguments in ``kwargs`` and no others, and the reset options
+    that the environment names in ``metadata["reset_options"]``. ::
+
+        create_app(offer_of_factory(Shop, action=Purchase, observation=Receipt, kwargs=("budget",)))
+    """
+    title = name or getattr(factory, "__name__", type(factory).__name__)
+    if not _TITLE.fullmatch(title):
+        raise InvalidArgument(f"{shown(title)} is no name for {shown(factory)}; {_NAME_IT}")
+
+    doc = (_own_doc(factory) or title).splitlines()[0]
+    target, apis = f"{_LOCAL}{title}", _apis_of(factory)
+    offer = Offer(title, target, doc, apis, kwargs, factory, action, observation)
+    offer.register()
+    return offer
+
+
+def _own_doc(factory: Callable[..., Any]) -> str:
+    """What a factory says of itself; a class does not say what the class says that it is made of."""
+    doc = vars(factory).get("__doc__") if isinstance(factory, type) else factory.__doc__
+    return inspect.cleandoc(doc) if isinstance(doc, str) else ""
+
+
+def _apis_of(factory: Callable[..., Any]) -> tuple[str, ...]:
+    """What a class is, or what a function says that it returns; any of them where it says nothing."""
+    kind = factory if isinstance(factory, type) else _returned(factory)
+    if not isinstance(kind, type):
+        return (*_SINGLE, *_GAME)
+    return _GAME if issubclass(kind, AECEnv | ParallelEnv) else _SINGLE

@@ -1,0 +1,62 @@
+"""The connection that the owner of a server holds open: its first line is the token; when it ends, so do we.
+
+``ENVWEAVE_OWNER_FD`` names it. The server of a container gets it as its standard input (see
+:mod:`envweave_gym.containers.owner_stdin`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+
+from envweave_gym.core.faults import InvalidArgument, shown
+
+VARIABLE = "ENVWEAVE_OWNER_FD"
+_STANDARD = 3
+"""Below this number are standard input, output and error, which programs that are started inherit."""
+
+
+def owner_descriptor() -> int | None:
+    """The descriptor that the variable names, which is removed from the environment."""
+    given = os.environ.pop(VARIABLE, None)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal()):
+        raise InvalidArgument(f"{VARIABLE}={shown(given)} is no number of an open file; give one like 0")
+    return int(given)
+
+
+def taken_over(descriptor: int) -> int:
+    """Move a connection to a number that no program inherits; a standard one becomes ``/dev/null``.
+
+    Otherwise an environment that reads its standard input would take the end of the connection for its own.
+    Reading it does not block: the replicas of a server share it, and one may read what another has seen.
+    """
+    try:
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STANDARD)
+    except OSError as error:
+        raise InvalidArgument(f"{VARIABLE}={descriptor} is no open file: {error.strerror}") from None
+    os.set_blocking(moved, False)
+    if descriptor < _STANDARD:
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(null, descriptor)
+        os.close(null)
+    else:
+        os.close(descriptor)
+    return moved
+
+
+def is_gone(connection: int) -> bool:
+    """Whether the owner has closed its end; what else it sends is read and means nothing."""
+    poll = select.poll()  # select.select cannot read descriptors from 1,024 on
+    poll.register(connection, select.POLLIN)
+    try:
+        while poll.poll(0):
+            if not os.read(connection, 4096):
+                return True
+    except BlockingIOError:  # another replica has read it since
+        return False
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,84 @@
+"""The frames of the step plane: over a WebSocket, or one in the body of a request where those are blocked."""
+
+from __future__ import annotations
+
+import time
+
+from flask import Blueprint, Response, request
+
+from envweave_gym.wire.framing import CONTENT_TYPE
+from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, Created, encode, pack
+from envweave_gym_server.app.errors import BadRequest
+from envweave_gym_server.app.state import ServerState, state
+from envweave_gym_server.protocols.native.websocket import Connection, Taken
+from envweave_gym_server.protocols.rest.bodies import client, received
+from envweave_gym_server.protocols.rest.openapi import operation
+from envweave_gym_server.sessions.lines import Line, read_message
+
+frames = Blueprint("frames", __name__)
+
+_CREATED = encode(Created(0))
+
+
+@frames.route("/v1/sessions/<session_id>/stream", websocket=True)
+def stream(session_id: str) -> Taken:
+    """Play a session over a WebSocket."""
+    server = state()
+    connection = Connection(request.environ, server.settings.largest_frame, server.settings.client_timeout)
+    server.watch.add(connection)  # whoever comes once it is open finds it counted
+    try:
+        connection.open()
+        _play(server, connection, session_id)
+    finally:
+        server.watch.remove(connection)
+        connection.hang_up()
+    return Taken(gunicorn=connection.gunicorn)
+
+
+def _play(server: ServerState, connection: Connection, session_id: str) -> None:
+    line = Line(server, session_id, connection.left)
+    try:
+        while (frame := connection.receive()) is not None:
+            connection.stepping_since = time.monotonic()
+            reply = line.answer(frame)
+            # who has sent the first reset along with the create waits for both replies
+            connection.send(reply, later=reply == _CREATED and connection.has_more)
+            connection.stepping_since = None
+            if connection.stopping:
+                connection.close(1001, "the server is stopping")
+    finally:
+        line.close()
+
+
+@frames.get("/v1/sessions/<session_id>/stream")
+@operation(None, status=101, refuses=(400, 503))
+def stream_without_upgrade(session_id: str) -> Response:
+    """Play a session over a WebSocket, in the frames of ``envweave_gym.make``."""
+    raise BadRequest(
+        "this address takes WebSockets; ask for one with 'Upgrade: websocket', or send frames to "
+        f"/v1/sessions/{session_id}/frames"
+    )
+
+
+@frames.post("/v1/sessions/<session_id>/frames")
+def one_frame(session_id: str) -> Response:
+    """Do one call of a session."""
+    frame = received()
+    message, sessions = read_message(frame), state().sessions
+    if isinstance(message, Create):
+        reply = sessions.create(session_id, message, frame, client())[1]
+    else:
+        session = sessions.get(session_id)
+        reply = session.call(message, frame, client())
+        if session.closed:
+            sessions.forget(session_id)
+    return Response(reply, content_type=CONTENT_TYPE)
+
+
+@frames.post("/v1/describe")
+def describe_frame() -> Response:
+    """What a client has to know of an environment before it makes one."""
+    message = read_message(received())
+    if not isinstance(message, Create):
+        raise BadRequest("send the message that would create the session")
+    return Response(encode(Answer(NUMBERLESS, pack(state().description(message)))), content_type=CONTENT_TYPE)

@@ -1,0 +1,295 @@
+"""The step plane: one WebSocket a session, whose frames the thread of its request reads itself.
+
+No thread stands between the socket and the environment, which is what makes a step cheap. While a step runs
+that thread cannot answer pings, so :class:`Watch` does it, from one thread for all connections.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from flask import Response
+from wsproto.connection import Connection as Protocol
+from wsproto.connection import ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import ProtocolError, generate_accept_token
+
+from envweave_gym.wire.framing import WHOLE_BINARY, head_of, masked, place_of
+from envweave_gym_server.app.errors import BadRequest
+from envweave_gym_server.gunicorn.sockets import bound_waits, may_be_silent
+
+_CHUNK = 1 << 16
+_KEY_LENGTH = 24
+_LINGER = 1.0
+_MOST_WAITING = 64
+"""So many frames of a client are read while its step still runs."""
+_SWITCHING = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+)
+SLOW = 0.5
+"""A step that takes longer than so many seconds has its pings answered by the watch."""
+
+
+class Taken(Response):
+    """The response of a request whose socket a WebSocket has taken: the server writes nothing more."""
+
+    def __init__(self, *, gunicorn: bool) -> None:
+        super().__init__()
+        self._gunicorn = gunicorn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Respond as WSGI applications do, or tell gunicorn that this has been done."""
+        if self._gunicorn:
+            raise StopIteration
+        return super().__call__(*args, **kwargs)
+
+
+class Connection:
+    """The server's end of a WebSocket, over the socket of the request that asked for it."""
+
+    def __init__(self, environ: dict[str, Any], largest: int, timeout: float) -> None:
+        """Read the handshake; what is none is answered as any bad request.
+
+        ``timeout`` is how many seconds the client may take nothing of what it is sent.
+        """
+        key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")).encode("latin-1")
+        if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
+            raise BadRequest("that is no handshake of a WebSocket of version 13")
+        self._switching = _SWITCHING + generate_accept_token(key) + b"\r\n\r\n"
+        self.socket: socket.socket = environ.get("gunicorn.socket") or environ["werkzeug.socket"]
+        bound_waits(self.socket, timeout)
+        self.gunicorn = "gunicorn.socket" in environ
+        self.stepping_since: float | None = None
+        self.stopping = False
+        self._reading, self._sending = threading.Lock(), threading.RLock()
+        self._protocol = Protocol(ConnectionType.SERVER)
+        self._largest, self._size = largest, 0
+        self._parts: list[bytes] = []
+        self._buffer = bytearray()
+        self._ready: deque[bytes] = deque()
+        self._kept = b""
+        self._open = True
+        self._sending.acquire()  # until the handshake is answered
+
+    def open(self) -> None:
+        """Answer the handshake, which lets the client speak; call it in the thread that has made this."""
+        try:
+            self.socket.sendall(self._switching)
+            may_be_silent(self.socket)
+        except OSError:  # the client has left
+            self._open = False
+        finally:
+            self._sending.release()
+
+    def left(self) -> bool:
+        """Whether the client has left; any thread may ask, also while a step of its runs."""
+        if self._open:
+            with suppress(OSError, ValueError):  # its own thread has closed it meanwhile
+                self.answer_pings()
+        return not self._open
+
+    def receive(self) -> bytes | None:
+        """The next frame, or ``None`` when the client has left."""
+        while self._open and not self._ready:
+            with self._reading:
+                if not self._ready:
+                    self._read()
+        return self._ready.popleft() if self._ready else None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another frame has come already."""
+        return bool(self._ready)
+
+    def answer_pings(self) -> None:
+        """Read some of what has come, without waiting; whole frames are kept for :meth:`receive`.
+
+        A reply that is being sent goes first: its client is no longer kept waiting.
+        """
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            if self._sending.acquire(blocking=False):
+                try:
+                    self._read_what_is_there()
+                finally:
+                    self._sending.release()
+        finally:
+            self._reading.release()
+
+    def _read_what_is_there(self) -> None:
+        poller = select.poll()
+        poller.register(self.socket, select.POLLIN)
+        if self._open and len(self._ready) < _MOST_WAITING and poller.poll(0):
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            data = self.socket.recv(_CHUNK)
+            if not data:
+                self._open = False
+                return
+            self._buffer += data
+            while self._open and (place := place_of(self._buffer)) is not None:
+                start, end = place
+                if end - start > self._largest:
+                    self._refuse_size()
+                elif end > len(self._buffer):
+                    return
+                else:
+                    self._take(start, end)
+        except (OSError, ProtocolError):
+            self._open = False
+
+    def _take(self, start: int, end: int) -> None:
+        """The first frame in the buffer, whose payload is at ``start`` to ``end``."""
+        buffer, self._buffer = self._buffer, self._buffer[end:]
+        if buffer[0] == WHOLE_BINARY and buffer[1] & 0x80 and not self._parts:
+            self._ready.append(masked(bytes(buffer[start - 4 : start]), buffer[start:end]))
+            return
+        self._protocol.receive_data(bytes(buffer[:end]))
+        for event in self._protocol.events():
+            self._handle(event)
+
+    def _refuse_size(self) -> None:
+        """Say so, and read on for a moment: who is still sending would not hear it otherwise."""
+        self.close(CloseReason.MESSAGE_TOO_BIG, f"a frame holds at most {self._largest} bytes")
+        self.wake(socket.SHUT_WR)
+        self.socket.settimeout(_LINGER)
+        until = time.monotonic() + _LINGER
+        while time.monotonic() < until and self.socket.recv(_CHUNK):
+            pass
+
+    def _handle(self, event: Any) -> None:
+        if isinstance(event, BytesMessage | TextMessage):
+            part = event.data if isinstance(event, BytesMessage) else event.data.encode()
+            self._size += len(part)
+            if self._size > self._largest:
+                self._refuse_size()
+                return
+            self._parts.append(bytes(part))
+            if event.message_finished:
+                self._ready.append(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
+                self._parts, self._size = [], 0
+        elif isinstance(event, Ping):
+            self._send(event.response())
+        elif isinstance(event, CloseConnection):
+            self._send(event.response())
+            self._open = False
+
+    def send(self, frame: bytes, *, later: bool = False) -> None:
+        """Send one frame, or keep it and send it ``later``, with the next.
+
+        A client that has left is noticed by :meth:`receive`. One that reads no more is given up, and whatever
+        it has sent meanwhile with it: it is to ask again.
+        """
+        data = head_of(len(frame), masked=False) + frame
+        if later:
+            self._kept += data
+            return
+        with self._sending:
+            try:
+                self.socket.sendall(self._kept + data if self._kept else data)
+                self._kept = b""
+            except (BlockingIOError, TimeoutError):
+                self._give_up()
+            except OSError:
+                self._open = False
+
+    def _give_up(self) -> None:
+        self._open = False
+        self._ready.clear()
+        self.wake(socket.SHUT_RDWR)
+
+    def _send(self, event: Any) -> None:
+        """Answer a ping, or say goodbye: at once or not at all, as the watch sees to all connections."""
+        if not self._sending.acquire(timeout=_LINGER):
+            return
+        try:
+            data = self._protocol.send(event)
+            if self.socket.send(data, socket.MSG_DONTWAIT) < len(data):
+                self._give_up()
+        except BlockingIOError:
+            self._give_up()
+        except (OSError, ProtocolError):
+            self._open = False
+        finally:
+            self._sending.release()
+
+    def close(self, code: int = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
+        """Say why, and end the connection."""
+        if self._open:
+            self._send(CloseConnection(code, reason[:120]))
+            self._open = False
+
+    def wake(self, how: int = socket.SHUT_RD) -> None:
+        """Let :meth:`receive` return at once."""
+        with suppress(OSError):  # the client was faster
+            self.socket.shutdown(how)
+
+    def hang_up(self) -> None:
+        """Close the socket."""
+        self.wake(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+class Watch:
+    """Reads what clients send whose step takes long: pings, and that they leave. Knows all connections."""
+
+    def __init__(self) -> None:
+        self._connections: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    @property
+    def present(self) -> int:
+        """How many there are whose clients have not left, which is looked for now."""
+        with self._lock:
+            connections = list(self._connections)
+        return sum(not connection.left() for connection in connections)
+
+    def add(self, connection: Connection) -> None:
+        """Watch a connection."""
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._connections.add(connection)
+
+    def remove(self, connection: Connection) -> None:
+        """Watch a connection no longer."""
+        with self._lock:
+            self._connections.discard(connection)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(SLOW):
+            now = time.monotonic()
+            with self._lock:
+                connections = list(self._connections)
+            for connection in connections:
+                since = connection.stepping_since
+                if since is not None and now - since > SLOW:
+                    connection.left()
+
+    def stop(self) -> None:
+        """End every connection that waits for its client; one whose step runs ends after its reply."""
+        self._stopped.set()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.stopping = True
+            if connection.stepping_since is None:
+                connection.close(CloseReason.GOING_AWAY, "the server is stopping")
+                connection.wake()

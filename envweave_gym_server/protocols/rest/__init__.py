@@ -1,0 +1,1 @@
+"""Plain HTTP and JSON: what ``curl`` and people use."""

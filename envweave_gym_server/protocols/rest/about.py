@@ -1,0 +1,45 @@
+"""What the server says of itself: whether it is well, what it has counted, and how it is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, current_app
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from envweave_gym import __version__
+from envweave_gym_server.app.state import state
+from envweave_gym_server.protocols.rest import bodies
+from envweave_gym_server.protocols.rest.bodies import told
+from envweave_gym_server.protocols.rest.openapi import document, operation
+
+about = Blueprint("about", __name__)
+
+
+@about.get("/")
+@operation(bodies.Index)
+def index() -> Response:
+    """Where to go on."""
+    return told(bodies.Index("envweave-gym", __version__, "/v1/envs", "/openapi.json", "/metrics"))
+
+
+@about.get("/health")
+@operation(bodies.Health, refuses=(503,))
+def health() -> Response:
+    """Whether the server takes calls; it needs no token."""
+    stopping = state().sessions.stopped
+    return told(bodies.Health("stopping" if stopping else "healthy"), 503 if stopping else 200)
+
+
+@about.get("/metrics")
+@operation("text/plain")
+def metrics() -> Response:
+    """What the server has counted, for Prometheus."""
+    return Response(state().metrics.text(), content_type=CONTENT_TYPE_LATEST)
+
+
+@about.get("/openapi.json")
+@operation(dict[str, Any])
+def openapi() -> Response:
+    """This API, for programs."""
+    return told(document(current_app))

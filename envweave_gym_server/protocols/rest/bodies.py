@@ -1,0 +1,220 @@
+"""What the JSON API takes and gives: one type a body, from which the OpenAPI document is made."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from flask import Response, request
+from gunicorn.http.errors import ParseException
+from msgspec import UNSET, Meta, Struct, UnsetType
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+
+from envweave_gym.core.faults import Fault, InvalidArgument, shown
+from envweave_gym_server.app.errors import BadRequest
+from envweave_gym_server.gunicorn.sockets import has_left
+from envweave_gym_server.protocols.rest.json_values import Arrays
+from envweave_gym_server.sessions.session import Left, stays
+from envweave_gym_server.sessions.session_table import SESSION_ID
+
+Api = Literal["gym", "vector", "aec", "parallel"]
+SessionId = Annotated[str, Meta(pattern=f"^{SESSION_ID}$")]
+CallNumber = Annotated[
+    int, Meta(ge=1, le=2**63 - 1, description="The number of this call; without one it is the next.")
+]
+
+
+# Taken
+
+
+class NewSession(Struct, forbid_unknown_fields=True):
+    """The environment of a new session."""
+
+    id: Annotated[str, Meta(description="The ID of an environment that is served.")]
+    session: Annotated[
+        SessionId | None, Meta(description="An id of your own: sent again, nothing is made twice.")
+    ] = None
+    api: Annotated[Api | None, Meta(description="Without one the first that the environment has.")] = None
+    num_envs: Annotated[int, Meta(ge=1)] | None = None
+    autoreset_mode: Literal["NextStep", "SameStep", "Disabled"] | None = None
+    kwargs: Annotated[
+        dict[str, Any], Meta(description="Arguments of the environment, of those it takes from clients.")
+    ] = {}
+
+
+class ResetCall(Struct, forbid_unknown_fields=True):
+    """A reset."""
+
+    seed: int | list[int | None] | None = None
+    options: dict[str, Any] | None = None
+    call: CallNumber | None = None
+
+
+class StepCall(Struct, forbid_unknown_fields=True):
+    """A step."""
+
+    action: Annotated[
+        Any,
+        Meta(
+            description="JSON in the form of the action space; an object by agent where they move at once. "
+            "Arrays are lists, or objects with dtype, shape and base64."
+        ),
+    ]
+    call: CallNumber | None = None
+
+
+# Given
+
+
+class Problem(Struct, omit_defaults=True):
+    """Why nothing was done, in one sentence."""
+
+    error: str
+    message: str
+    committed: Annotated[int, Meta(description="The number of the last call that was done.")] = -1
+
+
+class Opened(Struct):
+    """A session that is there."""
+
+    session: str
+    id: str
+    api: Api
+    call: Annotated[int, Meta(description="The number of the last call that was done.")]
+
+
+class Played(Struct, omit_defaults=True):
+    """What came of a reset or a step; what only games or only steps have is left out elsewhere."""
+
+    call: int
+    observation: Any
+    reward: Any | UnsetType = UNSET
+    terminated: Any | UnsetType = UNSET
+    truncated: Any | UnsetType = UNSET
+    info: Any | UnsetType = UNSET
+    agents: list[str] | UnsetType = UNSET
+    selection: Annotated[str | UnsetType | None, Meta(description="The agent whose turn it is.")] = UNSET
+    earned: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="What agents have earned since they acted last.")
+    ] = UNSET
+
+
+class Lost(Struct):
+    """The call was done and the environment raised: the episode is lost, reset it."""
+
+    call: int
+    fault: Fault
+
+
+class Session(Struct):
+    """How a session stands."""
+
+    session: str
+    id: str
+    api: str
+    call: Annotated[int, Meta(description="The number of the last call that was done.")]
+    busy: Annotated[bool, Meta(description="Whether a call is under way.")]
+    attached: Annotated[int, Meta(description="How many WebSockets play it.")]
+    idle: Annotated[float, Meta(description="Seconds nobody has used it.")]
+    agents: Annotated[Any, Meta(description="Who must act now, row by row in a vector.")]
+    requests: Annotated[Any, Meta(description="What is asked of whom.")]
+    state: Annotated[Any, Meta(description="Episode, step_count and more; null while a call is under way.")]
+
+
+class Environment(Struct):
+    """An environment that is served."""
+
+    id: str
+    doc: str
+    apis: list[str]
+    kwargs: Annotated[list[str], Meta(description="The arguments that a client may give.")]
+
+
+class Environments(Struct):
+    """All environments that are served."""
+
+    environments: list[Environment]
+
+
+class Description(Struct, omit_defaults=True):
+    """What there is to know of an environment before it is played."""
+
+    id: str
+    doc: str
+    apis: list[str]
+    kwargs: list[str]
+    api: str
+    metadata: dict[str, Any]
+    observation_space: dict[str, Any] | UnsetType = UNSET
+    action_space: dict[str, Any] | UnsetType = UNSET
+    agents: Annotated[dict[str, Any] | UnsetType, Meta(description="The spaces of each agent of a game.")] = (
+        UNSET
+    )
+
+
+class Health(Struct):
+    """Whether the server takes calls."""
+
+    status: Literal["healthy", "stopping"]
+
+
+class Index(Struct):
+    """Where to go on."""
+
+    name: str
+    version: str
+    environments: str
+    openapi: str
+    metrics: str
+
+
+_Body = TypeVar("_Body")
+
+
+def client() -> Left:
+    """Tells whether the client of this request has hung up; it may be asked from another thread."""
+    connection = request.environ.get("gunicorn.socket") or request.environ.get("werkzeug.socket")
+    return stays if connection is None else partial(has_left, connection)
+
+
+def received() -> bytes:
+    """The bytes of the body.
+
+    Of one that does not say how long it is, werkzeug gives as many as there may be and forgets the rest.
+    """
+    try:
+        data = request.get_data(cache=False)
+        at_most = request.content_length is None and len(data) == request.max_content_length
+        too_long = at_most and request.environ["wsgi.input"].read(1)
+    except (ClientDisconnected, OSError):
+        raise BadRequest("the body of the request has not come to its end; send it again") from None
+    except ParseException as error:
+        raise BadRequest(f"the chunks of the body cannot be read: {error}") from None
+    if too_long:
+        raise RequestEntityTooLarge
+    return data
+
+
+def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
+    """The body of the request, and its bytes; no body is an empty object."""
+    data = received()
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind), data
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"the body is not what this call takes: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON: {error}") from None
+
+
+def read_arrays() -> Arrays:
+    """How the client wants arrays."""
+    given = request.args.get("arrays", "lists")
+    if given not in ("lists", "base64"):
+        raise InvalidArgument(f"arrays={shown(given)} is unknown; there are 'lists' and 'base64'")
+    return given
+
+
+def told(value: Any, status: int = 200) -> Response:
+    """A response of JSON."""
+    return Response(msgspec.json.encode(value), status, content_type="application/json")

@@ -1,0 +1,199 @@
+"""Values as JSON, for people and programs without msgpack: what an environment gives, and actions read back.
+
+Arrays are nested lists, or ``{"dtype": …, "shape": …, "base64": …}`` where that is asked for; either is taken
+for an action. Sets are lists, dataclasses are objects, dates are in ISO 8601. Everything else is JSON as
+:func:`envweave_gym.episode.stream.jsonable` writes it: NaN is ``"nan"``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Graph,
+    GraphInstance,
+    MultiBinary,
+    MultiDiscrete,
+    OneOf,
+    Sequence,
+    Space,
+    Tuple,
+)
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from envweave_gym.core.arrays import as_array
+from envweave_gym.core.faults import InvalidAction, shown
+from envweave_gym.episode.stream import Stream, jsonable
+from envweave_gym.wire.values import dtype_of
+
+Arrays = Literal["lists", "base64"]
+"""How arrays are written."""
+
+_MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, MemoryError)
+_KEYS = {"dtype", "shape", "base64"}
+
+
+# What an environment gives
+
+
+def plain(value: Any, arrays: Arrays = "lists") -> Any:
+    """``value`` as plain JSON: streams and faults as objects, arrays as lists or in base64."""
+    kind = type(value)
+    if kind is str or kind is int or kind is float or kind is bool or value is None:
+        return jsonable(value)
+    if isinstance(value, np.ndarray):
+        return _plain_array(np.asarray(value), arrays)
+    if isinstance(value, Stream):
+        return {"requests": plain(value.requests, arrays), "events": plain(value.events, arrays)}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name), arrays) for name in value.__struct_fields__}
+    if isinstance(value, GraphInstance):
+        return {name: plain(part, arrays) for name, part in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {_key(key): plain(item, arrays) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, arrays) for item in value]
+    if isinstance(value, set | frozenset):  # sorted, as the order of texts is another in each process
+        return sorted((plain(item, arrays) for item in value), key=repr)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"base64": base64.b64encode(value).decode()}
+    return jsonable(value)
+
+
+def _key(key: Any) -> str:
+    """A key of a mapping as JSON has it."""
+    return str(jsonable(key))
+
+
+def _plain_array(array: NDArray[Any], arrays: Arrays) -> Any:
+    if array.dtype.hasobject:
+        return [plain(item, arrays) for item in array]
+    if array.dtype.kind not in "biuf":
+        return jsonable(array)
+    if arrays == "base64":
+        data = base64.b64encode(array.tobytes()).decode()
+        return {"dtype": array.dtype.str, "shape": list(array.shape), "base64": data}
+    exact = array.dtype.kind != "f" or (array.dtype.itemsize <= 8 and bool(np.isfinite(array).all()))
+    return array.tolist() if exact else jsonable(array)
+
+
+# Actions
+
+
+def read_json(name: str, space: Space[Any], value: Any) -> Any:
+    """The member of ``space`` that the JSON ``value`` means; whether it is one, the environment says.
+
+    Lists become arrays and tuples where the space wants those; what stands for a ``Dict`` has exactly its
+    members.
+    """
+    try:
+        return _read(space, value)
+    except _MISFITS as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InvalidAction(f"{name}: action {shown(value)} is not in {shown(space)}: {reason}") from None
+
+
+def _read(space: Space[Any], value: Any) -> Any:
+    match space:
+        case Discrete():
+            return _integer(value)
+        case Box() | MultiDiscrete() | MultiBinary():
+            return as_array(space, _array(value))
+        case Dict():
+            members = _members(value, [_key(key) for key in space.spaces])
+            return {key: _read(inner, members[_key(key)]) for key, inner in space.spaces.items()}
+        case Tuple():
+            items = zip(space.spaces, _items(value), strict=True)
+            return tuple(_read(inner, item) for inner, item in items)
+        case Sequence():
+            if space.stack:
+                return _stacked(space.feature_space, value)
+            return tuple(_read(space.feature_space, item) for item in _items(value))
+        case OneOf():
+            chosen, item = _items(value)
+            return np.int64(_integer(chosen)), _read(space.spaces[chosen], item)
+        case Graph():
+            return _graph(space, _members(value, ["nodes", "edges", "edge_links"]))
+        case _:
+            return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{shown(value)} is no integer")
+    return value
+
+
+def _array(value: Any) -> Any:
+    """Nested lists as they are, and the array in an object."""
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != _KEYS:
+        raise ValueError("an array is a list, or an object with dtype, shape and base64")
+    dtype, shape = dtype_of(str(value["dtype"])), [_integer(one) for one in _items(value["shape"])]
+    try:
+        data = base64.b64decode(value["base64"], validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"that is no base64: {error}") from None
+    if (
+        dtype.kind not in "biuf"
+        or min(shape, default=0) < 0
+        or math.prod(shape) * dtype.itemsize != len(data)
+    ):
+        raise ValueError(f"{len(data)} bytes are no {dtype} array of shape {tuple(shape)}")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _members(value: Any, names: list[str]) -> dict[str, Any]:
+    if not isinstance(value, dict) or sorted(value) != sorted(names):
+        raise ValueError(f"it wants an object with {', '.join(names) or 'nothing'}")
+    return value
+
+
+def _items(value: Any) -> list[Any]:
+    """A list; an array in an object is the list of its rows."""
+    items = _array(value).tolist() if isinstance(value, dict) else value
+    if not isinstance(items, list):
+        raise ValueError(f"{shown(value)} is no list")
+    return items
+
+
+def _stacked(space: Space[Any], value: Any) -> Any:
+    """The members of ``space`` in a sequence that stacks them: of a ``Dict`` or a ``Tuple`` part by part."""
+    if isinstance(space, Dict):
+        members = _members(value, [_key(key) for key in space.spaces])
+        return {key: _stacked(inner, members[_key(key)]) for key, inner in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_stacked(inner, part) for inner, part in zip(space.spaces, _items(value), strict=True))
+    items = [_read(space, item) for item in _items(value)]
+    return concatenate(space, items, create_empty_array(space, len(items)))
+
+
+def _graph(space: Graph, members: dict[str, Any]) -> GraphInstance:
+    edges, links = members["edges"], members["edge_links"]
+    return GraphInstance(
+        _rows(space.node_space, members["nodes"]),
+        None if space.edge_space is None or edges is None else _rows(space.edge_space, edges),
+        None if links is None else np.asarray(_items(links), dtype=np.int32).reshape(-1, 2),
+    )
+
+
+def _rows(space: Box[Any] | Discrete, items: Any) -> NDArray[Any]:
+    rows = [_read(space, item) for item in _items(items)]
+    return np.asarray(rows, dtype=space.dtype).reshape(len(rows), *(space.shape or ()))

@@ -1,0 +1,40 @@
+"""What the server has: the environments on its list, and what each is like."""
+
+from __future__ import annotations
+
+import msgspec
+from flask import Blueprint, Response, request
+
+from envweave_gym.wire.messages import Create
+from envweave_gym_server.app.state import state
+from envweave_gym_server.offers.offers import Offer
+from envweave_gym_server.protocols.rest import bodies
+from envweave_gym_server.protocols.rest.bodies import read_arrays, told
+from envweave_gym_server.protocols.rest.json_values import plain
+from envweave_gym_server.protocols.rest.openapi import operation
+
+offers = Blueprint("offers", __name__)
+
+
+@offers.get("/v1/envs")
+@operation(bodies.Environments)
+def list_environments() -> Response:
+    """All environments that are served."""
+    return told(bodies.Environments([_environment(offer) for offer in state().offers.values()]))
+
+
+def _environment(offer: Offer) -> bodies.Environment:
+    return bodies.Environment(offer.name, offer.doc, list(offer.apis), list(offer.kwargs))
+
+
+@offers.get("/v1/envs/<path:env_id>")
+@operation(bodies.Description, query=("api", "arrays"), refuses=(404, 422, 503))
+def describe_environment(env_id: str) -> Response:
+    """What one is like, made with its default arguments, or with those that need no data."""
+    arrays, server = read_arrays(), state()
+    offer = server.offers.find(env_id)
+    api = request.args.get("api", offer.apis[0])
+    rows = {"num_envs": 1} if api == "vector" else {}
+    known = server.description(Create(offer.name, api, {**offer.trial, **rows}))
+    about = {"id": offer.name, "doc": offer.doc, "apis": offer.apis, "kwargs": offer.taken(api)}
+    return told(msgspec.convert({**plain(known, arrays), **about}, bodies.Description))

@@ -1,0 +1,139 @@
+"""The OpenAPI document of the JSON API, made of its views and the types of their bodies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from flask import Flask
+
+from envweave_gym import __version__
+from envweave_gym_server.protocols.rest.bodies import Problem
+
+_JSON = "application/json"
+_ABOUT = (
+    "Plays environments. Programs step over WebSockets at /v1/sessions/{session_id}/stream, which "
+    "envweave_gym.make opens; the calls here are the same in JSON, and may be mixed with them."
+)
+_DONE = {101: "What follows on this connection is a WebSocket."}
+_REFUSALS = {
+    400: "The body is no JSON, or the request is malformed.",
+    401: "The token is missing or wrong.",
+    403: "The host or the web page is not answered.",
+    404: "There is no such environment or session.",
+    409: "Another call is the next one, or a reset is.",
+    413: "The body is too large.",
+    422: "An argument or an action is not what is taken.",
+    503: "There is no room, or the server is stopping.",
+}
+_QUERY: dict[str, dict[str, Any]] = {
+    "api": {"schema": {"enum": ["gym", "vector", "aec", "parallel"]}},
+    "arrays": {
+        "description": "How arrays are written.",
+        "schema": {"enum": ["lists", "base64"], "default": "lists"},
+    },
+    "since": {
+        "description": "The number of the last call that is known, as the header Last-Event-ID has it.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    },
+    "follow": {
+        "description": "Whether to wait for more.",
+        "schema": {"enum": ["true", "false"], "default": "true"},
+    },
+}
+_PATH: dict[str, dict[str, Any]] = {
+    "env_id": {"description": "An ID; its slash may stay as it is.", "schema": {"type": "string"}},
+    "session_id": {"schema": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}},
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What the document says of a view beside its name and its docstring."""
+
+    gives: Any
+    """The type of the body it answers with, or some of them; a content type; ``None`` where there is none."""
+    takes: Any = None
+    status: int = 200
+    query: tuple[str, ...] = ()
+    refuses: tuple[int, ...] = ()
+
+
+_View = TypeVar("_View", bound=Callable[..., Any])
+
+
+def operation(gives: Any, **fields: Any) -> Callable[[_View], _View]:
+    """Have a view told of in the document."""
+
+    def noted(view: _View) -> _View:
+        vars(view)["operation"] = Operation(gives, **fields)
+        return view
+
+    return noted
+
+
+def document(app: Flask) -> dict[str, Any]:
+    """The document, as JSON."""
+    views = [
+        (rule, app.view_functions[rule.endpoint], vars(app.view_functions[rule.endpoint])["operation"])
+        for rule in app.url_map.iter_rules()
+        if "operation" in vars(app.view_functions[rule.endpoint])
+    ]
+    types = [Problem, *(kind for *_, one in views for kind in (one.takes, *_types(one.gives)) if kind)]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(map(str, types), schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for rule, view, one in views:
+        path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
+        [method] = (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        paths.setdefault(path, {})[method.lower()] = _told(path, view, one, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "envweave-gym", "version": __version__, "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _told(path: str, view: Callable[..., Any], one: Operation, schema_of: dict[str, Any]) -> dict[str, Any]:
+    named = [
+        *(
+            {"name": name, "in": "path", "required": True, **_PATH[name]}
+            for name in re.findall(r"{(\w+)}", path)
+        ),
+        *({"name": name, "in": "query", **_QUERY[name]} for name in one.query),
+    ]
+    told: dict[str, Any] = {"operationId": view.__name__, "summary": (view.__doc__ or "").splitlines()[0]}
+    told |= {"parameters": named} if named else {}
+    told |= {"security": []} if path == "/health" else {}
+    if one.takes is not None:
+        told["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema_of[str(one.takes)]}}}
+    refused = {"content": {_JSON: {"schema": schema_of[str(Problem)]}}}
+    usual = (403,) if path == "/health" else (401, 403)
+    done = _DONE.get(one.status, "Done.")
+    told["responses"] = {str(one.status): {"description": done, **_content(one.gives, schema_of)}}
+    for status in sorted({*usual, *one.refuses}):
+        told["responses"][str(status)] = {"description": _REFUSALS[status], **refused}
+    return told
+
+
+def _content(gives: Any, schema_of: dict[str, Any]) -> dict[str, Any]:
+    if gives is None:
+        return {}
+    if isinstance(gives, str):
+        return {"content": {gives: {"schema": {"type": "string"}}}}
+    schemas = [schema_of[str(kind)] for kind in _types(gives)]
+    return {"content": {_JSON: {"schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0]}}}
+
+
+def _types(gives: Any) -> tuple[Any, ...]:
+    if gives is None or isinstance(gives, str):
+        return ()
+    return gives if isinstance(gives, tuple) else (gives,)

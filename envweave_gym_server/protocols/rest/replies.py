@@ -1,0 +1,93 @@
+"""Replies of sessions as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envweave_gym.core.faults import Fault, FaultKind
+from envweave_gym.episode.stream import AGENT, Request, RequestKind, Stream, stream_of
+from envweave_gym.wire.messages import (
+    DONE_ALL_THE_SAME,
+    Answer,
+    Ask,
+    Began,
+    Refused,
+    Reply,
+    Stepped,
+    encode,
+    read_reply,
+)
+from envweave_gym_server.protocols.rest.bodies import Lost, Played
+from envweave_gym_server.protocols.rest.json_values import Arrays, plain
+from envweave_gym_server.sessions.session import Left, Session
+
+_RESET = Request(-1, RequestKind.RESET, None, 0)
+_QUESTION = -2
+_LIFTED = {
+    "infos": "info",
+    "rewards": "reward",
+    "terminations": "terminated",
+    "truncations": "truncated",
+}
+"""What games tell beside their infos, by the names that it has for all."""
+
+
+def ask(session: Session, left: Left, question: str, argument: Any = None) -> Any:
+    """The answer to a question, ``None`` where there is none."""
+    asked = Ask(_QUESTION, question, argument)
+    reply = read_reply(session.peek(asked, encode(asked), left))
+    return reply.value if isinstance(reply, Answer) else None
+
+
+def played(reply: Began | Stepped, arrays: Arrays) -> Played:
+    """A reply as an object."""
+    fields: dict[str, Any] = {name: getattr(reply, name) for name in reply.__struct_fields__}
+    if _is_game(reply.info):
+        lifted = {_LIFTED.get(name, name): value for name, value in reply.info.items()}
+        fields |= {name: value for name, value in lifted.items() if name in Played.__struct_fields__}
+    return Played(**{name: plain(value, arrays) for name, value in fields.items()})
+
+
+def lost(refused: Refused) -> Lost | None:
+    """The fault that a refusal tells of, where the call was done all the same."""
+    if refused.kind not in DONE_ALL_THE_SAME:
+        return None
+    retryable = refused.kind != "FaultStorm"
+    return Lost(refused.number, Fault(FaultKind.CRASH, refused.message, retryable))
+
+
+def selection_of(reply: Reply) -> str | None:
+    """The agent whose turn it is after this reply of a turn-based game."""
+    return reply.info.get("selection") if isinstance(reply, Began | Stepped) else None
+
+
+def requests_of(session: Session) -> Any:
+    """What is asked of whom: a list, or one for each row of a vector."""
+    frame, began = session.asked
+    requests = _requests_in(read_reply(frame))
+    for row, seq in began.items():
+        requests[row] = [Request(seq, RequestKind.ACT, AGENT, 0)]
+    return requests
+
+
+def _requests_in(reply: Reply) -> Any:
+    if not isinstance(reply, Began | Stepped):
+        return [_RESET]
+    streams = stream_of(reply.info["infos"] if _is_game(reply.info) else reply.info)
+    if isinstance(streams, dict):
+        asked = {request for one in streams.values() for request in one.requests}
+        return sorted(asked, key=lambda request: (request.seq, request.agent or ""))
+    if isinstance(streams, list):
+        return [list(one.requests) if one else [] for one in streams]
+    return list(streams.requests)
+
+
+def agents_of(requests: Any) -> Any:
+    """Who must act, of what is asked."""
+    if requests and isinstance(requests[0], list):
+        return [agents_of(row) for row in requests]
+    return list(Stream(tuple(requests)).agents())
+
+
+def _is_game(info: Any) -> bool:
+    return "infos" in info and "agents" in info and "stream" not in info

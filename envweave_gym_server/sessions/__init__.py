@@ -1,0 +1,1 @@
+"""Sessions: one environment each, its numbered calls, and the table of all of them."""

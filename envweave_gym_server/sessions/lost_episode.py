@@ -1,0 +1,33 @@
+"""What is lost in a step as the last step of its episode: last observation, reward 0, truncated, a fault."""
+
+from __future__ import annotations
+
+from envweave_gym.core.faults import EnvironmentCrashed, Fault, FaultKind, fault_of
+from envweave_gym.episode.losses import lost_info
+from envweave_gym.episode.stream import EventKind, RequestKind, Stream, jsonable
+from envweave_gym.wire.messages import Began, Step, Stepped, read_reply
+from envweave_gym.wire.values import pack
+
+
+def lost_step(message: Step, last: bytes | None, error: BaseException) -> Stepped | None:
+    """What ``on_fault="truncate"`` makes of an exception, here of one that the environment's stack lets pass.
+
+    That is the death of a worker, or what no ``except Exception`` catches.
+
+    ``last`` is the reply before, which has the last observation and where the stream stood; ``None`` comes
+    of vectors and games, and where no episode was under way.
+    """
+    before = None if last is None else read_reply(last)
+    if not isinstance(before, Began | Stepped) or not isinstance(before.info, dict):
+        return None
+    stream = before.info.get("stream")
+    if not isinstance(stream, Stream) or not stream.requests:
+        return None
+    request = stream.requests[0]
+    if request.kind != RequestKind.ACT:
+        return None
+    crash = Fault(FaultKind.CRASH, str(error), retryable=True)
+    fault = crash if isinstance(error, EnvironmentCrashed) else fault_of(error)
+    action = jsonable(message.action)
+    info = lost_info(fault, EventKind.ACT, action, seq=request.seq, turn=request.turn + 1)
+    return Stepped(message.call, pack(before.observation), 0.0, False, True, pack(info))

@@ -1,0 +1,54 @@
+"""A thread that makes and plays one environment, whichever thread asks.
+
+An OpenGL context, an event loop or a database connection belongs to the thread that made it, and the requests
+of a session come in many: after a reconnect MuJoCo draws black pictures in another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+
+class OwnThread:
+    """Runs one call at a time in a daemon thread, and gives or raises in the caller what comes of it.
+
+    A daemon, as a call that hangs must not keep the process from ending.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._adding, self._is_closed = threading.Lock(), False
+        self._calls: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._work, name=f"environment {name}", daemon=True).start()
+
+    def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Return or raise what ``work`` does there; ``RuntimeError`` if the thread has been closed."""
+        outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        with self._adding:  # a call behind the last entry of the queue would be waited for without end
+            if self._is_closed:
+                raise RuntimeError("the thread of this environment has ended")
+            self._calls.put((lambda: work(*arguments), outcome))
+        result, error = outcome.get()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error, outcome  # its traceback would hold this frame, and the frame it
+
+    def close(self) -> None:
+        """End the thread once its calls are done."""
+        with self._adding:
+            self._is_closed = True
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            work, outcome = call
+            try:
+                outcome.put((work(), None))
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
+                outcome.put((None, error))
+            del call, work, outcome

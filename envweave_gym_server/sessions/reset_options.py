@@ -1,0 +1,50 @@
+"""The options of resets that clients may give: those an environment names, or those its operator allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from envweave_gym.core.arguments import check_options
+from envweave_gym.core.faults import InvalidArgument, nearest, shown
+from envweave_gym.vector.calls import OF_ROWS
+
+
+@dataclass(frozen=True)
+class ResetOptions:
+    """What a server lets clients give the resets of one environment."""
+
+    name: str
+    named: tuple[str, ...] | None
+    """Those that the environment names in ``metadata["reset_options"]``; ``None`` where it names none."""
+    let: tuple[str, ...]
+    """Those that clients may give."""
+    of_rows: tuple[str, ...]
+    """What says which rows of a vector are meant, and never reaches an environment."""
+
+    @classmethod
+    def of(cls, name: str, env: Any, allowed: tuple[str, ...], *, trusted: bool) -> ResetOptions:
+        """Those of ``env``: what is ``allowed``, and all that it names itself where it is ``trusted`` to."""
+        metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
+        named: tuple[str, ...] | None = metadata.get("reset_options")
+        let = allowed if named is None else tuple(one for one in named if trusted or one in allowed)
+        return cls(name, named, let, OF_ROWS if isinstance(env, VectorEnv) else ())
+
+    def check(self, options: Any) -> None:
+        """Say in one sentence what the environment does not take, or else what this server does not let."""
+        named = None if self.named is None else (*self.named, *self.of_rows)
+        check_options(self.name, options, {"reset_options": named})
+        let = (*self.let, *self.of_rows)
+        rows = options.get("rows") if options and self.of_rows else None
+        listed = rows if isinstance(rows, list | tuple) else ()  # anything else is refused by the vector
+        named_by_rows = [key for one in listed if isinstance(one, dict) for key in one]
+        for given in [*(options or ()), *named_by_rows]:
+            if given not in let:
+                hint = nearest(given, let) if isinstance(given, str) else ""
+                raise InvalidArgument(
+                    f"{self.name}: this server lets no client give the reset option {shown(given)}{hint}; it "
+                    f"lets clients give {', '.join(let) or 'none'}, and its operator may add to these with "
+                    "--allow-kwargs"
+                )

@@ -1,0 +1,323 @@
+"""``backend="subprocess"``: one private server for a process, which ends with it whichever way that ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import psutil
+import pytest
+import requests
+from servers import running_server, until
+
+import envweave_gym as ew
+from envweave_gym.providers.subprocess import PrivateServer, private_server
+from envweave_gym.remote.env import RemoteEnv
+
+COUNTER = "envweave/Counter-v0"
+
+OWNER = """
+import sys, time
+import envweave_gym as ew
+from envweave_gym.providers.subprocess import private_server
+env = ew.make("envweave/Counter-v0", backend="subprocess")
+env.reset(seed=1)
+server = private_server()
+print(server.pid, server.url, flush=True)
+sys.stdin.readline()
+{then}
+"""
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A server's process and those it has started."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it is there, and no mere zombie."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+STARTED_BY_A_THREAD = OWNER.replace(
+    "env.reset(seed=1)\n",
+    "import threading\nthread = threading.Thread(target=env.reset)\nthread.start()\nthread.join()\n",
+)
+
+
+def owner(then: str, program: str = OWNER) -> subprocess.Popen[str]:
+    code = program.format(then=textwrap.dedent(then))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
+
+
+def test_all_environments_of_a_process_share_it():
+    envs = [ew.make(COUNTER, backend="subprocess") for _ in range(3)]
+    for env in envs:
+        env.reset(seed=1)
+    assert len({env.unwrapped._served.address.url for env in envs}) == 1
+    assert private_server().pid is not None
+
+
+def test_nobody_gets_in_without_its_token():
+    url = private_server().url
+    private_server().ensure()
+    assert requests.post(f"{url}/v1/describe", b"", timeout=10).status_code == 401
+    assert (
+        requests.get(f"{url}/v1/envs", headers={"Authorization": "Bearer x"}, timeout=10).status_code == 401
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "then"),
+    [
+        ("returns", ""),
+        ("raises", "raise SystemExit(3)"),
+        ("is killed", "time.sleep(60)"),
+        (
+            "is killed with a child of its own",
+            "import os\nif os.fork() == 0:\n    time.sleep(3)\ntime.sleep(60)",
+        ),
+    ],
+)
+def test_it_ends_when_its_owner(how: str, then: str):
+    process = owner(then)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    pid, url = process.stdout.readline().split()
+    servers = family(int(pid))
+    assert len(servers) >= 2
+    process.stdin.write("\n")
+    process.stdin.close()
+    if "killed" in how:
+        process.send_signal(signal.SIGKILL)
+    process.wait(20)
+    process.stdout.close()
+    until(lambda: not any(map(runs, servers)))
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{url}/health", timeout=5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux wakes it")
+@pytest.mark.parametrize("thread", ["main", "one that ended long ago"])
+def test_it_ends_with_its_owner_although_it_was_stopped(thread: str):
+    process = owner("time.sleep(60)", STARTED_BY_A_THREAD if thread != "main" else OWNER)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    pid, url = process.stdout.readline().split()
+    assert requests.get(f"{url}/health", timeout=5).status_code == 200
+    servers = family(int(pid))
+    for one in servers:
+        one.suspend()
+    process.kill()
+    process.communicate()
+    try:
+        until(lambda: not any(map(runs, servers)))
+    finally:
+        for one in filter(runs, servers):
+            one.kill()
+
+
+def test_one_that_died_is_started_again_behind_the_same_address():
+    server = PrivateServer()
+    env = RemoteEnv(COUNTER, server.url)
+    env.reset(seed=1)
+    first = server.pid
+    assert first is not None
+    os.killpg(first, signal.SIGKILL)
+    until(lambda: server.pid is None)
+    _, reward, _, truncated, info = env.step({"delta": 1})
+    assert (reward, truncated, info["fault"].kind) == (0.0, True, ew.FaultKind.LOST)
+    env.reset(seed=1)
+    assert env.step({"delta": 1})[0]["count"] == RemoteEnv(COUNTER, server.url).reset(seed=1)[0]["count"] + 1
+    assert server.pid not in (None, first)
+    env.close()
+    server.stop()
+
+
+def test_stopping_leaves_no_process_and_no_port():
+    server = PrivateServer()
+    RemoteEnv(COUNTER, server.url).reset(seed=1)
+    assert server.pid is not None
+    servers = family(server.pid)
+    server.stop()
+    assert server.pid is None
+    until(lambda: not any(one.is_running() for one in servers))
+
+
+def test_one_that_rests_leaves_no_process_and_comes_back_when_it_is_asked():
+    server = PrivateServer()
+    env = RemoteEnv(COUNTER, server.url)
+    begun = env.reset(seed=1)[0]
+    assert server.pid is not None
+    servers = family(server.pid)
+    env.close()
+    server.rest()
+    server.rest()
+    until(lambda: not any(map(runs, servers)))
+    assert env.reset(seed=1)[0] == begun
+    assert server.starts == 2
+    env.close()
+    server.stop()
+    server.ensure()
+    assert (server.pid, server.starts) == (None, 2)
+
+
+def test_one_that_ends_by_itself_says_with_which_code_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "leaving.py").write_text(
+        "import gymnasium, os, sys, time\nfrom envweave_gym.envs.toy.counter import CounterEnv\n"
+        "class Leaving(CounterEnv):\n"
+        "    def step(self, action):\n"
+        "        print('I go', file=sys.stderr, flush=True)\n"
+        "        os.kill(os.getppid(), 9)\n"
+        "        time.sleep(60)\n"
+        "gymnasium.register('own/Leaving-v0', entry_point='leaving:Leaving')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    server = PrivateServer()
+    env = RemoteEnv("leaving:own/Leaving-v0", server.url)
+    env.reset(seed=1)
+    fault = env.step({"delta": 1})[4]["fault"]
+    assert "the server of this session has ended: exit code -9, and it last said: I go" in fault.message
+    assert "fault" not in env.reset(seed=1)[1]
+    assert server.starts == 2
+    env.close()
+    server.stop()
+
+
+def test_one_that_stands_still_is_stopped_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("envweave_gym.providers.subprocess._GRACE", 0.2)
+    server = PrivateServer().wait()
+    assert server.pid is not None
+    servers = family(server.pid)
+    os.killpg(server.pid, signal.SIGSTOP)
+    server.stop()
+    until(lambda: not any(map(runs, servers)))
+
+
+def test_without_the_servers_packages_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("envweave_gym.providers.subprocess.find_spec", lambda name: None)
+    with pytest.raises(ew.MissingExtra, match=r"pip install 'envweave-gym\[server\]'"):
+        PrivateServer()
+
+
+def test_an_environment_of_the_owners_own_modules_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_world.py").write_text(
+        "import gymnasium\nfrom envweave_gym.envs.toy.counter import CounterEnv\n"
+        "gymnasium.register('own/World-v0', entry_point='own_world:CounterEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    server = PrivateServer()
+    env = RemoteEnv("own_world:own/World-v0", server.url, target=3)
+    assert env.reset(seed=1)[0].keys() == {"count"}
+    server.stop()
+
+
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``backend="subprocess"`` starts a server of the test's own, which gets the import paths of the test."""
+    monkeypatch.setattr("envweave_gym.providers.subprocess._server", None)
+    yield
+    private_server().stop()
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+def write_module(folder: Path, name: str, *lines: str) -> None:
+    """A module that whoever has ``folder`` among its import paths can import."""
+    (folder / f"{name}.py").write_text("\n".join(lines) + "\n")
+
+
+OTHERS = 'gymnasium.register("other/N{}-v0", entry_point="gymnasium.envs.toy_text:TaxiEnv")'
+WHO_REGISTERS = {
+    "loop": 'for n in (3, 4):\n    gymnasium.register(f"own/Size{n}-v0", entry_point="own_bodies:Body")',
+    "upstream": 'gymnasium.register("own/Size4-v0", entry_point="gymnasium.envs.toy_text:TaxiEnv")',
+    "lambda": 'gymnasium.register("own/Size4-v0", entry_point=lambda: __import__("own_bodies").Body())',
+}
+
+
+@pytest.mark.usefixtures("registries", "own_server")
+@pytest.mark.parametrize("how", WHO_REGISTERS)
+def test_an_id_that_an_import_of_the_caller_registered_is_known_there_too(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    write_module(tmp_path, "own_bodies", "from envweave_gym.envs.toy.counter import CounterEnv as Body")
+    for number in range(20):  # more modules that register than a name has room for
+        write_module(tmp_path, f"own_other{number}", "import gymnasium", OTHERS.format(number))
+        importlib.import_module(f"own_other{number}")
+    write_module(tmp_path, "own_names", "import gymnasium", WHO_REGISTERS[how])
+    importlib.import_module("own_names")
+    env = ew.make("own/Size4-v0", backend="subprocess")
+    env.reset(seed=1)
+    if how == "loop":
+        private_server().rest()  # a server that is started again knows the ID as well
+    assert env.reset(seed=1)[1]["seq"] >= 0
+    assert str(env).startswith("<RemoteEnv<own/Size4-v0 at")
+    vector = ew.make("own/Size4-v0", num_envs=2, backend="subprocess")
+    assert vector.reset(seed=1)[1]["seq"].shape == (2,)
+
+
+@pytest.mark.usefixtures("registries", "own_server")
+def test_an_id_that_no_import_registers_is_refused_with_what_was_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    write_module(tmp_path, "own_bodies", "raise RuntimeError('no display')")
+    gymnasium.register("own/Alone-v0", entry_point="own_bodies:Body")
+    with pytest.raises(ew.UnknownEnvironment, match=r"own/Alone-v0.*own_bodies.*no display") as caught:
+        ew.make("own/Alone-v0", backend="subprocess")
+    assert "module:own/Alone-v0" in str(caught.value)
+
+
+@pytest.mark.usefixtures("registries", "own_server")
+@pytest.mark.parametrize(
+    ("name", "near"), [("own/Lonesome-v5", "own/Lonesomee-v5"), ("tictactoe_v3", "classic/tictactoe-v3")]
+)
+def test_a_mistyped_id_is_told_with_the_nearest_names_as_in_process(
+    name: str, near: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    register = f'gymnasium.register("{near}", entry_point="gymnasium.envs.toy_text:TaxiEnv")'
+    write_module(tmp_path, "own_names", "import gymnasium", register)
+    importlib.import_module("own_names")
+    told: list[str] = []
+    for backend in ("inproc", "subprocess"):
+        with pytest.raises(ew.UnknownEnvironment, match=near) as caught:
+            ew.make(name, backend=backend)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+@pytest.mark.usefixtures("registries", "own_server")
+def test_a_constructor_that_raises_is_told_by_its_id_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    body = "    def __init__(self):\n        raise KeyError('hub')"
+    write_module(tmp_path, "own_bodies", "import gymnasium", "class Body(gymnasium.Env):", body)
+    write_module(
+        tmp_path, "own_names", "import gymnasium", "gymnasium.register('own/Bad-v0', 'own_bodies:Body')"
+    )
+    importlib.import_module("own_names")
+    with pytest.raises(KeyError) as caught:
+        ew.make("own/Bad-v0", backend="subprocess")
+    assert str(caught.value).startswith("own/Bad-v0 cannot be made: KeyError")
+
+
+def test_the_module_of_a_name_need_not_be_here_where_a_server_makes_it():
+    with running_server("remote_worlds:tests/Keeper-v0", token=None) as server:
+        for name in ("elsewhere_only:tests/Keeper-v0", "elsewhere_only:tests/Keeper"):
+            env = ew.make(name, backend=server.url)
+            assert env.reset(seed=1)[1]["seq"] >= 0
+            env.close()
+        with pytest.raises(ew.UnknownEnvironment, match="'antigravity:x/Y-v0' is not served here"):
+            ew.make("antigravity:x/Y-v0", backend=server.url)

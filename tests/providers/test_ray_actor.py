@@ -1,0 +1,64 @@
+"""The server in an actor: lines of clients that hang up while their calls are under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from envweave_gym.remote.actors import line_of
+from envweave_gym.wire.messages import Create, Created, encode, read_reply
+from envweave_gym_server.protocols.native import actor
+from envweave_gym_server.protocols.native.actor import ActorServer
+
+COUNTER = "envweave/Counter-v0"
+FRAME = encode(Create(COUNTER))
+
+
+@pytest.fixture
+def server() -> Iterator[ActorServer]:
+    server = ActorServer([COUNTER])
+    yield server
+    server.stop()
+
+
+def test_a_call_that_comes_after_its_client_has_left_opens_no_line(server: ActorServer) -> None:
+    here, late = line_of("one", "here"), line_of("two", "late")
+    assert isinstance(read_reply(server.frames(here + FRAME)), Created)
+    assert list(server._lines) == [here]
+    server.leave(here)
+    server.leave(late)
+    for line in (here, late):
+        server.frames(line + FRAME)
+    assert server._lines == {}
+    assert {session and session.attached for session in server._state.sessions._sessions.values()} <= {0}
+
+
+def test_who_leaves_while_lines_are_looked_through_is_no_error(
+    server: ActorServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = line_of("one", "first"), line_of("two", "second")
+    server.frames(first + FRAME)
+    leaving = threading.Thread(target=server.leave, args=(first,))
+
+    def leaves(line: object) -> bool:
+        leaving.start()
+        leaving.join(0.1)
+        return True
+
+    monkeypatch.setattr(actor._ClientLine, "has_left", leaves)
+    server._opened(second)
+    leaving.join(10)
+    assert (leaving.is_alive(), list(server._lines)) == (False, [second])
+    monkeypatch.undo()
+
+
+def test_of_those_that_have_left_only_so_many_are_remembered(
+    server: ActorServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor, "_MOST_LEFT", 2)
+    names = [line_of("one", str(number)) for number in range(4)]
+    for name in names:
+        server.leave(name)
+    assert list(server._left) == names[2:]

@@ -1,0 +1,192 @@
+"""The short way to an actor on the same machine: who is let in, what is asked again, who leaves."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from envweave_gym.remote import doors
+from envweave_gym.remote.actors import actor_at
+from envweave_gym.remote.address import Address
+from envweave_gym.remote.doors import DoorTransport, way_to
+from envweave_gym.wire import doors as wire
+from envweave_gym.wire.doors import Door, knocked, listening
+from envweave_gym.wire.messages import Began, Create, Created, Reset, encode, read_reply
+from envweave_gym_server.protocols.native import door as server_door
+from envweave_gym_server.protocols.native.actor import ActorServer
+from envweave_gym_server.protocols.native.door import Doorkeeper
+
+COUNTER = "envweave/Counter-v0"
+
+
+@pytest.fixture
+def name() -> str:
+    return f"tests/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def server(name: str) -> Iterator[ActorServer]:
+    server = ActorServer([COUNTER])
+    server.open_door(name)
+    yield server
+    server.stop()
+
+
+def soon() -> float:
+    return time.monotonic() + 10
+
+
+def comes(true: Callable[[], Any]) -> bool:
+    """Whether it becomes true within seconds."""
+    until = soon()
+    while not true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def transport_to(name: str) -> DoorTransport:
+    way = way_to(Address(f"ray+actor://{name}"), "session", soon())
+    assert isinstance(way, DoorTransport)
+    return way
+
+
+def ask(way: DoorTransport, frame: bytes) -> bytes:
+    way.send(frame, soon())
+    return way.receive(soon())
+
+
+def test_frames_are_answered_in_their_order_and_who_hangs_up_leaves_the_session(
+    server: ActorServer, name: str
+) -> None:
+    way = transport_to(name)
+    way.send(encode(Reset(1, seed=0)), soon(), before=encode(Create(COUNTER)))
+    assert isinstance(read_reply(way.receive(soon())), Created)
+    assert isinstance(read_reply(way.receive(soon())), Began)
+    (session,) = server._state.sessions._sessions.values()
+    assert session is not None
+    assert session.attached == 1
+    way.close()
+    assert comes(lambda: (session.attached, server._lines) == (0, {}))
+
+
+def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
+    server: ActorServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[bytes] = []
+
+    class Calls:
+        def __init__(self, address: Address, line: bytes, deadline: float) -> None:
+            self._line, self._replies = line, list[bytes]()
+
+        def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
+            calls.append(frame)
+            self._replies.append(bytes(server.frames(self._line + frame)))
+
+        def receive(self, deadline: float) -> bytes:
+            return self._replies.pop(0)
+
+        def close(self) -> None:
+            server.leave(self._line)
+
+    monkeypatch.setattr(doors, "ActorTransport", Calls)
+    way = transport_to(name)
+    create, reset = encode(Create(COUNTER)), encode(Reset(1, seed=0))
+    way.send(create, soon())
+    assert isinstance(read_reply(way.receive(soon())), Created)
+    monkeypatch.setattr("envweave_gym_server.protocols.native.actor.LARGE", 1)
+    way.send(reset, soon())
+    began = way.receive(soon())
+    assert isinstance(read_reply(began), Began)
+    assert calls == [reset]
+    (session,) = server._state.sessions._sessions.values()
+    assert session is not None
+    assert (session.committed, session.last_reply) == (1, began), "it was done once"
+    way.send(reset, soon())
+    assert way.receive(soon()) == began
+    assert calls == [reset, reset]
+    way.close()
+    assert comes(lambda: (session.attached, server._lines) == (0, {}))
+
+
+def test_another_user_is_not_let_in_and_is_not_talked_to(
+    server: ActorServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_door, "is_same_user", lambda _: False)
+    way = transport_to(name)
+    with pytest.raises(ConnectionError, match=rf"ray\+actor://{name}: "):
+        ask(way, encode(Create(COUNTER)))
+    way.close()
+    assert server._lines == {}
+    monkeypatch.setattr(wire, "is_same_user", lambda _: False)
+    assert knocked(name, 1.0) is None
+
+
+def test_who_comes_where_nobody_listens_is_told_so_at_once(name: str) -> None:
+    started = time.monotonic()
+    assert knocked(name, 5.0) is None
+    assert time.monotonic() - started < 1
+
+
+def test_a_door_that_the_one_before_still_has_is_taken_when_it_leaves(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_door, "_PAUSE", 0.01)
+    before = listening(name)
+    assert before is not None
+    assert listening(name) is None
+    keeper = Doorkeeper(name, lambda frame: frame, lambda line: None)
+    before.close()
+    assert comes(lambda: (door := knocked(name, 1.0)) and door.close() is None)
+    keeper.close()
+    assert comes(lambda: knocked(name, 1.0) is None)
+
+
+def test_frames_that_come_in_pieces_or_together_are_read_as_they_were_sent() -> None:
+    here, there = socket.socketpair()
+    frames = [b"one", b"", bytes(300_000), b"last"]
+    sender = threading.Thread(target=Door(there).send, args=(frames,))
+    sender.start()
+    door = Door(here)
+    assert [door.receive() for _ in frames] == frames
+    assert not door.has_ahead
+    sender.join(10)
+    for byte in b"\x03\0\0\0abc":
+        there.send(bytes([byte]))
+    assert door.receive() == b"abc"
+    there.close()
+    with pytest.raises(ConnectionError, match="has gone"):
+        door.receive()
+    door.close()
+
+
+def test_an_actor_that_is_silent_is_given_up_at_the_deadline(name: str) -> None:
+    listener = listening(name)
+    assert listener is not None
+    way = transport_to(name)
+    way.send(b"anybody there?", soon())
+    with pytest.raises(TimeoutError, match="did not answer before the deadline"):
+        way.receive(time.monotonic() + 0.05)
+    way.close()
+    listener.close()
+
+
+def test_a_cluster_that_does_not_say_where_an_actor_is_is_given_up_at_the_deadline() -> None:
+    asked = threading.Event()
+
+    class Ray:
+        def get_actor(self, name: str, namespace: str) -> Any:
+            asked.wait(10)
+
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="did not answer before the deadline"):
+        actor_at(Ray(), "ray+actor://here/nobody", started + 0.1)
+    assert time.monotonic() - started < 5
+    asked.set()

@@ -1,0 +1,198 @@
+"""The table of IDs and how it gets into the registries. Plug-ins as packages are in ``test_plug_ins``."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import msgspec
+import pettingzoo
+import pytest
+
+from envweave_gym import EnvCard, InvalidArgument, UnknownEnvironment, cards, register_all
+from envweave_gym.core.faults import PACKAGE
+from envweave_gym.registry.catalog import CARDS, GROUP, card_of, package_of, register_card
+
+REGISTRIES: dict[str, Any] = {
+    "gym": gym.registry,
+    "aec": pettingzoo.aec_registry,
+    "parallel": pettingzoo.parallel_registry,
+}
+GYM_CARD = {"id": "tests/Walk-v0", "doc": "A walk.", "gym": "somewhere:Walk"}
+GAME_CARD = {"id": "tests/Game-v0", "doc": "A game.", "aec": "somewhere:env"}
+
+
+def contents() -> list[dict[str, Any]]:
+    return [dict(registry) for registry in REGISTRIES.values()]
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.id)
+def test_every_card_is_registered_for_the_apis_it_has(card: EnvCard):
+    assert cards()[card.id] == card_of(card.id) == card
+    assert package_of(card.id) == PACKAGE
+    assert {kind for kind, registry in REGISTRIES.items() if card.id in registry} == set(card.leads_to)
+    for kind in card.kinds:
+        spec = REGISTRIES[kind][card.id]
+        assert isinstance(spec.entry_point, str)
+        assert json.loads(json.dumps(spec.kwargs)) == card.kwargs
+
+
+@pytest.mark.parametrize("card", [c for c in CARDS if not c.is_game], ids=lambda card: card.id)
+def test_gymnasium_is_told_to_add_no_wrappers(card: EnvCard):
+    spec = gym.spec(card.id)
+    assert spec.max_episode_steps is None
+    assert spec.additional_wrappers == ()
+    assert (spec.order_enforce, spec.disable_env_checker) == (False, True)
+    assert spec.nondeterministic == card.nondeterministic
+
+
+def test_our_rows_come_in_through_the_entry_point_group():
+    [ours] = entry_points(group=GROUP, name="envweave")
+    assert ours.load() is CARDS
+
+
+def test_cards_is_a_copy():
+    cards().clear()
+    assert "envweave/Echo-v0" in cards()
+
+
+# register_all
+
+
+def test_registering_again_changes_nothing():
+    before = contents()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register_all()
+        register_all()
+    for old, new in zip(before, contents(), strict=True):
+        assert old.keys() == new.keys()
+        assert all(new[name] is spec for name, spec in old.items())
+
+
+@pytest.mark.usefixtures("registries")
+def test_registering_again_brings_back_what_somebody_deleted():
+    del gym.registry["envweave/Echo-v0"]
+    del pettingzoo.aec_registry["envweave/KuhnPoker-v0"]
+    with pytest.raises(gym.error.NameNotFound):
+        gym.make("envweave/Echo-v0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register_all()
+    assert gym.make("envweave/Echo-v0").reset()[0] == "Echo environment ready!"
+    assert pettingzoo.make("aec", "envweave/KuhnPoker-v0").possible_agents
+    assert "envweave/KuhnPoker-v0" in pettingzoo.parallel_registry
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_id_of_ours_that_somebody_replaced_stays_theirs_with_a_warning():
+    theirs = gym.envs.registration.EnvSpec("envweave/Echo-v0", entry_point="theirs:Env")
+    gym.registry["envweave/Echo-v0"] = theirs
+    del gym.registry["envweave/Counter-v0"]
+    complaint = "envweave/Echo-v0 is registered already, with entry point 'theirs:Env'"
+    with pytest.warns(UserWarning, match=re.escape(complaint)) as told:
+        register_all()
+    assert len(told) == 1
+    assert gym.registry["envweave/Echo-v0"] is theirs
+    assert "envweave/Counter-v0" in gym.registry
+
+
+# register_card
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_card_may_come_as_dict_or_as_envcard_and_twice():
+    register_card(GYM_CARD, package="walks")
+    spec = gym.spec("tests/Walk-v0")
+    register_card(EnvCard(**GYM_CARD), package="walks")
+    assert gym.spec("tests/Walk-v0") is spec
+    assert card_of("tests/Walk-v0") == EnvCard(**GYM_CARD)
+    assert package_of("tests/Walk-v0") == "walks"
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_id_belongs_to_one_package():
+    register_card(GYM_CARD, package="walks")
+    with pytest.raises(InvalidArgument, match="tests/Walk-v0 is declared by walks already; choose another"):
+        register_card({**GYM_CARD, "doc": "Another walk."})
+    assert card_of("tests/Walk-v0").doc == "A walk."
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_id_that_is_registered_elsewhere_is_refused_as_a_whole():
+    pettingzoo.register("parallel", "tests/Game-v0", "theirs:parallel_env")
+    with pytest.raises(InvalidArgument, match="entry point 'theirs:parallel_env'"):
+        register_card(GAME_CARD)
+    assert "tests/Game-v0" not in pettingzoo.aec_registry
+    assert "tests/Game-v0" not in cards()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"id": "Walk-v0"}, "`$.id`"),
+        ({"id": "tests/Walk"}, "`$.id`"),
+        ({"id": "tests/Walk v-v0"}, "`$.id`"),
+        ({"id": "tests:more/Walk-v0"}, "`$.id`"),
+        ({"id": "tests/of/Walk-v0"}, "`$.id`"),
+        ({"id": 5}, "`$.id`"),
+        ({"doc": None}, "`$.doc`"),
+        ({"gym": "somewhere.Walk"}, "`$.gym`"),
+        ({"gym": "some where:Walk"}, "`$.gym`"),
+        ({"vector": "a:b:c"}, "`$.vector`"),
+        ({"gym": None}, "either gym="),
+        ({"parallel": "somewhere:env"}, "either gym="),
+        ({"max_steps": 0}, "`$.max_steps`"),
+        ({"max_steps": "many"}, "`$.max_steps`"),
+        ({"kwargs": ["length"]}, "`$.kwargs`"),
+        ({"requires": "torch"}, "`$.requires`"),
+        ({"colour": "red"}, "unknown field `colour`"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("registries")
+def test_a_card_with_a_mistake_is_refused(change: dict[str, Any], reason: str):
+    before = contents()
+    with pytest.raises(msgspec.ValidationError, match=re.escape(reason)):
+        register_card({**GYM_CARD, **change})
+    assert contents() == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("vector", "somewhere:Vector"), ("max_steps", 10), ("gym", "somewhere:Env")]
+)
+def test_a_game_has_nothing_of_a_gymnasium_card(field: str, value: Any):
+    with pytest.raises(InvalidArgument, match="tests/Game-v0: "):
+        EnvCard(**{**GAME_CARD, field: value})
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_envcard_is_checked_like_a_dict():
+    wrong: Any = {**GYM_CARD, "max_steps": "many"}
+    with pytest.raises(msgspec.ValidationError, match="max_steps"):
+        register_card(EnvCard(**wrong))
+
+
+def test_an_id_nobody_declares_is_unknown():
+    with pytest.raises(UnknownEnvironment, match="no installed package declares 'plug/Gone-v0'"):
+        card_of("plug/Gone-v0")
+
+
+def test_the_table_for_authors_has_every_field_of_a_card() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "authors.md").read_text()
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (?:`(.*?)`)? ?\| \S", page, re.MULTILINE)
+    told = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    usual = {one.name: one.default for one in msgspec.structs.fields(EnvCard)}
+    factories = {one.name: one.default_factory for one in msgspec.structs.fields(EnvCard)}
+    assert list(told) == list(usual)
+    for name, default in told.items():
+        if default:
+            made = usual[name] if factories[name] is msgspec.NODEFAULT else factories[name]()
+            assert default == repr(made), name
+        else:
+            assert usual[name] is factories[name] is msgspec.NODEFAULT, name

@@ -1,0 +1,203 @@
+"""Who leaves a session that is lost has its place back at once, also while its step runs on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from remote_peers import Peer, Talk, answers, peer
+from remote_worlds import TROUBLE, transport
+from servers import TOKEN, RunningServer, running_server, serving_at, until
+
+import envweave_gym as ew
+from envweave_gym.remote import farewell, session, upkeep
+from envweave_gym.remote.address import Address, remember_token
+from envweave_gym.remote.env import RemoteEnv
+from envweave_gym.remote.farewell import say_farewell
+from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.vector import RemoteVectorEnv
+from envweave_gym.wire.messages import Create, Step
+
+__all__ = ["transport"]
+LATE: dict[str, Any] = {"nap": 1.5, "call_deadline": 0.5, "reset_deadline": 5.0}
+"""A step with action 2 is not waited for to its end."""
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[RunningServer]:
+    """A server with room for two sessions, which end with their leases much too late."""
+    options = {"max_sessions": 2, "idle_timeout": 600, "allow_kwargs": "tests/Trouble-v0=nap"}
+    with running_server(TROUBLE, **options) as server:
+        remember_token(server.url, TOKEN)
+        yield server
+
+
+def at_work(url: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == f"farewell to {url}"]
+
+
+def test_as_many_environments_as_sessions_play_on_after_a_timeout(
+    full: RunningServer, transport: str
+) -> None:
+    envs = [RemoteEnv(TROUBLE, full.url, **LATE) for _ in range(2)]
+    for env in envs:
+        env.reset(seed=0)
+    for env in envs:
+        assert env.step(2)[4]["fault"].kind is ew.FaultKind.TIMEOUT
+    for _ in range(3):
+        for env in envs:
+            assert "fault" not in env.reset(seed=0)[1]
+            assert env.step(0)[0] == 1
+    for env in envs:
+        env.close()
+    until(lambda: full.gauge("envweave_sessions") == 0)
+    until(lambda: not at_work(full.url))
+
+
+def test_so_does_a_vector(full: RunningServer) -> None:
+    envs = RemoteVectorEnv(TROUBLE, [full.url] * 2, num_envs=4, **LATE)
+    envs.reset(seed=0)
+    for _ in range(2):
+        faults = envs.step(np.array([2, 0, 0, 2]))[4]["fault"]
+        assert {fault.kind for fault in faults} == {ew.FaultKind.TIMEOUT}
+        assert "fault" not in envs.reset(seed=0)[1]
+        assert envs.step(np.zeros(4, int))[0].tolist() == [1] * 4
+    envs.close()
+    until(lambda: full.gauge("envweave_sessions") == 0)
+    until(lambda: not at_work(full.url))
+
+
+def test_a_session_that_cannot_be_closed_while_its_step_runs_leaves_its_place(full: RunningServer) -> None:
+    one = RemoteSession(Address(full.url), Create(TROUBLE, kwargs={"nap": 4.0}), 0.5)
+    one.reset(0, None)
+    one.send(lambda number: Step(number, 2))
+    until(lambda: full.gauge("envweave_sessions_busy") == 1)
+    started = time.monotonic()
+    one.close()
+    until(lambda: full.gauge("envweave_sessions") == 0)
+    assert time.monotonic() - started < 3
+
+
+def test_it_goes_to_unix_sockets_too(tmp_path: Path) -> None:
+    path = tmp_path / "sock"
+    with serving_at(path) as (_, line):
+        assert line
+        address = Address(f"http+unix://{str(path).replace('/', '%2F')}")
+        remember_token(address.url, TOKEN)
+        one = RemoteSession(address, Create("envweave/Counter-v0"), 10.0)
+        one.reset(1, None)
+        lost = RemoteSession(address, Create("envweave/Counter-v0"), 10.0)
+        lost.id = one.id
+        one.discard()
+        until(lambda: not at_work(address.url))
+        lost._committed = 1
+        with pytest.raises(ew.SessionLost, match="there is no session"):
+            lost.ask("state")
+
+
+# Who says it, and to whom
+
+
+def in_a_session(there: Peer) -> RemoteSession:
+    one = there.session(1.0)
+    one._maybe_there = True
+    return one
+
+
+def test_it_is_a_request_to_delete_the_session() -> None:
+    told: list[str] = []
+
+    def listens(talk: Talk) -> None:
+        told.append(talk.request()[0]["authorization"])
+        talk.respond(204, b"")
+
+    with peer(listens) as server:
+        remember_token(server.url, "its-token")
+        in_a_session(server).discard()
+        until(lambda: not at_work(server.url))
+        assert (server.methods, told) == (["DELETE"], ["Bearer its-token"])
+
+
+def test_nothing_is_said_of_a_session_that_never_was_or_is_another_process_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(session, "say_farewell", lambda *told: said.append(told))
+    with peer(answers(204)) as server:
+        server.session(1.0).discard()
+        forked = in_a_session(server)
+        forked._pid = 1
+        forked.discard()
+        assert said == []
+        mine = in_a_session(server)
+        mine.discard()
+        assert said == [(mine.address, mine.id)]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (TimeoutError("late"), True),
+        (ConnectionError("cut"), True),
+        (ew.SessionLost("the server says that it is gone"), False),
+        (ew.EnvironmentCrashed("its session goes on"), False),
+    ],
+)
+def test_what_is_gone_already_is_not_closed_again(
+    error: Exception, says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(session, "say_farewell", lambda address, session_id: said.append(session_id))
+    with peer(answers(204)) as server:
+        env = RemoteEnv("x/X-v0", server.url)
+        one = env._served.session()
+        one._maybe_there = True
+        env._served.lost(error)
+        assert said == [one.id] * says
+
+
+def test_no_server_is_started_and_no_actor_is_called() -> None:
+    def starts() -> None:
+        raise AssertionError("a server was started")
+
+    with peer(answers(204)) as server:
+        upkeep.keep_up(server.url, upkeep.Upkeep(starts))
+        try:
+            say_farewell(Address(server.url), "one")
+            until(lambda: not at_work(server.url))
+        finally:
+            upkeep.keep_up(server.url, None)
+        assert server.methods == ["DELETE"]
+    say_farewell(Address("ray+actor://space/name"), "one")
+    assert not at_work("ray+actor://space/name")
+
+
+def test_a_server_that_stands_still_holds_one_thread_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(farewell, "_DEADLINE", 0.4)
+
+    def says_nothing(talk: Talk) -> None:
+        talk.request()
+        time.sleep(5)
+
+    with peer(says_nothing) as server:
+        started = time.monotonic()
+        for number in range(50):
+            say_farewell(Address(server.url), str(number))
+        assert time.monotonic() - started < 0.2
+        assert len(at_work(server.url)) == 1
+        until(lambda: not at_work(server.url), 3)
+        say_farewell(Address(server.url), "another")
+        assert len(at_work(server.url)) == 1
+        until(lambda: not at_work(server.url), 3)
+    assert not farewell._waiting
+
+
+def test_nobody_hears_of_a_farewell_that_is_not_heard() -> None:
+    say_farewell(Address("http://127.0.0.1:9"), "one")
+    say_farewell(Address("http://no.invalid", "file:/nowhere/token"), "two")
+    until(lambda: not at_work("http://127.0.0.1:9") and not at_work("http://no.invalid"))

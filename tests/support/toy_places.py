@@ -1,0 +1,21 @@
+"""The images of the toy repository, for tests that try patches in containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from absent import ENGINE_COMMAND, absent, needs_module
+
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.swebench.toy_image import build_toy_images
+
+
+@pytest.fixture(scope="session")
+def images(client: Any) -> None:
+    """They are here; in CI they must be."""
+    needs_module("swebench", "swebench")
+    try:
+        build_toy_images(client)
+    except NotAvailable as error:
+        absent(str(error), ENGINE_COMMAND)

@@ -1,0 +1,297 @@
+"""MCP servers that misbehave on their stdin and stdout: one sentence each, and nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mcp_servers import gone, misbehaving, process_of
+
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.tools import ToolError, ToolRegistry
+from envweave_gym.tools.mcp.client import McpClosed, McpServer, McpTimeout
+
+__all__ = ["misbehaving"]
+Make = Callable[..., McpServer]
+
+
+def test_a_tool_is_a_function_with_a_signature(misbehaving: Make):
+    (tool,) = misbehaving("well").tools()
+    assert (tool.name, tool.origin) == ("add", "well")
+    assert [(each.name, each.type, each.required, each.default) for each in tool.parameters] == [
+        ("a", "int", True, None),
+        ("b", "int", False, 1),
+    ]
+    assert tool.call({"a": 2}) == "3"
+    assert tool.call({"a": 2, "b": 5}) == "7"
+
+
+def test_nothing_is_opened_before_it_is_asked_for_something(misbehaving: Make):
+    server = misbehaving("well")
+    assert server._connection is None
+    server.close()
+    assert server.call("add", {"a": 1}) == "2"
+    server.close()
+    assert server.call("add", {"a": 1}) == "2"
+
+
+def test_silence_ends_at_the_deadline(misbehaving: Make):
+    begun = time.monotonic()
+    with pytest.raises(McpTimeout, match="MCP server 'silent' has not answered initialize in time"):
+        misbehaving("silent", connect_timeout=0.3).tools()
+    assert time.monotonic() - begun < 2.5
+
+
+def test_silence_ends_at_the_deadline_of_each_who_waits(misbehaving: Make):
+    server = misbehaving("silent", connect_timeout=0.5)
+    begun = time.monotonic()
+    with ThreadPoolExecutor(20) as threads:  # one after the other they would take 10 s
+        for call in [threads.submit(server.tools) for _ in range(20)]:
+            with pytest.raises(McpTimeout, match=r"MCP server 'silent' has not (answered|been opened)"):
+                call.result()
+    assert time.monotonic() - begun < 5
+
+
+def test_a_flood_ends_at_the_deadline(misbehaving: Make):
+    server = misbehaving("flooding", timeout=0.3)
+    server.tools()
+    begun = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(McpTimeout, match="'flooding' has not answered tools/call in time"):
+            server.call("add", {"a": 1})
+    assert time.monotonic() - begun < 6
+
+
+def test_who_waits_no_longer_says_so(misbehaving: Make, tmp_path: Path):
+    told = tmp_path / "cancelled.json"
+    server = misbehaving("silent_in_calls", told, timeout=0.3)
+    server.tools()
+    with pytest.raises(McpTimeout, match="has not answered tools/call in time"):
+        server.call("add", {"a": 1})
+    assert [tool.name for tool in server.tools()] == ["add"]
+    assert json.loads(told.read_text())["requestId"] == 3
+
+
+def test_an_answer_that_comes_late_is_nobody_elses(misbehaving: Make):
+    server = misbehaving("late", timeout=5.0)
+    server.tools()
+    object.__setattr__(server.spec, "timeout", 0.2)
+    with pytest.raises(McpTimeout):
+        server.call("add", {"a": 100})
+    object.__setattr__(server.spec, "timeout", 5.0)
+    assert [server.call("add", {"a": n}) for n in range(3)] == ["1", "2", "3"]
+
+
+def test_lines_that_are_no_messages_are_passed_over(misbehaving: Make):
+    assert misbehaving("junk").call("add", {"a": 1}) == "2"
+
+
+def test_a_server_that_prints_only_junk_is_given_up(misbehaving: Make):
+    with pytest.raises(ToolError, match=r"'only_junk' prints 'junk junk .* that is no message of MCP"):
+        misbehaving("only_junk").tools()
+
+
+def test_an_answer_to_nobody_is_told(misbehaving: Make):
+    server = misbehaving("wrong_id")
+    with pytest.raises(ToolError, match="MCP server 'wrong_id' answers 999, which was not asked"):
+        server.call("add", {"a": 1})
+    assert [tool.name for tool in server.tools()] == ["add"]
+
+
+def test_death_in_a_call_is_told_with_its_reason_and_the_call_is_not_made_again(
+    misbehaving: Make, tmp_path: Path
+):
+    calls = tmp_path / "calls"
+    server = misbehaving("dies_in_calls", calls, env={"KEY": "s3cr3t-key"})
+    server.tools()
+    with pytest.raises(McpClosed) as caught:
+        server.call("add", {"a": 1})
+    assert str(caught.value) == (
+        "MCP server 'dies_in_calls' has ended (exit code 3): out of paper, with the key …"
+    )
+    assert calls.read_text() == "x"
+    assert server.call("add", {"a": 1}) == "2"
+
+
+def test_a_call_that_does_no_harm_is_made_again(misbehaving: Make, tmp_path: Path):
+    calls = tmp_path / "calls"
+    (tool,) = misbehaving("dies_in_calls", calls, "repeatable").tools()
+    assert tool.call({"a": 1}) == "2"
+    assert calls.read_text() == "xx"
+
+
+def test_a_server_that_died_meanwhile_is_started_again(misbehaving: Make):
+    server = misbehaving("well")
+    assert server.call("add", {"a": 1}) == "2"
+    process = process_of(server)
+    process.kill()
+    assert gone([process.pid])
+    assert server.call("add", {"a": 2}) == "3"
+
+
+def test_a_server_that_cannot_start_says_why_once(misbehaving: Make):
+    begun = time.monotonic()
+    with pytest.raises(McpClosed, match=r"'dies_at_once' has ended \(exit code 4\): no such configuration$"):
+        misbehaving("dies_at_once").tools()
+    assert time.monotonic() - begun < 2.0
+
+
+def test_a_program_that_is_not_there_is_named():
+    with pytest.raises(McpClosed, match="'no-such-server' cannot be started: no-such-server: No such file"):
+        McpServer.of(["no-such-server"]).tools()
+
+
+def test_a_folder_that_is_not_there_is_named():
+    with pytest.raises(InvalidArgument, match="cannot be started in '/no/such/folder': No such file"):
+        McpServer.of({"command": "true", "cwd": "/no/such/folder"}).tools()
+
+
+def test_a_message_without_end_is_given_up(misbehaving: Make):
+    server = misbehaving("huge", timeout=20.0)
+    with pytest.raises(ToolError, match="'huge' sends a message of more than 64 MB"):
+        server.call("add", {"a": 1})
+
+
+def test_large_messages_pass(misbehaving: Make):
+    text = "é" * 4_000_000
+    assert misbehaving("large", timeout=20.0).call("echo", {"a": text}) == text
+
+
+def test_json_is_read_as_python_writes_it_and_sent_as_it_should_be(misbehaving: Make):
+    tools = ToolRegistry([misbehaving("loose")])
+    assert tools.call("add", {"a": 1}) == {"half": "?", "nan": "nan"}
+    assert misbehaving("large").call("echo", {"a": ["half \ud800", np.arange(2)]}) == "['half ?', [0, 1]]"
+
+
+def test_a_server_that_does_not_read_ends_at_the_deadline(misbehaving: Make):
+    server = misbehaving("deaf", timeout=0.4)
+    server.tools()
+    with pytest.raises(ToolError, match=r"'deaf' .*in the middle of a message|'deaf' has not answered"):
+        server.call("echo", {"a": "x" * 1_000_000})
+
+
+def test_a_server_that_is_stuck_with_what_it_says_is_read(misbehaving: Make):
+    text = "x" * 1_000_000
+    assert misbehaving("stuck").call("echo", {"a": text}) == text
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("bad_schema", "'bad_schema' describes the tool 'add' badly: its properties are"),
+        ("no_list", "'no_list' answers tools/list with None where its tools should be"),
+        ("old", "'old' speaks MCP of '1999-01-01'; known are 2024-11-05"),
+        ("refusing", r"'refusing' refuses initialize: go away \(-32000\)"),
+    ],
+)
+def test_what_no_tool_can_be_made_of_is_one_sentence(misbehaving: Make, how: str, sentence: str):
+    with pytest.raises((ToolError, InvalidArgument), match=sentence) as caught:
+        misbehaving(how).tools()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_answer_without_a_result_is_told(misbehaving: Make):
+    with pytest.raises(ToolError, match="'no_result' answers tools/call with None, which is no result"):
+        misbehaving("no_result").call("add", {"a": 1})
+
+
+def test_a_list_in_pages_is_read_to_its_end(misbehaving: Make):
+    assert [tool.name for tool in misbehaving("paging").tools()] == ["add0", "add1", "add2"]
+
+
+def test_a_ping_is_answered_and_nothing_else_is_offered(misbehaving: Make):
+    asked = json.loads(misbehaving("chatty").call("add", {"a": 1}))
+    assert asked == {"p": {}, "s": -32601, "r": -32601}
+
+
+def test_a_server_that_takes_no_greeting_is_asked_without(misbehaving: Make):
+    server = misbehaving("stateless")
+    (tool,) = server.tools()
+    assert tool.call({"a": 2}) == "3"
+    assert server._connection is not None
+    assert server._connection.version == "2026-07-28"
+    with pytest.raises(ToolError, match="'stateless': add asks for input"):
+        tool.call({"a": 0})
+
+
+def test_what_a_tool_says_of_its_failure_is_the_error(misbehaving: Make):
+    with pytest.raises(ToolError) as caught:
+        misbehaving("failing").call("add", {"a": 1})
+    assert str(caught.value) == "line one\nline two"
+
+
+def test_what_goes_to_stderr_stops_nobody(misbehaving: Make):
+    server = misbehaving("noisy")
+    assert [server.call("add", {"a": n}) for n in range(3)] == ["1", "2", "3"]
+
+
+def test_calls_of_many_threads_run_side_by_side(misbehaving: Make):
+    server = misbehaving("slow")
+    server.tools()
+    begun = time.monotonic()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda n: server.call("add", {"a": 300 + n}), range(8)))
+    assert found == [str(301 + n) for n in range(8)]
+    assert time.monotonic() - begun < 1.5
+
+
+def test_each_of_many_threads_gets_its_own_answer(misbehaving: Make):
+    server = misbehaving("well")
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda n: server.call("add", {"a": n}), range(500)))
+    assert found == [str(n + 1) for n in range(500)]
+
+
+def test_a_call_ends_when_the_server_is_closed_by_another_thread(misbehaving: Make):
+    server = misbehaving("slow", timeout=30.0)
+    server.tools()
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(server.call, "add", {"a": 20_000}) for _ in range(2)]
+        time.sleep(0.2)
+        server.close()
+        for call in calls:
+            with pytest.raises(McpClosed, match=r"'slow' (was closed|has ended)"):
+                call.result(5)
+
+
+def test_a_server_that_is_closed_in_a_call_is_not_started_for_it_again(misbehaving: Make):
+    server = misbehaving("slow", "repeatable", timeout=30.0)
+    (tool,) = server.tools()
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(tool.call, {"a": 20_000})
+        time.sleep(0.2)
+        server.close()
+        with pytest.raises(McpClosed):
+            call.result(5)
+    assert server._connection is None
+    assert server.call("add", {"a": 1}) == "2"
+
+
+def test_a_server_that_is_closed_while_it_is_opened_is_not_left(misbehaving: Make):
+    server = misbehaving("slow_to_greet")
+    with ThreadPoolExecutor(1) as threads:
+        opened = threads.submit(server.tools)
+        time.sleep(0.2)
+        server.close()
+        with pytest.raises(McpClosed, match="'slow_to_greet' was closed while it was opened"):
+            opened.result(10)
+    assert server._connection is None
+
+
+def test_a_server_gets_its_own_environment_and_little_of_ours(
+    misbehaving: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("MY_KEY", "one")
+    (tmp_path / "key").write_text("two\n")
+    env = {"KEY": "env:MY_KEY", "OTHER": f"file:{tmp_path / 'key'}", "PLAIN": "three"}
+    found = json.loads(misbehaving("environment", env=env).call("environment"))["env"]
+    assert (found["KEY"], found["OTHER"], found["PLAIN"]) == ("one", "two", "three")
+    assert "PATH" in found
+    assert "HF_TOKEN" not in found
+    assert "MY_KEY" not in found
