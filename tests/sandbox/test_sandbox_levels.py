@@ -127,7 +127,9 @@ def test_processes_that_go_on_to_fork_end_with_the_episode(shell: Sandbox) -> No
         "    if os.fork() == 0: os.setsid()\n  except OSError: pass"
     )
     session.run(f"open('bomb.py', 'w').write({bomb!r})")
-    assert session.shell("python3 bomb.py & sleep 0.2").value == 0
+    done = session.shell("python3 bomb.py & sleep 0.2")
+    # On a busy machine the bomb reaches the memory limit within these 0.2 s, and the kernel kills the worker too.
+    assert done.value == 0 or done.error_type == "WorkerDied", done
     session.close()
     until = time.monotonic() + 10
     while (left := processes_below(session.folder)) and time.monotonic() < until:
