@@ -128,7 +128,7 @@ def test_processes_that_go_on_to_fork_end_with_the_episode(shell: Sandbox) -> No
     )
     session.run(f"open('bomb.py', 'w').write({bomb!r})")
     done = session.shell("python3 bomb.py & sleep 0.2")
-    # On a busy machine the bomb reaches the memory limit within these 0.2 s, and the kernel kills the worker too.
+    # The bomb may reach the memory limit within these 0.2 s: the kernel then kills the worker too.
     assert done.value == 0 or done.error_type == "WorkerDied", done
     session.close()
     until = time.monotonic() + 10
