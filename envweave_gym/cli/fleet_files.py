@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from envweave_gym.containers.ownership import began, processes_seen
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
+from envweave_gym.os_support.process_identity import began, processes_seen
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWNER_ONLY = 0o600

@@ -10,9 +10,8 @@ from typing import Any
 
 from envweave_gym.containers.engine import SOCKET, engine_socket
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.core.sizes import bytes_of
+from envweave_gym.core.sizes import memory_of
 
-_LEAST_MEMORY = 6 << 20
 _LEAST_CPUS = 0.01
 NO_NETWORK = "none"
 _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
@@ -117,16 +116,6 @@ def _shown_data(here: str | Path, there: str) -> dict[str, Any]:
             f"data=True: there is no folder {shown(str(folder))}; say in ENVWEAVE_DATA where the data is"
         )
     return {str(folder.absolute()): {"bind": there, "mode": "ro"}}
-
-
-def memory_of(memory: Any) -> int:
-    """The bytes of a memory limit; refuses what is none, and what no program could run in."""
-    size = bytes_of(memory)
-    if size is not None and size >= _LEAST_MEMORY:
-        return size
-    raise InvalidArgument(
-        f"memory={shown(memory)} is no size; give bytes, or text like '512m' or '2g', from '6m'"
-    )
 
 
 def _mount(here: Any, there: Any) -> tuple[str, dict[str, str]]:

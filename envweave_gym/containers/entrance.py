@@ -12,7 +12,7 @@ import socket
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from envweave_gym.containers.folders import owned_folder
+from envweave_gym.os_support.owned_folders import owned_folder
 
 PORT = 8000
 """Where the servers of all images listen."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-import socket
 import time
-import uuid
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
+
+from envweave_gym.os_support.process_identity import began, boot_id, is_gone, machine, processes_seen
 
 OWNER = "envweave.owner"
 """The process that started it: its number, and when it began, as numbers are used again."""
@@ -20,9 +16,6 @@ taken for left behind whose owner cannot be seen from here: one of another machi
 
 LEASE = 24 * 3600.0
 """So many seconds a container may live whose owner cannot be seen."""
-_UNSEEN = "there"
-"""When a process began of which no more can be said than that it is there."""
-_OWNER = re.compile(r"([1-9]\d{0,8})-(.*)", re.ASCII)
 
 
 def labels_of_owner(lease: float = LEASE) -> dict[str, str]:
@@ -55,61 +48,3 @@ def lease_in(labels: Mapping[str, str]) -> float:
     """The time in the labels; 0 where there is none."""
     told = labels.get(UNTIL, "")
     return float(told) if told.isdecimal() else 0.0
-
-
-def is_gone(owner: str) -> bool:
-    """Whether this process, given as in :data:`OWNER`, runs no more; one that cannot be looked at does."""
-    known = _OWNER.fullmatch(owner)
-    return known is None or began(int(known[1])) not in (known[2], _UNSEEN)
-
-
-@cache
-def machine() -> str:
-    """What tells this machine from others; a digest, as the number itself is not for everybody to know."""
-    try:
-        number = Path("/etc/machine-id").read_text().strip()
-    except OSError:
-        number = ""
-    return hashlib.sha256(f"envweave {number}".encode()).hexdigest()[:32] if number else socket.gethostname()
-
-
-@cache
-def boot_id() -> str:
-    """This run of this machine; containers of the same machine have the same."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # no Linux
-        return socket.gethostname()
-
-
-def processes_seen() -> str:
-    """Which processes the numbers of processes mean here: those of this run of this machine or container."""
-    return f"{boot_id()}.{namespace()}"
-
-
-def namespace() -> str:
-    """Which processes of this machine can be seen from here: all, or those of the same container."""
-    try:
-        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
-    except OSError:  # no Linux
-        return f"{uuid.getnode():x}"
-
-
-def began(pid: int) -> str:
-    """When a process began, in ticks since the machine did; empty where there is none, or its remains."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state == "Z" else fields[18]
-    except (OSError, IndexError):
-        return _UNSEEN if _is_there(pid) else ""
-
-
-def _is_there(pid: int) -> bool:
-    """Whether there is a process that ``/proc`` does not show: there is none, or it hides those of others."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True

@@ -6,10 +6,10 @@ import logging
 from typing import Any
 
 from envweave_gym.containers.entrance import SOCKETS
-from envweave_gym.containers.folders import remove_left_behind
 from envweave_gym.containers.lease import lease_of
 from envweave_gym.containers.network import remove_unused
 from envweave_gym.containers.ownership import OWNER, is_left_behind
+from envweave_gym.os_support.owned_folders import remove_left_behind
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from envweave_gym.containers.orphans import end_with_parent
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.remote.address import SCHEMES
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, SupportsFloat, TypeVar
@@ -44,6 +44,7 @@ import msgspec
 import numpy as np
 
 from envweave_gym.core.faults import EnvweaveError, InvalidAction, InvalidArgument, nearest, shown
+from envweave_gym.core.program_result import Result
 from envweave_gym.core.protocols import name_of
 from envweave_gym.episode.stream import trainable
 from envweave_gym.rewards.answers import equal
@@ -166,24 +167,6 @@ class Composite(Transform):
 
     def __repr__(self) -> str:
         return f"Composite({', '.join(map(repr, self.members))})"
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What running a program came to; an environment with more to tell makes a subclass."""
-
-    success: bool = True
-    value: Any = None
-    stdout: str = ""
-
-    def __post_init__(self) -> None:
-        if type(self.success) is not bool:
-            raise InvalidArgument(f"Result: success={shown(self.success)} is not True or False")
-
-    def answers(self) -> Iterator[Any]:
-        """The value and, where there is none, the last line printed."""
-        yield self.value
-        if self.value is None or (isinstance(self.value, str) and self.value.strip() in ("", "None")):
-            yield from self.stdout.strip().splitlines()[-1:]
 
 
 def result_of(observation: Any, info: Mapping[str, Any]) -> Result | None:

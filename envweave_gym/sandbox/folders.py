@@ -11,8 +11,8 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 
-from envweave_gym.containers.folders import owned_folder, remove_left_behind
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support.owned_folders import owned_folder, remove_left_behind
 from envweave_gym.sandbox.inside.trees import remove_tree
 
 _PREFIX = "envweave-sandbox-"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym.rewards.transforms import Result
+from envweave_gym.core.program_result import Result
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

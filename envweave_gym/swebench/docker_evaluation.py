@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from envweave_gym.containers.box import memory_of
 from envweave_gym.containers.engine import engine, told
 from envweave_gym.containers.lease import new_name
 from envweave_gym.containers.owner_stdin import OwnerStdin, hang_up, socket_of
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable, shown
+from envweave_gym.core.sizes import memory_of
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.images import check_keep, images_of
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.containers.box import memory_of
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.sizes import memory_of
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.sandbox import Execution, Lease, Limits, Session, Setup, levels
 from envweave_gym.sandbox.process import WorkerDied

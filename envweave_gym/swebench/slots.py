@@ -9,8 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from envweave_gym.containers.host_slots import MOST, folder_of_slots, locked
-from envweave_gym.containers.orphans import end_with_parent
 from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
+from envweave_gym.os_support.parent_process import end_with_parent
 
 PATIENCE = 3600.0
 """So many seconds an evaluation waits for its turn."""

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import Ext
 
-from envweave_gym.rewards.transforms import Result
+from envweave_gym.core.program_result import Result
 from envweave_gym.wire import values
 
 _CLASSES = {
-    "result": "envweave_gym.rewards.transforms:Result",
+    "result": "envweave_gym.core.program_result:Result",
     "execution": "envweave_gym.sandbox.result:Execution",
 }
 """The classes that travel, by the names they have on the way."""

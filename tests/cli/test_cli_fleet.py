@@ -23,7 +23,7 @@ import envweave_gym as ew
 from envweave_gym.cli import _parser, main
 from envweave_gym.cli.fleet import _clean, _options
 from envweave_gym.cli.fleet_files import FleetFile, find, log_file, own_token_file, token_in
-from envweave_gym.containers.ownership import began, processes_seen
+from envweave_gym.os_support.process_identity import began, processes_seen
 
 __all__ = ["client"]
 COUNTER = "envweave/Counter-v0"

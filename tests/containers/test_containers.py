@@ -17,15 +17,16 @@ import pytest
 import requests
 
 from envweave_gym.containers import alone as locks
-from envweave_gym.containers import ownership, sweep
+from envweave_gym.containers import sweep
 from envweave_gym.containers.alone import alone
 from envweave_gym.containers.box import Box
 from envweave_gym.containers.engine import engine, told
 from envweave_gym.containers.entrance import SOCKETS
-from envweave_gym.containers.folders import remove_left_behind
 from envweave_gym.containers.images import is_ours
 from envweave_gym.containers.ownership import BOOT, HOST, OWNER, UNTIL, is_left_behind, labels_of_owner
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.os_support import process_identity
+from envweave_gym.os_support.owned_folders import remove_left_behind
 
 
 def test_a_box_has_no_way_out_and_its_share_of_the_machine() -> None:
@@ -87,7 +88,7 @@ def test_what_a_dead_process_owned_is_left_behind() -> None:
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     labels = json.loads(run.stdout)
-    assert labels[BOOT] == ownership.processes_seen()
+    assert labels[BOOT] == process_identity.processes_seen()
     assert is_left_behind(labels)
 
 
@@ -116,7 +117,7 @@ def test_without_an_engine_one_sentence_says_what_to_do(host: str, monkeypatch: 
 
 def test_a_process_that_has_ended_is_gone_though_its_parent_has_not_looked() -> None:
     process = subprocess.Popen(["sleep", "60"])
-    labels = labels_of_owner() | {OWNER: f"{process.pid}-{ownership.began(process.pid)}"}
+    labels = labels_of_owner() | {OWNER: f"{process.pid}-{process_identity.began(process.pid)}"}
     assert not is_left_behind(labels)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -136,7 +137,7 @@ def test_an_owner_that_cannot_be_looked_at_is_there(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_process_of_another_container_owns_is_left_behind_when_its_lease_is_over() -> None:
-    elsewhere = labels_of_owner() | {OWNER: "999999999-5", BOOT: f"{ownership.boot_id()}.1"}
+    elsewhere = labels_of_owner() | {OWNER: "999999999-5", BOOT: f"{process_identity.boot_id()}.1"}
     assert not is_left_behind(elsewhere)
     assert is_left_behind(elsewhere | {UNTIL: "1"})
 
@@ -150,7 +151,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_folders_of_owners_that_are_gone_are_removed_whatever_else_lies_there(scratch: Path) -> None:
-    here, owner = ownership.namespace(), labels_of_owner()[OWNER]
+    here, owner = process_identity.namespace(), labels_of_owner()[OWNER]
     gone = f"envweave-socket-999999999-5-{here}-abc"
     kept = {
         "envweave-socket-x",

@@ -22,8 +22,9 @@ import pytest
 from absent import needs_module
 from servers import runs, until
 
-from envweave_gym.containers import host_slots, orphans
+from envweave_gym.containers import host_slots
 from envweave_gym.core.faults import AtCapacity, InvalidArgument, NotAvailable
+from envweave_gym.os_support import parent_process
 from envweave_gym.swebench import images as swebench_images
 from envweave_gym.swebench import slots
 from envweave_gym.swebench.docker_evaluation import Options
@@ -277,9 +278,9 @@ def test_without_pidfds_the_pipe_of_multiprocessing_tells_that_the_owner_is_gone
     monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
     monkeypatch.setattr(multiprocessing.process, "parent_process", lambda: parent)
     monkeypatch.setattr(multiprocessing.process, "current_process", lambda: SimpleNamespace(daemon=True))
-    monkeypatch.setattr(orphans, "_end", ended.set)
-    monkeypatch.setattr(orphans, "_watched", None)
-    orphans.end_with_parent()
+    monkeypatch.setattr(parent_process, "_end", ended.set)
+    monkeypatch.setattr(parent_process, "_watched", None)
+    parent_process.end_with_parent()
     assert not ended.is_set()
     os.close(writer)
     assert ended.wait(10)

@@ -11,9 +11,10 @@ import pytest
 from engines import CORE, client
 from servers import until
 
-from envweave_gym.containers import lease, ownership
+from envweave_gym.containers import lease
 from envweave_gym.containers.ownership import BOOT, HOST, LEASE, OWNER, UNTIL, labels_of_owner
 from envweave_gym.containers.sweep import left_behind, sweep
+from envweave_gym.os_support.process_identity import boot_id, machine
 from envweave_gym.providers.docker import DockerReplica
 
 __all__ = ["client"]
@@ -55,7 +56,12 @@ def test_a_container_that_was_renamed_by_others_keeps_its_name_and_its_lease() -
 
 
 def test_the_owner_is_found_to_have_renewed_it_by_those_who_cannot_see_him() -> None:
-    elsewhere = {OWNER: "1-1", HOST: ownership.machine(), BOOT: f"{ownership.boot_id()}.4", UNTIL: "1"}
+    elsewhere = {
+        OWNER: "1-1",
+        HOST: machine(),
+        BOOT: f"{boot_id()}.4",
+        UNTIL: "1",
+    }
     names = ["envweave-0123456789ab", f"envweave-0123456789ac-until-{int(time.time() + 60)}"]
     there = [Container(name=name, labels=elsewhere) for name in names]
     engine = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: there))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.rewards.transforms import MathAnswer, Result, TaskCompletion, math_transform, result_of
+from envweave_gym.core.program_result import Result
+from envweave_gym.rewards.transforms import MathAnswer, TaskCompletion, math_transform, result_of
 
 
 def right(expected: Any, value: Any, **fields: Any) -> bool:

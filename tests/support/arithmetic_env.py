@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces import Text
 
-from envweave_gym.rewards.transforms import Result, Transform
+from envweave_gym.core.program_result import Result
+from envweave_gym.rewards.transforms import Transform
 
 OPERATORS = {
     ast.Add: operator.add,

@@ -21,8 +21,9 @@ from servers import until
 from swebench_rows import NUMBERS, TEXT, TOY
 from toy_places import images
 
-from envweave_gym.containers.ownership import BOOT, OWNER, processes_seen
+from envweave_gym.containers.ownership import BOOT, OWNER
 from envweave_gym.containers.sweep import sweep
+from envweave_gym.os_support.process_identity import processes_seen
 from envweave_gym.swebench.slots import turn
 
 __all__ = ["client", "images"]

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import envweave_gym as ew
+from envweave_gym.core.program_result import Result
 from envweave_gym.episode.stream import stream_of
-from envweave_gym.rewards.transforms import Result
 from envweave_gym.sandbox import Execution, Final, Variable
 from envweave_gym.wire import messages
 from envweave_gym.wire.messages import Create, Refused, Reset, Step, Stepped, encode, read_call, read_reply

@@ -13,14 +13,14 @@ from typing import Any, Self
 import msgspec
 from gymnasium.spaces import Dict, Discrete
 
-from envweave_gym.containers.box import memory_of
-from envweave_gym.containers.orphans import end_with_parent
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, ResetNeeded, shown
 from envweave_gym.core.protocols import require_text
 from envweave_gym.core.seeding import HashedRandomness
+from envweave_gym.core.sizes import memory_of
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.code.offered_tools import Call, OfferedTools
 from envweave_gym.episode.stream import UNNUMBERED, Emitter, Event, EventKind, message
+from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.rewards.program_source import is_prose, program_in
 from envweave_gym.rewards.transforms import RewardFunction, judged, require_function
 from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envweave_gym.containers.box import memory_of
 from envweave_gym.containers.ownership import LEASE
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.sizes import memory_of
 
 Manifest = dict[str, Any]
 PORT = 8000

@@ -1,8 +1,7 @@
-"""Ends a worker process of a vector whose owner was killed, also while it is busy.
+"""Kills a daemonic worker of :mod:`multiprocessing` when its parent dies, even while the worker is busy.
 
-Such a worker learns that its owner is gone when it reads its next command from a pipe. One that runs a
-program or an evaluation, or waits for a slot or for a server, would go on until then, and hold what others
-wait for.
+Such a worker notices a dead parent only when it reads its next command. Until then it would go on with its
+program or evaluation, and hold slots that others wait for.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import sys
 import threading
 
 _watched: tuple[int, int] | None = None
-"""The process that watches its parent, as a forked one has to begin anew, and a descriptor that can be read
-when the parent has ended."""
+"""The PID of this process when it began to watch its parent, and the descriptor that is readable once the
+parent has ended. A forked child sees another PID and begins again."""
 
 
 def end_with_parent() -> None:
-    """Kill this process when its parent ends, or now if it has, if it is a worker of a vector.
+    """Kill this process once its parent has ended, if it is a daemonic child of :mod:`multiprocessing`.
 
-    That is a daemonic child of :mod:`multiprocessing`. Those are meant to end with their parents; others may
-    have been started to outlive them.
+    Other children may have been started to outlive their parents, and are left alone.
     """
     global _watched
     processes = sys.modules.get("multiprocessing.process")  # a child of it has imported it
@@ -40,9 +38,9 @@ def end_with_parent() -> None:
 
 
 def _descriptor(pid: int, sentinel: int) -> int:
-    """A pidfd, or where there are none (gVisor, macOS) the pipe that multiprocessing has for this.
+    """Return a pidfd of the parent, or the pipe of multiprocessing where there are none (gVisor, macOS).
 
-    Workers that were forked later hold its other end too: they end one after the other, the last one first.
+    Workers that are forked later inherit the pipe's other end: then they end one by one, the last one first.
     """
     try:
         return os.pidfd_open(pid)

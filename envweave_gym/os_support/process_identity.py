@@ -1,0 +1,76 @@
+"""Identifies processes by PID and start time, and the PID namespace, boot and machine in which they count.
+
+A PID alone is reused, and means another process in another container.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import uuid
+from functools import cache
+from pathlib import Path
+
+_UNSEEN = "there"
+"""The start time of a process that exists and that ``/proc`` hides."""
+_OWNER = re.compile(r"([1-9]\d{0,8})-(.*)", re.ASCII)
+
+
+def is_gone(owner: str) -> bool:
+    """Return whether the process ``"<pid>-<start time>"`` has ended; one that is hidden counts as alive."""
+    known = _OWNER.fullmatch(owner)
+    return known is None or began(int(known[1])) not in (known[2], _UNSEEN)
+
+
+@cache
+def machine() -> str:
+    """Return a name for this machine: a digest of its machine ID, which itself is confidential."""
+    try:
+        number = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        number = ""
+    return hashlib.sha256(f"envweave {number}".encode()).hexdigest()[:32] if number else socket.gethostname()
+
+
+@cache
+def boot_id() -> str:
+    """Return an ID of this boot of the machine, which all of its containers share."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # no Linux
+        return socket.gethostname()
+
+
+def processes_seen() -> str:
+    """Return the boot ID and the PID namespace: PIDs mean the same processes where this is equal."""
+    return f"{boot_id()}.{namespace()}"
+
+
+def namespace() -> str:
+    """Return the ID of the PID namespace of this process."""
+    try:
+        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    except OSError:  # no Linux
+        return f"{uuid.getnode():x}"
+
+
+def began(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; empty if there is none, or only a zombie."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state == "Z" else fields[18]
+    except (OSError, IndexError):
+        return _UNSEEN if _exists(pid) else ""
+
+
+def _exists(pid: int) -> bool:
+    """Return whether a process exists, also where ``/proc`` hides the processes of other users."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
