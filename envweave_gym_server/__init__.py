@@ -16,7 +16,7 @@ from envweave_gym.cli.serve import require
 
 if TYPE_CHECKING:
     from envweave_gym_server.app.app import create_app as create_app
-    from envweave_gym_server.app.settings import Settings as Settings
+    from envweave_gym_server.core.settings import Settings as Settings
     from envweave_gym_server.offers.offers import offer_of_factory as offer_of_factory
     from envweave_gym_server.program.program import run_server as run_server
 
@@ -24,7 +24,7 @@ _MODULES = {
     "create_app": "app.app",
     "offer_of_factory": "offers.offers",
     "run_server": "program.program",
-    "Settings": "app.settings",
+    "Settings": "core.settings",
 }
 __all__ = ["Settings", "create_app", "offer_of_factory", "run_server"]
 

@@ -53,7 +53,7 @@ class RowReset:
 
     group: RowGroup
     seed: Any
-    """What :func:`envweave_gym_server.sessions.rows.reset_rows` takes, packed."""
+    """What :func:`envweave_gym_server.environments.rows.reset_rows` takes, packed."""
     options: dict[str, Any] | None
     anew: bool
     """Whether every row is reset, so that it can be in another session just as well."""

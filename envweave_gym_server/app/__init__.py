@@ -1,1 +1,1 @@
-"""The Flask application: its settings, state, access, errors, log and metrics."""
+"""The Flask application, and the checks of token, host and origin."""

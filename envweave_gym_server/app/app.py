@@ -10,15 +10,18 @@ from flask import Flask, Response, request
 
 from envweave_gym.core.faults import AtCapacity
 from envweave_gym_server.app.auth import protect
-from envweave_gym_server.app.errors import tell_errors
-from envweave_gym_server.app.settings import Settings
-from envweave_gym_server.app.state import ServerState
+from envweave_gym_server.core.metrics import Metrics
+from envweave_gym_server.core.settings import Settings
 from envweave_gym_server.offers.offers import offers_of
+from envweave_gym_server.protocols.current_app import attach_service
 from envweave_gym_server.protocols.native.frames import frames
+from envweave_gym_server.protocols.native.websocket import WebSockets
 from envweave_gym_server.protocols.rest.about import about
+from envweave_gym_server.protocols.rest.error_replies import handle_errors
 from envweave_gym_server.protocols.rest.event_stream import events
-from envweave_gym_server.protocols.rest.offer_views import offers as offers_face
+from envweave_gym_server.protocols.rest.offer_views import offers as offer_views
 from envweave_gym_server.protocols.rest.session_views import sessions
+from envweave_gym_server.sessions.service import SessionService
 
 _MOST_LEFT = 32
 """So many connections beyond the limit may be of clients that have left: each keeps a thread."""
@@ -45,35 +48,33 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = settings.largest_frame
     offers = copy(offers_of(what))  # what is allowed here is not allowed on other servers of the same
     offers.allow(wire_kwargs or {})
-    app.extensions["envweave"] = ServerState(offers, settings)
+    service = SessionService(offers, settings)
+    websockets = attach_service(app, service)
     protect(app, settings)
-    tell_errors(app)
-    _limit_connections(app, 2 * settings.max_sessions)
-    _count_errors(app)
-    for face in (about, offers_face, sessions, events, frames):
-        app.register_blueprint(face)
+    handle_errors(app)
+    _limit_connections(app, websockets, 2 * settings.max_sessions)
+    _count_errors(app, service.metrics)
+    for routes in (about, offer_views, sessions, events, frames):
+        app.register_blueprint(routes)
     return app
 
 
-def _limit_connections(app: Flask, most: int) -> None:
-    """Keep threads free for what is no WebSocket; a session has two while it changes from one to another.
+def _limit_connections(app: Flask, websockets: WebSockets, most: int) -> None:
+    """Refuse a WebSocket beyond the limit, so that threads stay free for other requests.
 
-    A client that asks again for a slow step has left the connections over which it asked before: those do not
-    count.
+    A session has two while its client reconnects. Connections whose clients have left do not count, up to a
+    limit of their own: a client that repeats a slow step has left the ones over which it asked before.
     """
-    watch = app.extensions["envweave"].watch
 
     @app.before_request
     def check() -> None:
-        if request.headers.get("Upgrade", "").lower() != "websocket" or len(watch) < most:
+        if request.headers.get("Upgrade", "").lower() != "websocket" or len(websockets) < most:
             return
-        if len(watch) >= most + _MOST_LEFT or watch.present >= most:
+        if len(websockets) >= most + _MOST_LEFT or websockets.present >= most:
             raise AtCapacity(f"{most} of {most} connections are open; close one or come again")
 
 
-def _count_errors(app: Flask) -> None:
-    metrics = app.extensions["envweave"].metrics
-
+def _count_errors(app: Flask, metrics: Metrics) -> None:
     @app.after_request
     def count(response: Response) -> Response:
         if response.status_code >= 400:

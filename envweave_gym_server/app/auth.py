@@ -9,8 +9,9 @@ from ipaddress import ip_address
 
 from flask import Flask, request
 
-from envweave_gym.core.faults import EnvweaveError, shown
-from envweave_gym_server.app.settings import Settings
+from envweave_gym.core.faults import shown
+from envweave_gym_server.core.errors import Forbidden, Unauthorized
+from envweave_gym_server.core.settings import Settings
 
 OPEN = ("/health",)
 """What is told to everybody."""
@@ -18,14 +19,6 @@ OPEN = ("/health",)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\],]+)(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
-
-
-class Unauthorized(EnvweaveError):
-    """The token is missing or wrong."""
-
-
-class Forbidden(EnvweaveError):
-    """The request comes from where none may come from."""
 
 
 def protect(app: Flask, settings: Settings) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from envweave_gym_server.app.state import ServerState
+from envweave_gym_server.sessions.service import SessionService
 
 _LOOK_EVERY = 1.0
 _SAME_SIGNAL = 0.5
@@ -26,7 +26,7 @@ class Guard:
     are over, the process ends as it is.
     """
 
-    def __init__(self, state: ServerState, stop: Callable[[], None]) -> None:
+    def __init__(self, state: SessionService, stop: Callable[[], None]) -> None:
         """``stop`` ends the worker once all calls are over."""
         self._state, self._stop = state, stop
         self._parent = os.getppid()

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym_server.app.settings import Settings
+from envweave_gym_server.core.settings import Settings
 
 _HOST, _PORT = "127.0.0.1", 8000
 _BACKLOG = 2048

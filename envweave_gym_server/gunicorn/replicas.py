@@ -19,8 +19,8 @@ from typing import Any
 from flask import Flask
 from gunicorn.arbiter import Arbiter
 
+from envweave_gym_server.core.owner_pipe import is_gone
 from envweave_gym_server.gunicorn.serve import Server
-from envweave_gym_server.program.owner import is_gone
 
 _SHORT = 5.0
 """Who ends after fewer seconds is not started again at once."""

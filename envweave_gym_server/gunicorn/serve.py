@@ -17,13 +17,14 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 
-from envweave_gym_server.app.logs import JsonLines, named
-from envweave_gym_server.app.settings import Settings
-from envweave_gym_server.app.state import ServerState
+from envweave_gym_server.core.logs import JsonLines, named
+from envweave_gym_server.core.owner_pipe import is_gone
+from envweave_gym_server.core.settings import Settings
 from envweave_gym_server.gunicorn.drain import Guard
 from envweave_gym_server.gunicorn.memory import killed_for_memory
 from envweave_gym_server.gunicorn.worker import Worker
-from envweave_gym_server.program.owner import is_gone
+from envweave_gym_server.protocols.current_app import service_of
+from envweave_gym_server.sessions.service import SessionService
 
 _SPARE_THREADS = 64
 """So many threads answer what is no session: short requests, and clients that are turned away."""
@@ -97,8 +98,8 @@ class Server(BaseApplication):
         return self._state.settings
 
     @property
-    def _state(self) -> ServerState:
-        return self._app.extensions["envweave"]
+    def _state(self) -> SessionService:
+        return service_of(self._app)
 
     def end_without_owner(self, arbiter: Arbiter) -> None:
         """In the parent, each second: kill the worker and end this process once the owner is gone.

@@ -13,9 +13,9 @@ import msgspec
 from gunicorn.workers import gthread
 from gunicorn.workers.gthread import ThreadWorker
 
-from envweave_gym_server.app.errors import is_exhaustion
+from envweave_gym_server.core.errors import is_exhaustion
 from envweave_gym_server.gunicorn.reading import PROMPT, Reading, Waits, is_readable
-from envweave_gym_server.gunicorn.sockets import bound_waits
+from envweave_gym_server.protocols.client_sockets import bound_waits
 
 if TYPE_CHECKING:
     from envweave_gym_server.gunicorn.serve import Server

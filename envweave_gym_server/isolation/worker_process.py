@@ -28,11 +28,11 @@ from envweave_gym.wire.messages import (
     number_of,
     read_call,
 )
-from envweave_gym_server.app.logs import trace_of, write_logs
+from envweave_gym_server.core.logs import trace_of, write_logs
+from envweave_gym_server.environments.hosted_env import HostedEnv
 from envweave_gym_server.isolation.channel import DONE, NOT_DONE, receive, send
 from envweave_gym_server.isolation.plan import Plan
 from envweave_gym_server.offers.offers import Offers, offers_of
-from envweave_gym_server.sessions.serving import Served
 
 _log = logging.getLogger(__name__)
 _REHEARSALS = 10
@@ -75,7 +75,7 @@ class Worker:
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
-        self._served: Served | None = None
+        self._served: HostedEnv | None = None
 
     def work(self, connection: socket.socket) -> None:
         """Answer frames until the server closes the session, or has gone."""

@@ -11,13 +11,13 @@ from typing import Any
 
 from envweave_gym.core.faults import AtCapacity
 from envweave_gym.wire.messages import Create, encode, pack
-from envweave_gym_server.sessions.slots import Places
+from envweave_gym_server.core.slots import Slots
 
 _MOST = 256
-_PATIENCE = 60.0
-"""So many seconds somebody waits for a description that is being made."""
-_PATIENCE_FOR_A_PLACE = 5.0
-"""So many seconds somebody waits for the room to make one, which what never comes to its end may keep."""
+_PATIENCE_S = 60.0
+"""Seconds to wait for a description that another request is making."""
+_PATIENCE_FOR_A_SLOT_S = 5.0
+"""Seconds to wait for a slot, which an environment that never gets made would keep."""
 
 Description = dict[str, Any]
 
@@ -34,7 +34,7 @@ class Descriptions:
         self._known: OrderedDict[bytes, Future[Description]] = OrderedDict()
         self._lock = threading.Lock()
         full = "environments are being made to be described, and none is done yet; come again"
-        self._places = Places(most_at_once, full, _PATIENCE_FOR_A_PLACE)
+        self._slots = Slots(most_at_once, full, _PATIENCE_FOR_A_SLOT_S)
 
     def of(self, create: Create) -> Description:
         """What the environment is like that a client asks for."""
@@ -50,13 +50,13 @@ class Descriptions:
                 self._known.move_to_end(key)
         if mine:
             self._find_out(key, create, future)
-        elif not wait([future], _PATIENCE).done:
+        elif not wait([future], _PATIENCE_S).done:
             raise AtCapacity(f"{create.env_id} is still being made to be described; come again")
         return future.result()
 
     def _find_out(self, key: bytes, create: Create, future: Future[Description]) -> None:
         try:
-            with self._places.one():
+            with self._slots.one():
                 future.set_result(self._describe(create))
         except BaseException as error:  # noqa: BLE001 - it is raised by result(), for all who wait
             with self._lock:

@@ -23,9 +23,9 @@ from envweave_gym.registry.ids import resolve
 from envweave_gym.registry.launch import single
 from envweave_gym.typed import TypedEnv
 from envweave_gym.wire.messages import Create
-from envweave_gym_server.sessions.own_thread import OwnThread
-from envweave_gym_server.sessions.reset_options import ResetOptions
-from envweave_gym_server.sessions.serving import Served
+from envweave_gym_server.environments.hosted_env import HostedEnv
+from envweave_gym_server.environments.own_thread import OwnThread
+from envweave_gym_server.environments.reset_options import ResetOptions
 
 _LOCAL = "local://"
 _TITLE = re.compile(r"[\w./-]+")
@@ -128,7 +128,7 @@ class Offer:
             f"a client may ask for {modes or 'none'}"
         )
 
-    def serve(self, create: Create, *, threads: bool = False) -> Served:
+    def serve(self, create: Create, *, threads: bool = False) -> HostedEnv:
         """What a client asks for, behind messages.
 
         ``threads`` tells that its calls may come from several threads. An environment of another package, or
@@ -148,7 +148,7 @@ class Offer:
         card = None if self.factory else cards().get(resolve(self.target.rpartition(":")[2]) or "")
         return card is None or card.thread_affine
 
-    def _served(self, create: Create, thread: OwnThread | None = None) -> Served:
+    def _served(self, create: Create, thread: OwnThread | None = None) -> HostedEnv:
         """What a client asks for, with the reset options that it may give.
 
         Clients may give the reset options that an environment names itself, if it has a card or the operator
@@ -158,7 +158,7 @@ class Offer:
         trusted = self.factory is not None or self.target in cards()
         options = ResetOptions.of(self.name, env, self.kwargs, trusted=trusted)
         truncates = create.kwargs.get("on_fault") == "truncate"
-        return Served(env, options, truncates=truncates, readable=trusted, thread=thread)
+        return HostedEnv(env, options, truncates=truncates, readable=trusted, thread=thread)
 
     def taken(self, api: str) -> tuple[str, ...]:
         """The arguments that a client may give for this API."""

@@ -13,15 +13,15 @@ from typing import Any
 from envweave_gym.cli import Parser
 from envweave_gym.cli.serve import add_options
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym_server.app.access import find_token
 from envweave_gym_server.app.app import create_app
-from envweave_gym_server.app.logs import write_logs
-from envweave_gym_server.app.settings import NEEDS_PROCESSES, check_setting
-from envweave_gym_server.app.state import ServerState
+from envweave_gym_server.core.logs import write_logs
+from envweave_gym_server.core.owner_pipe import owner_descriptor, taken_over
+from envweave_gym_server.core.settings import NEEDS_PROCESSES, check_setting
 from envweave_gym_server.gunicorn.listening import hosts_of, listen, listen_at, url_of, warn
 from envweave_gym_server.gunicorn.replicas import Replicas
 from envweave_gym_server.gunicorn.serve import Server
-from envweave_gym_server.program.owner import owner_descriptor, taken_over
+from envweave_gym_server.program.token import find_token
+from envweave_gym_server.protocols.current_app import service_of
 
 UDS = "ENVWEAVE_UDS"
 """The environment variable that puts a Unix socket in the place of host and port, whatever an image says."""
@@ -132,10 +132,10 @@ def _names_by_id(words: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _announcement(app: Any, url: str, token: str | None) -> Callable[[], None]:
-    state: ServerState = app.extensions["envweave"]
+    offers = service_of(app).offers
 
     def announce() -> None:
-        count = len(state.offers)
+        count = len(offers)
         noun = "environment" if count == 1 else "environments"
         link = f"{url}/?token={token}" if token else f"{url}/"
         with contextlib.suppress(OSError):  # nobody reads it

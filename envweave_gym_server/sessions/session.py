@@ -7,9 +7,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from envweave_gym.core.faults import EnvweaveError
 from envweave_gym.wire.messages import (
     Answer,
     Ask,
@@ -23,7 +22,9 @@ from envweave_gym.wire.messages import (
     encode,
     number_of,
 )
-from envweave_gym_server.app.metrics import Metrics
+from envweave_gym_server.core.errors import ClientLeft, NoSession
+from envweave_gym_server.core.metrics import Metrics
+from envweave_gym_server.environments.host import Host
 from envweave_gym_server.sessions.asked import Asked
 from envweave_gym_server.sessions.session_log import EventLog
 
@@ -36,14 +37,6 @@ _REFUSED = encode(Refused(0, "", ""))[0]
 _log = logging.getLogger(__name__)
 
 
-class NoSession(EnvweaveError):
-    """There is no session of this id: it never was, was closed, or its lease ran out."""
-
-
-class ClientLeft(EnvweaveError):
-    """Who asked has hung up, so that nobody is told this."""
-
-
 Left = Callable[[], bool]
 """Tells of a client whether it has hung up."""
 
@@ -51,29 +44,6 @@ Left = Callable[[], bool]
 def stays() -> bool:
     """What a client in this process is taken to do."""
     return False
-
-
-class Host(Protocol):
-    """Where the environment of a session is: in this process, or in one of its own."""
-
-    may_be_killed: bool
-    """Whether :meth:`kill` ends a call that is under way."""
-
-    def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Reset or step; the frame of the reply, and whether the call was done."""
-        ...
-
-    def answer(self, message: Ask, frame: bytes) -> bytes:
-        """The frame that answers a question."""
-        ...
-
-    def kill(self) -> None:
-        """End the call that is under way, whose thread is another."""
-        ...
-
-    def close(self) -> None:
-        """Close the environment."""
-        ...
 
 
 class Session:

@@ -14,8 +14,10 @@ import numpy as np
 
 from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
 from envweave_gym.wire.messages import Create, Created, encode
-from envweave_gym_server.app.metrics import Metrics
-from envweave_gym_server.sessions.session import LOOK_EVERY, ClientLeft, Host, Left, NoSession, Session, stays
+from envweave_gym_server.core.errors import ClientLeft, NoSession
+from envweave_gym_server.core.metrics import Metrics
+from envweave_gym_server.environments.host import Host
+from envweave_gym_server.sessions.session import LOOK_EVERY, Left, Session, stays
 
 _MAKING = 600.0
 """So many seconds somebody waits for a session that another is making."""

@@ -18,7 +18,7 @@ from envweave_gym.core.faults import FaultKind
 from envweave_gym.remote.games import RemoteAEC
 from envweave_gym.wire.messages import Refused, Reset, Step, read_reply
 from envweave_gym.wrappers.games import AECStream
-from envweave_gym_server.sessions.serving import Served, describe
+from envweave_gym_server.environments.hosted_env import HostedEnv, describe
 
 __all__ = ["url"]
 
@@ -84,7 +84,7 @@ def test_a_move_that_was_made_is_no_refusal_when_the_look_after_it_fails() -> No
                 raise ew.InvalidArgument("it is dark")
             return super().observe(agent)
 
-    served = Served(AECStream(Blind()))
+    served = HostedEnv(AECStream(Blind()))
     assert served.do(Reset(1, 0), b"")[1]
     frame, done = served.do(Step(2, 0), b"")
     reply = read_reply(frame)

@@ -27,7 +27,7 @@ from envweave_gym.wire.values import pack
 from envweave_gym_server.gunicorn.reading import Reading, Waits
 from envweave_gym_server.gunicorn.worker import Worker
 from envweave_gym_server.protocols.native import websocket as stream
-from envweave_gym_server.protocols.native.websocket import Connection, Watch
+from envweave_gym_server.protocols.native.websocket import Connection, WebSockets
 
 WORLD, ROWS, STUCK = "envweave/LineWorld-v0", 20_000, 0.5
 AGES = 20.0
@@ -212,7 +212,7 @@ def test_a_connection_that_cannot_be_watched_is_not_counted(monkeypatch: pytest.
     def no_thread(_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    watch = Watch()
+    watch = WebSockets()
     connection, client = connected()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
@@ -245,7 +245,7 @@ def test_clients_that_have_left_take_no_place_but_for_the_threads_of_the_server(
 ):
     client = JsonClient("envweave/Counter-v0", max_sessions=1)
     for left in [True] * gone + [False] * there:
-        client.state.watch._connections.add(HalfOpen(left=left))
+        client.app.extensions["envweave_websockets"]._connections.add(HalfOpen(left=left))
     told = client.get("/v1/sessions/one/stream", status, headers={"Upgrade": "websocket"})
     assert sentence(told).startswith("2 of 2 connections are open" if status == 503 else "this address takes")
 

@@ -91,7 +91,7 @@ def test_steps_over_json_are_read_with_the_environment_of_the_session(kind: type
 def test_so_many_are_made_at_once_and_who_comes_later_is_told(
     kind: type[Counted], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(descriptions, "_PATIENCE", 0.2)
+    monkeypatch.setattr(descriptions, "_PATIENCE_S", 0.2)
     monkeypatch.setattr(descriptions, "_PATIENCE_FOR_A_PLACE", 0.2)
     client = client_of(kind, max_descriptions=1)
     with ThreadPoolExecutor(3) as pool:

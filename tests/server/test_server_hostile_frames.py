@@ -18,8 +18,8 @@ from envweave_gym.wire import keys
 from envweave_gym.wire.keys import MOST_COMPARISONS, check_keys
 from envweave_gym.wire.messages import Answer, Ask, Create, Refused, Reset, encode, pack, read_reply
 from envweave_gym.wire.values import ARRAY, BIG_INT, OBJECTS, PAIRS, SCALAR, SET, STREAM, TUPLE, dumps
-from envweave_gym_server.app.errors import BadRequest
-from envweave_gym_server.sessions.lines import read_message
+from envweave_gym_server.core.errors import BadRequest
+from envweave_gym_server.sessions.channel import read_message
 
 _PRIME = (1 << 61) - 1
 """Python hashes a number as its remainder by this."""

@@ -46,7 +46,7 @@ from envweave_gym.wire.messages import (
     encode,
     read_reply,
 )
-from envweave_gym_server.isolation.host import Workers
+from envweave_gym_server.isolation.process_host import Workers
 from envweave_gym_server.sessions.session_table import Sessions
 
 __all__ = ["sessions", "workers"]

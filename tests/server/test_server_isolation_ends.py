@@ -41,8 +41,8 @@ from envweave_gym.sandbox import forkserver
 from envweave_gym.sandbox.forkserver import ForkServer, Program, _Zygote
 from envweave_gym.wire.messages import Close, Create, Reset, encode, read_reply
 from envweave_gym_server.app.app import create_app
-from envweave_gym_server.app.settings import Settings
-from envweave_gym_server.isolation.host import Workers
+from envweave_gym_server.core.settings import Settings
+from envweave_gym_server.isolation.process_host import Workers
 from envweave_gym_server.offers.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions.session_table import Sessions
 
@@ -71,7 +71,7 @@ def test_a_worker_that_dies_leaves_nothing_behind_although_its_child_holds_its_s
 def test_a_session_that_closes_in_the_middle_of_nothing_ends_also_a_stuck_environment(
     workers: Workers, monkeypatch: Any
 ):
-    monkeypatch.setattr("envweave_gym_server.isolation.host._CLOSING", 0.2)
+    monkeypatch.setattr("envweave_gym_server.isolation.process_host._CLOSING", 0.2)
     host = workers.open(Create(NAME, "gym", TRUNCATE))
     began = read_reply(host.do(Reset(1, 0), encode(Reset(1, 0)))[0])
     os.kill(pid := began.info["pid"], signal.SIGSTOP)

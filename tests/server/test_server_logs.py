@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 
-from envweave_gym_server.app.logs import trace_of
+from envweave_gym_server.core.logs import trace_of
 from envweave_gym_server.gunicorn.serve import _Logger
 
 SOCKET, BOOT = "Socket error processing request.", "Exception in worker process"

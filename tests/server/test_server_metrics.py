@@ -15,8 +15,9 @@ from json_clients import JsonClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from envweave_gym.wire.messages import Create, Step, encode
-from envweave_gym_server.app.logs import JsonLines
-from envweave_gym_server.app.metrics import Metrics
+from envweave_gym_server.core.logs import JsonLines
+from envweave_gym_server.core.metrics import Metrics
+from envweave_gym_server.protocols.rest.prometheus import exposition
 from envweave_gym_server.sessions.session import Session
 
 COUNTER = "envweave/Counter-v0"
@@ -99,7 +100,7 @@ class CountedOn(Counter[Any]):
 def test_calls_are_summed_up_while_sessions_count_on():
     metrics = Metrics()
     metrics.begin().calls = CountedOn({(Step, "refused"): 2})
-    assert b'envweave_calls_total{kind="step",status="refused"} 2.0' in metrics.text()
+    assert b'envweave_calls_total{kind="step",status="refused"} 2.0' in exposition(metrics)
 
 
 def test_counting_and_logging_of_events_cost_little_and_keep_little():

@@ -16,8 +16,8 @@ from servers import until
 
 from envweave_gym.registry.catalog import EnvCard, register_card
 from envweave_gym.wire.messages import Ask, encode, read_reply
+from envweave_gym_server.environments.own_thread import OwnThread
 from envweave_gym_server.offers.offers import offer_of_factory
-from envweave_gym_server.sessions.own_thread import OwnThread
 
 ENV_ID = "tests/Bound-v0"
 

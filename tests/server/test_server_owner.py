@@ -22,7 +22,7 @@ from servers import TESTS, TOKEN, runs, until
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym_server import run_server
-from envweave_gym_server.program.owner import is_gone, taken_over
+from envweave_gym_server.core.owner_pipe import is_gone, taken_over
 
 COUNTER = "envweave/Counter-v0"
 

@@ -10,7 +10,7 @@ from served_envs import Coin
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym_server import Settings, create_app
-from envweave_gym_server.gunicorn.sockets import bound_waits
+from envweave_gym_server.protocols.client_sockets import bound_waits
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from crashing_envs import CrashingEnv
 from servers import until
 
 from envweave_gym.wire.messages import Ask, Create, Reply, Reset, Step, encode, read_reply
-from envweave_gym_server.app.settings import Settings
-from envweave_gym_server.isolation.host import Workers
+from envweave_gym_server.core.settings import Settings
+from envweave_gym_server.isolation.process_host import Workers
 from envweave_gym_server.offers.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions.session import Session
 from envweave_gym_server.sessions.session_table import Sessions

@@ -7,14 +7,14 @@ from typing import Any
 
 import served_envs  # noqa: F401 - registers what is served
 
-from envweave_gym_server.protocols.native.websocket import Watch
+from envweave_gym_server.protocols.native.websocket import WebSockets
 
-_add = Watch.add
+_add = WebSockets.add
 
 
-def _add_late(watch: Watch, connection: Any) -> None:
+def _add_late(websockets: WebSockets, connection: Any) -> None:
     time.sleep(0.3)
-    _add(watch, connection)
+    _add(websockets, connection)
 
 
-Watch.add = _add_late
+WebSockets.add = _add_late

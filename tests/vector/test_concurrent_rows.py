@@ -20,7 +20,7 @@ from envweave_gym.core.faults import Fault
 from envweave_gym.registry.catalog import EnvCard, register_card
 from envweave_gym.vector import row_threads
 from envweave_gym.vector.row_threads import RowThreads
-from envweave_gym_server.sessions.rows import as_rows
+from envweave_gym_server.environments.rows import as_rows
 
 MEET, ROWS = "tests/Meet-v0", 4
 TOGETHER, FAIL, HANG, BRIEFLY = 1, 2, 3, 4

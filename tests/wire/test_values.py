@@ -25,7 +25,7 @@ from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.vector import RemoteVectorEnv
 from envweave_gym.wire.messages import Reset, Step, read_reply
 from envweave_gym.wire.values import RECORD, loads
-from envweave_gym_server.sessions.serving import Served
+from envweave_gym_server.environments.hosted_env import HostedEnv
 
 __all__ = ["client", "here", "mortal", "url"]
 FIX = "envweave/CodeFix-v0"
@@ -72,7 +72,7 @@ def test_of_a_pod(here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_opening_events_of_a_vector_of_ones_own_come_with_its_replies() -> None:
-    served = Served(Offset(3, autoreset_mode="SameStep"))
+    served = HostedEnv(Offset(3, autoreset_mode="SameStep"))
     messages = (Reset(1, 5), Step(2, np.array([1, 10, 1])))
     frames = [served.do(message, b"")[0] for message in messages]
     began, stepped = (read_reply(frame).info["stream"] for frame in frames)

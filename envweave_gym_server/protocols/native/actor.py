@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, encode, pack
-from envweave_gym_server.app.errors import BadRequest
-from envweave_gym_server.app.settings import Settings
-from envweave_gym_server.app.state import ServerState
+from envweave_gym_server.core.errors import BadRequest
+from envweave_gym_server.core.settings import Settings
+from envweave_gym_server.offers.everything import Everything
 from envweave_gym_server.offers.offers import offers_of
-from envweave_gym_server.program.private import Everything
 from envweave_gym_server.protocols.native.door import Doorkeeper
-from envweave_gym_server.sessions.lines import Line, read_message
+from envweave_gym_server.sessions.channel import ClientChannel, read_message
+from envweave_gym_server.sessions.service import SessionService
 
 _MOST_LEFT = 4096
 """So many clients that have hung up are remembered: calls of theirs that are under way may come later."""
@@ -37,8 +37,8 @@ class ActorServer:
         offers = offers_of(ids) if ids else Everything()
         limits: dict[str, Any] = {"max_sessions": 4096, "idle_timeout": 60.0}
         limits |= {"max_rows": 1 << 20, "max_environments": 1 << 24}
-        self._state = ServerState(offers, Settings(log_size=0, **limits))
-        self._lines: dict[bytes, _ClientLine] = {}
+        self._state = SessionService(offers, Settings(log_size=0, **limits))
+        self._lines: dict[bytes, ActorChannel] = {}
         self._left: dict[bytes, None] = {}
         self._lock = threading.Lock()
         self._door: Doorkeeper | None = None
@@ -55,8 +55,8 @@ class ActorServer:
         reply = line.answer(told[size:])
         return np.frombuffer(reply, np.uint8) if len(reply) >= LARGE else reply
 
-    def _opened(self, name: bytes) -> _ClientLine:
-        opened = _ClientLine(self._state, name[1:].partition(b"/")[0].decode())
+    def _opened(self, name: bytes) -> ActorChannel:
+        opened = ActorChannel(self._state, name[1:].partition(b"/")[0].decode())
         with self._lock:
             for other in [key for key, line in self._lines.items() if line.has_left()]:
                 self._lines.pop(other).leave()
@@ -92,10 +92,10 @@ class ActorServer:
         self._state.stop()
 
 
-class _ClientLine(Line):
+class ActorChannel(ClientChannel):
     """A line whose client hangs up by a call of its own, and may die without one."""
 
-    def __init__(self, server: ServerState, session_id: str) -> None:
+    def __init__(self, server: SessionService, session_id: str) -> None:
         super().__init__(server, session_id, self.has_left)
         self._used, self._is_left, self._turn = time.monotonic(), False, threading.Lock()
 

@@ -8,12 +8,12 @@ from flask import Blueprint, Response, request
 
 from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, Created, encode, pack
-from envweave_gym_server.app.errors import BadRequest
-from envweave_gym_server.app.state import ServerState, state
+from envweave_gym_server.core.errors import BadRequest
+from envweave_gym_server.protocols.current_app import service, websockets
 from envweave_gym_server.protocols.native.websocket import Connection, Taken
 from envweave_gym_server.protocols.rest.bodies import client, received
 from envweave_gym_server.protocols.rest.openapi import operation
-from envweave_gym_server.sessions.lines import Line, read_message
+from envweave_gym_server.sessions.channel import ClientChannel, read_message
 
 frames = Blueprint("frames", __name__)
 
@@ -23,31 +23,31 @@ _CREATED = encode(Created(0))
 @frames.route("/v1/sessions/<session_id>/stream", websocket=True)
 def stream(session_id: str) -> Taken:
     """Play a session over a WebSocket."""
-    server = state()
-    connection = Connection(request.environ, server.settings.largest_frame, server.settings.client_timeout)
-    server.watch.add(connection)  # whoever comes once it is open finds it counted
+    settings = service().settings
+    connection = Connection(request.environ, settings.largest_frame, settings.client_timeout)
+    websockets().add(connection)  # before it opens: the limit must count it when the next one asks
     try:
         connection.open()
-        _play(server, connection, session_id)
+        _play(connection, session_id)
     finally:
-        server.watch.remove(connection)
+        websockets().remove(connection)
         connection.hang_up()
     return Taken(gunicorn=connection.gunicorn)
 
 
-def _play(server: ServerState, connection: Connection, session_id: str) -> None:
-    line = Line(server, session_id, connection.left)
+def _play(connection: Connection, session_id: str) -> None:
+    channel = ClientChannel(service(), session_id, connection.left)
     try:
         while (frame := connection.receive()) is not None:
             connection.stepping_since = time.monotonic()
-            reply = line.answer(frame)
-            # who has sent the first reset along with the create waits for both replies
+            reply = channel.answer(frame)
+            # a client that sends its first reset together with the create waits for both replies
             connection.send(reply, later=reply == _CREATED and connection.has_more)
             connection.stepping_since = None
             if connection.stopping:
                 connection.close(1001, "the server is stopping")
     finally:
-        line.close()
+        channel.close()
 
 
 @frames.get("/v1/sessions/<session_id>/stream")
@@ -64,7 +64,7 @@ def stream_without_upgrade(session_id: str) -> Response:
 def one_frame(session_id: str) -> Response:
     """Do one call of a session."""
     frame = received()
-    message, sessions = read_message(frame), state().sessions
+    message, sessions = read_message(frame), service().sessions
     if isinstance(message, Create):
         reply = sessions.create(session_id, message, frame, client())[1]
     else:
@@ -81,4 +81,6 @@ def describe_frame() -> Response:
     message = read_message(received())
     if not isinstance(message, Create):
         raise BadRequest("send the message that would create the session")
-    return Response(encode(Answer(NUMBERLESS, pack(state().description(message)))), content_type=CONTENT_TYPE)
+    return Response(
+        encode(Answer(NUMBERLESS, pack(service().description(message)))), content_type=CONTENT_TYPE
+    )

@@ -1,7 +1,7 @@
 """The step plane: one WebSocket a session, whose frames the thread of its request reads itself.
 
 No thread stands between the socket and the environment, which is what makes a step cheap. While a step runs
-that thread cannot answer pings, so :class:`Watch` does it, from one thread for all connections.
+that thread cannot answer pings, so :class:`WebSockets` does it, from one thread for all connections.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import ProtocolError, generate_accept_token
 
 from envweave_gym.wire.framing import WHOLE_BINARY, head_of, masked, place_of
-from envweave_gym_server.app.errors import BadRequest
-from envweave_gym_server.gunicorn.sockets import bound_waits, may_be_silent
+from envweave_gym_server.core.errors import BadRequest
+from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_silent
 
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
@@ -240,7 +240,7 @@ class Connection:
         self.socket.close()
 
 
-class Watch:
+class WebSockets:
     """Reads what clients send whose step takes long: pings, and that they leave. Knows all connections."""
 
     def __init__(self) -> None:

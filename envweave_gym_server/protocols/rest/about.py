@@ -8,10 +8,11 @@ from flask import Blueprint, Response, current_app
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from envweave_gym import __version__
-from envweave_gym_server.app.state import state
+from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
 from envweave_gym_server.protocols.rest.bodies import told
 from envweave_gym_server.protocols.rest.openapi import document, operation
+from envweave_gym_server.protocols.rest.prometheus import exposition
 
 about = Blueprint("about", __name__)
 
@@ -27,7 +28,7 @@ def index() -> Response:
 @operation(bodies.Health, refuses=(503,))
 def health() -> Response:
     """Whether the server takes calls; it needs no token."""
-    stopping = state().sessions.stopped
+    stopping = service().sessions.stopped
     return told(bodies.Health("stopping" if stopping else "healthy"), 503 if stopping else 200)
 
 
@@ -35,7 +36,7 @@ def health() -> Response:
 @operation("text/plain")
 def metrics() -> Response:
     """What the server has counted, for Prometheus."""
-    return Response(state().metrics.text(), content_type=CONTENT_TYPE_LATEST)
+    return Response(exposition(service().metrics), content_type=CONTENT_TYPE_LATEST)
 
 
 @about.get("/openapi.json")

@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from envweave_gym.core.faults import Fault, InvalidArgument, shown
-from envweave_gym_server.app.errors import BadRequest
-from envweave_gym_server.gunicorn.sockets import has_left
+from envweave_gym_server.core.errors import BadRequest
+from envweave_gym_server.protocols.client_sockets import has_left
 from envweave_gym_server.protocols.rest.json_values import Arrays
 from envweave_gym_server.sessions.session import Left, stays
 from envweave_gym_server.sessions.session_table import SESSION_ID

@@ -15,11 +15,12 @@ from flask import Blueprint, Response, request
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.wire.messages import Began, Refused, Reply, Stepped, read_reply
-from envweave_gym_server.app.state import ServerState, state
+from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest.bodies import read_arrays
 from envweave_gym_server.protocols.rest.json_values import Arrays
 from envweave_gym_server.protocols.rest.openapi import operation
 from envweave_gym_server.protocols.rest.replies import lost, played
+from envweave_gym_server.sessions.service import SessionService
 from envweave_gym_server.sessions.session import Session
 
 events = Blueprint("events", __name__)
@@ -32,7 +33,7 @@ ALIVE_EVERY = 15.0
 @operation("text/event-stream", query=("since", "follow", "arrays"), refuses=(404, 422, 503))
 def listen(session_id: str) -> Response:
     """Look on; with ``?follow=false`` only at what has been."""
-    server, arrays = state(), read_arrays()
+    server, arrays = service(), read_arrays()
     session, since, follow = server.sessions.get(session_id), _since(), _follow()
     told = _events(server, session, since, arrays, follow)
     first = next(told)  # refuses what is to be refused while there is still a status to refuse it with
@@ -57,7 +58,7 @@ def _follow() -> bool:
 
 
 def _events(
-    server: ServerState, session: Session, since: int, arrays: Arrays, follow: bool
+    server: SessionService, session: Session, since: int, arrays: Arrays, follow: bool
 ) -> Generator[str]:
     log = session.events
     with server.listeners.one(), log.listener() as more:

@@ -6,8 +6,8 @@ import msgspec
 from flask import Blueprint, Response, request
 
 from envweave_gym.wire.messages import Create
-from envweave_gym_server.app.state import state
 from envweave_gym_server.offers.offers import Offer
+from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
 from envweave_gym_server.protocols.rest.bodies import read_arrays, told
 from envweave_gym_server.protocols.rest.json_values import plain
@@ -20,7 +20,7 @@ offers = Blueprint("offers", __name__)
 @operation(bodies.Environments)
 def list_environments() -> Response:
     """All environments that are served."""
-    return told(bodies.Environments([_environment(offer) for offer in state().offers.values()]))
+    return told(bodies.Environments([_environment(offer) for offer in service().offers.values()]))
 
 
 def _environment(offer: Offer) -> bodies.Environment:
@@ -31,7 +31,7 @@ def _environment(offer: Offer) -> bodies.Environment:
 @operation(bodies.Description, query=("api", "arrays"), refuses=(404, 422, 503))
 def describe_environment(env_id: str) -> Response:
     """What one is like, made with its default arguments, or with those that need no data."""
-    arrays, server = read_arrays(), state()
+    arrays, server = read_arrays(), service()
     offer = server.offers.find(env_id)
     api = request.args.get("api", offer.apis[0])
     rows = {"num_envs": 1} if api == "vector" else {}

@@ -24,11 +24,13 @@ from envweave_gym.wire.messages import (
     pack,
     read_reply,
 )
-from envweave_gym_server.app.errors import STATUS_OF_KIND, reply_with
-from envweave_gym_server.app.state import state
+from envweave_gym_server.core.errors import STATUS_OF_KIND
+from envweave_gym_server.environments.hosted_env import DESCRIBE
+from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
 from envweave_gym_server.protocols.rest.actions import Actions
 from envweave_gym_server.protocols.rest.bodies import client, read_arrays, read_body, told
+from envweave_gym_server.protocols.rest.error_replies import reply_with
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.protocols.rest.openapi import operation
 from envweave_gym_server.protocols.rest.replies import (
@@ -39,7 +41,6 @@ from envweave_gym_server.protocols.rest.replies import (
     requests_of,
     selection_of,
 )
-from envweave_gym_server.sessions.serving import DESCRIBE
 from envweave_gym_server.sessions.session import Left, Session
 
 sessions = Blueprint("sessions", __name__)
@@ -53,7 +54,7 @@ _REFUSES = (400, 404, 409, 413, 422, 503)
 def open_session() -> Response:
     """Make an environment."""
     body, _ = read_body(bodies.NewSession)
-    server, create = state(), _create(body)
+    server, create = service(), _create(body)
     session_id = uuid.uuid4().hex if body.session is None else body.session
     frame = encode(Create(create.env_id, create.api, pack(create.kwargs)))
     session, reply = server.sessions.create(session_id, create, frame, client())
@@ -64,7 +65,7 @@ def open_session() -> Response:
 
 
 def _create(body: bodies.NewSession) -> Create:
-    offer = state().offers.find(body.id)
+    offer = service().offers.find(body.id)
     kwargs = dict(body.kwargs)
     given = {"num_envs": body.num_envs, "autoreset_mode": body.autoreset_mode}
     for name, value in given.items():
@@ -73,7 +74,7 @@ def _create(body: bodies.NewSession) -> Create:
             raise InvalidArgument(f"{offer.name}: {told}; give one of them")
     api = body.api or ("vector" if "num_envs" in kwargs else offer.apis[0])
     if api == "gym" and body.api is None and "parallel" in offer.apis:  # a factory that does not say
-        api = state().description(Create(offer.name, "", kwargs))["api"]
+        api = service().description(Create(offer.name, "", kwargs))["api"]
     if api == "vector":
         kwargs.setdefault("num_envs", 1)
     if api in ("gym", "vector"):
@@ -102,7 +103,7 @@ def reset(session_id: str) -> Response:
 def step(session_id: str) -> Response:
     """Act once."""
     body, data = read_body(bodies.StepCall)
-    session, digest, left = state().sessions.get(session_id), blake2b(data).digest(), client()
+    session, digest, left = service().sessions.get(session_id), blake2b(data).digest(), client()
     actions = _actions(session, left)
 
     def build(number: int) -> tuple[Step, bytes]:
@@ -121,7 +122,7 @@ def _actions(session: Session, left: Left) -> Actions:
     """What reads the actions of a session, by what its own environment says of itself."""
     actions: Actions | None = session.notes.get("actions")
     if actions is None:
-        name = state().offers.find(session.env_id).name
+        name = service().offers.find(session.env_id).name
         described = ask(session, left, DESCRIBE)
         if described is None:
             raise NotAvailable(f"{name} does not say what its actions are; reset it, or create another")
@@ -133,7 +134,7 @@ def _actions(session: Session, left: Left) -> Actions:
 def _play(
     session_id: str, number: int | None, build: Callable[[int], tuple[Reset | Step, bytes]]
 ) -> Response:
-    arrays, session, left = read_arrays(), state().sessions.get(session_id), client()
+    arrays, session, left = read_arrays(), service().sessions.get(session_id), client()
     frame = session.call_next(build, left) if number is None else session.call(*build(number), left)
     reply = read_reply(frame)
     if not isinstance(reply, Began | Stepped):
@@ -151,7 +152,7 @@ def _refuse(reply: Reply) -> Response:
 @operation(bodies.Session, refuses=(404, 503))
 def look(session_id: str) -> Response:
     """How a session stands."""
-    session, left = state().sessions.get(session_id), client()
+    session, left = service().sessions.get(session_id), client()
     busy = session.busy
     requests = requests_of(session)
     return told(
@@ -174,5 +175,5 @@ def look(session_id: str) -> Response:
 @operation(None, status=204, refuses=(404, 503))
 def close(session_id: str) -> Response:
     """Close an environment."""
-    state().sessions.close(session_id)
+    service().sessions.close(session_id)
     return Response(status=204)

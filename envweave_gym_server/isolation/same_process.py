@@ -9,33 +9,33 @@ from typing import Any
 
 from envweave_gym.core.faults import REFUSALS, EnvironmentCrashed, EnvweaveError, fault_of
 from envweave_gym.wire.messages import Create
-from envweave_gym_server.app.errors import is_exhaustion
-from envweave_gym_server.app.logs import trace_of
+from envweave_gym_server.core.errors import is_exhaustion
+from envweave_gym_server.core.logs import trace_of
+from envweave_gym_server.environments.hosted_env import HostedEnv
 from envweave_gym_server.offers.offers import Offers
-from envweave_gym_server.sessions.serving import Served
 
 _log = logging.getLogger(__name__)
 
 
-class InProcess:
+class SameProcess:
     """Makes environments here."""
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
 
-    def open(self, create: Create) -> Served:
+    def open(self, create: Create) -> HostedEnv:
         """The environment that a client asks for."""
         offer = self._offers.find(create.env_id)
-        with _told("made", offer.name):
+        with _reported("made", offer.name):
             return offer.serve(create, threads=True)
 
     def describe(self, create: Create) -> dict[str, Any]:
         """What a client has to know of an environment before it makes one."""
         offer = self._offers.find(create.env_id)
-        with _told("made", offer.name):
+        with _reported("made", offer.name):
             served = offer.serve(create, threads=True)
         try:
-            with _told("described", offer.name):
+            with _reported("described", offer.name):
                 return served.describe()
         finally:
             try:
@@ -48,7 +48,7 @@ class InProcess:
 
 
 @contextmanager
-def _told(what: str, name: str) -> Generator[None]:
+def _reported(what: str, name: str) -> Generator[None]:
     """Say of which environment an exception is, where that does not say it itself."""
     try:
         yield

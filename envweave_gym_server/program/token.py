@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym_server.core.settings import checked_token
 
 VARIABLE = "ENVWEAVE_TOKEN"
 _MOST = 4096
-_SHORTEST = 8
-"""Fewer characters are soon guessed."""
 
 
 def find_token(
@@ -54,16 +53,6 @@ def _taken_from_environment(name: str) -> str | None:
         ctypes.memset(address, 0, len(ctypes.string_at(address)))
     os.environ.pop(name, None)
     return value
-
-
-def checked_token(token: str, where: str) -> str:
-    """``token``, if it can be one and travel in a header; it is never shown."""
-    can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
-    if not can_travel or len(token) < _SHORTEST:
-        raise InvalidArgument(
-            f"{where} holds no token; give {_SHORTEST} or more printable ASCII characters without spaces"
-        )
-    return token
 
 
 def _first_line(descriptor: int) -> str:

@@ -1,48 +1,29 @@
-"""What the views of one server share."""
+"""The session service: the offers, the sessions and their limits, for whichever protocol a client speaks."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol, cast
-
-from flask import current_app
+from collections.abc import Callable
+from typing import Any
 
 from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
 from envweave_gym.wire.messages import Create, Refused
-from envweave_gym_server.app.errors import refusal_of, status_of
-from envweave_gym_server.app.logs import trace_of
-from envweave_gym_server.app.metrics import Metrics
-from envweave_gym_server.app.settings import Settings
-from envweave_gym_server.isolation.host import Workers
+from envweave_gym_server.core.errors import refusal_of, status_of
+from envweave_gym_server.core.logs import trace_of
+from envweave_gym_server.core.metrics import Metrics
+from envweave_gym_server.core.settings import Settings
+from envweave_gym_server.core.slots import Slots
+from envweave_gym_server.environments.host import Host
+from envweave_gym_server.isolation.makers import Makers, makers_for
 from envweave_gym_server.offers.descriptions import Descriptions
 from envweave_gym_server.offers.offers import Offer, Offers
-from envweave_gym_server.protocols.native.websocket import Watch
-from envweave_gym_server.sessions.inprocess import InProcess
-from envweave_gym_server.sessions.session import Host
 from envweave_gym_server.sessions.session_table import Sessions, rows_of
-from envweave_gym_server.sessions.slots import Places
 
 _log = logging.getLogger(__name__)
 
 
-class Makers(Protocol):
-    """Where environments are made: in this process, or in processes of their own."""
-
-    def open(self, create: Create) -> Host:
-        """The environment of a new session."""
-        ...
-
-    def describe(self, create: Create) -> dict[str, Any]:
-        """What a client has to know of an environment before it makes one."""
-        ...
-
-    def close(self) -> None:
-        """End what no session owns."""
-        ...
-
-
-class ServerState:
-    """The sessions, the connections and the offers of one server."""
+class SessionService:
+    """The sessions and the offers of one server; it knows no transport."""
 
     def __init__(self, offers: Offers, settings: Settings) -> None:
         self.offers, self.settings = offers, settings
@@ -55,15 +36,14 @@ class ServerState:
             metrics=self.metrics,
             log_size=settings.log_size,
         )
-        self.watch = Watch()
-        self.listeners = Places(settings.max_listeners, "listeners look on; end one or come again")
-        self._makers: Makers = (
-            Workers(offers, settings) if settings.isolation == "process" else InProcess(offers)
-        )
+        self.before_stop: list[Callable[[], None]] = []
+        """Functions of the transports that end their connections; called before the sessions end."""
+        self.listeners = Slots(settings.max_listeners, "listeners look on; end one or come again")
+        self._makers: Makers = makers_for(offers, settings)
         self._descriptions = Descriptions(self._makers.describe, settings.max_descriptions)
-        self._tell_numbers()
+        self._watch_numbers()
 
-    def _tell_numbers(self) -> None:
+    def _watch_numbers(self) -> None:
         watch = self.metrics.watch
         watch("envweave_sessions", "Sessions that are open.", lambda: len(self.sessions))
         watch("envweave_sessions_most", "Sessions that may be open.", lambda: self.settings.max_sessions)
@@ -74,15 +54,14 @@ class ServerState:
             lambda: self.settings.max_environments,
         )
         watch("envweave_sessions_busy", "Sessions with a call under way.", lambda: self.sessions.under_way)
-        watch("envweave_connections", "WebSockets that are open.", lambda: len(self.watch))
         watch("envweave_listeners", "Listeners that look on.", lambda: len(self.listeners))
 
     def _open_host(self, create: Create) -> Host:
-        self._offer(create)
+        self._check(create)
         return self._makers.open(create)
 
-    def _offer(self, create: Create) -> Offer:
-        """What is asked for, unless it is more than the server gives."""
+    def _check(self, create: Create) -> Offer:
+        """The offer that a client asks for, once its arguments are within the limits."""
         offer = self.offers.find(create.env_id)
         offer.check(create)
         _check_depth(create.kwargs, self.settings.deepest)
@@ -95,10 +74,10 @@ class ServerState:
         return min(self.settings.max_rows, self.settings.max_environments)
 
     def description(self, create: Create) -> dict[str, Any]:
-        """What a client has to know of an environment before it makes one: of a vector, one row tells it."""
+        """The spaces and metadata of an environment before a client makes one; of a vector those of a row."""
         if self.sessions.stopped:
             raise AtCapacity("the server is stopping; use another")
-        offer, kwargs = self._offer(create), create.kwargs
+        offer, kwargs = self._check(create), create.kwargs
         if rows_of(create) > 1:
             kwargs = {**kwargs, "num_envs": 1}
         return self._descriptions.of(Create(offer.name, create.api, kwargs)) | {
@@ -107,14 +86,15 @@ class ServerState:
         }
 
     def refusal_of(self, error: Exception, number: int) -> Refused:
-        """An exception as the reply to a call, in the log too where it is the server's own."""
+        """An exception as the reply to a call; bugs of the server are also logged."""
         if status_of(error) == 500:
             _log.error("call failed", extra=trace_of(error))
         return refusal_of(error, number)
 
     def stop(self) -> None:
-        """End all connections and sessions, each after the call that is under way, and what made them."""
-        self.watch.stop()
+        """End all connections and sessions, each after the call that is under way, and the zygote."""
+        for end_connections in self.before_stop:
+            end_connections()
         self.sessions.stop()
         self._makers.close()
 
@@ -127,8 +107,3 @@ def _check_depth(value: Any, deepest: int) -> None:
     if isinstance(value, list | tuple):
         for item in value:
             _check_depth(item, deepest - 1)
-
-
-def state() -> ServerState:
-    """The state of the server that the current request is for."""
-    return cast("ServerState", current_app.extensions["envweave"])

@@ -32,13 +32,13 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 from envweave_gym.wire.values import pack
-from envweave_gym_server.app.settings import Settings
+from envweave_gym_server.core.settings import Settings
+from envweave_gym_server.environments.hosted_env import DESCRIBE
+from envweave_gym_server.environments.lost_episode import lost_step
 from envweave_gym_server.isolation.channel import DONE, TooLong, receive, send
 from envweave_gym_server.isolation.plan import plan_of
 from envweave_gym_server.isolation.worker_process import KINDS
 from envweave_gym_server.offers.offers import Offers
-from envweave_gym_server.sessions.lost_episode import lost_step
-from envweave_gym_server.sessions.serving import DESCRIBE
 
 _log = logging.getLogger(__name__)
 _DYING = 5.0

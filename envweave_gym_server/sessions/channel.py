@@ -5,15 +5,15 @@ from __future__ import annotations
 from envweave_gym.core.faults import NotAvailable, shown
 from envweave_gym.wire.keys import check_keys
 from envweave_gym.wire.messages import NUMBERLESS, VERSION, Call, Create, encode, number_of, read_call
-from envweave_gym_server.app.errors import BadRequest
-from envweave_gym_server.app.state import ServerState
+from envweave_gym_server.core.errors import BadRequest
+from envweave_gym_server.sessions.service import SessionService
 from envweave_gym_server.sessions.session import Left, Session
 
 
-class Line:
+class ClientChannel:
     """Answers one frame after the other; the session is kept from the first one until the line is closed."""
 
-    def __init__(self, server: ServerState, session_id: str, left: Left) -> None:
+    def __init__(self, server: SessionService, session_id: str, left: Left) -> None:
         """``left`` tells whether the client has hung up."""
         self._server, self._session_id, self._left = server, session_id, left
         self._session: Session | None = None

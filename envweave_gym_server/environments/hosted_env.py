@@ -35,11 +35,11 @@ from envweave_gym.wire.messages import (
 )
 from envweave_gym.wire.spaces import parts_of, space_to_data
 from envweave_gym.wire.values import NoForm, exact, pack
-from envweave_gym_server.sessions.attributes import attribute
-from envweave_gym_server.sessions.lost_episode import lost_step
-from envweave_gym_server.sessions.own_thread import OwnThread
-from envweave_gym_server.sessions.reset_options import ResetOptions
-from envweave_gym_server.sessions.rows import as_rows, goes_on, reset_rows
+from envweave_gym_server.environments.attributes import attribute
+from envweave_gym_server.environments.lost_episode import lost_step
+from envweave_gym_server.environments.own_thread import OwnThread
+from envweave_gym_server.environments.reset_options import ResetOptions
+from envweave_gym_server.environments.rows import as_rows, goes_on, reset_rows
 
 _RESULTS = ("rewards", "terminations", "truncations")
 """What a turn-based game has where another environment has a reward and its two ends."""
@@ -49,7 +49,7 @@ DESCRIBE = "describe"
 """The question that :func:`describe` answers."""
 
 
-class Served:
+class HostedEnv:
     """One environment, vector or game in this process, which does one call after the other."""
 
     may_be_killed = False

@@ -10,8 +10,9 @@ from typing import Any, Literal, cast, get_args
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import bytes_of
-from envweave_gym_server.app.access import checked_token
 
+_SHORTEST_TOKEN = 8
+"""Fewer characters are soon guessed."""
 NEEDS_PROCESSES = "limits the process of a session, and with threads there is none;"
 _WORKER_MEMORY = 4 << 30
 _OF_PROCESSES: dict[str, tuple[Any, ...]] = {"worker_memory": (None, _WORKER_MEMORY), "call_timeout": (None,)}
@@ -74,6 +75,17 @@ class Settings:
                 raise InvalidArgument(f"{name}={shown(value)} {NEEDS_PROCESSES} give isolation='process' too")
             if _RULES[name] in _SIZES and value is not None:
                 object.__setattr__(self, name, bytes_of(value))
+
+
+def checked_token(token: str, where: str) -> str:
+    """``token``, if it can be one and travel in a header; it is never shown."""
+    can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
+    if not can_travel or len(token) < _SHORTEST_TOKEN:
+        raise InvalidArgument(
+            f"{where} holds no token; give {_SHORTEST_TOKEN} or more printable ASCII characters "
+            "without spaces"
+        )
+    return token
 
 
 def check_setting(name: str, value: Any, told: str) -> None:

@@ -1,0 +1,97 @@
+"""Counts of calls, of the seconds they took and of errors, without a lock on the path of a step."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from envweave_gym.wire.messages import Ask, Create, Reset, Step
+
+_TIMED = (Reset, Step, Ask)
+BOUNDS = (
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+"""The upper bounds of the histogram's buckets, in seconds."""
+
+
+class Tally:
+    """The counts of one session; only the holder of the session's lock writes here, so it needs none."""
+
+    def __init__(self) -> None:
+        self.times: dict[type[Any], list[float]] = {kind: [0] * (len(BOUNDS) + 2) for kind in _TIMED}
+        """For each kind of call the size of each bucket, and last the sum of the seconds."""
+        self.calls: Counter[tuple[type[Any], str]] = Counter()
+
+    def took(self, kind: type[Any], seconds: float) -> None:
+        """Count a call that an environment did."""
+        times = self.times[kind]
+        times[bisect_left(BOUNDS, seconds)] += 1
+        times[-1] += seconds
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another, which may go on counting: the dict is copied in one step."""
+        self.calls.update(dict(other.calls))
+        for kind, times in other.times.items():
+            self.times[kind] = [sum(pair) for pair in zip(self.times[kind], times, strict=True)]
+
+
+class Totals(NamedTuple):
+    """The sums over all sessions at one moment."""
+
+    tally: Tally
+    ended: dict[str, int]
+    """Sessions that ended, by reason."""
+    errors: dict[str, int]
+    """Responses that reported an error, by status."""
+
+
+class Metrics:
+    """The counts of all sessions of one server, summed up when they are read."""
+
+    def __init__(self) -> None:
+        self._tallies: set[Tally] = set()
+        self._ended, self._reasons, self._errors = Tally(), Counter[str](), Counter[str]()
+        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        """By name a help text and a function that reads the current value."""
+        self._lock = threading.Lock()
+
+    def begin(self) -> Tally:
+        """The tally of a new session."""
+        tally = Tally()
+        with self._lock:
+            self._tallies.add(tally)
+            self._ended.calls[Create, "done"] += 1
+        return tally
+
+    def end(self, tally: Tally, why: str) -> None:
+        """Add the tally of a session that ended: ``closed``, ``idle`` or ``stopped``."""
+        with self._lock:
+            self._tallies.discard(tally)
+            self._ended.add(tally)
+            self._reasons[why] += 1
+
+    def refused(self, kind: type[Any]) -> None:
+        """Count a call that has no session."""
+        with self._lock:
+            self._ended.calls[kind, "refused"] += 1
+
+    def answered(self, status: int) -> None:
+        """Count a response that reports an error."""
+        with self._lock:
+            self._errors[str(status)] += 1
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Read a gauge with ``value()`` whenever the metrics are read."""
+        self.gauges[name] = text, value
+
+    def totals(self) -> Totals:
+        """The sums of now."""
+        with self._lock:
+            total = Tally()
+            for tally in (self._ended, *self._tallies):
+                total.add(tally)
+            return Totals(total, dict(self._reasons), dict(self._errors))
