@@ -1,0 +1,1 @@
+"""Connections for everybody who speaks to another process: deadlines and framed Unix sockets."""
