@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     )
     from envweave_gym.core.protocols import parse_action, state_of
     from envweave_gym.core.spaces import Chat, Json, Unicode
+    from envweave_gym.episode.emitter import Emitter
     from envweave_gym.episode.stream import (
-        Emitter,
         Event,
         EventKind,
         Request,
@@ -101,7 +101,8 @@ _HOMES = {
     "TaskCompletion math_transform safe_transform",
     "core.spaces": "Chat Json Unicode",
     "sandbox": "Execution Limits Sandbox Setup",
-    "episode.stream": "Emitter Event EventKind Request RequestKind Stream message messages_of metrics reveal "
+    "episode.emitter": "Emitter",
+    "episode.stream": "Event EventKind Request RequestKind Stream message messages_of metrics reveal "
     "stream_of trainable",
     "tools": "Tool ToolError ToolRegistry",
     "typed": "JsonOf TypedEnv from_model space_of to_model",

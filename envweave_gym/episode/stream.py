@@ -186,36 +186,6 @@ def reveal(to: tuple[str, ...], **data: Any) -> Event:
 _MESSAGE = EventKind.MESSAGE
 
 
-class Emitter:
-    """Mix-in for environments that have something to tell: ``self.tell(message("user", prompt))``.
-
-    The stream wrapper takes the events after every reset and step, numbers them and hands them out. Until
-    somebody listens, what is told is dropped.
-    """
-
-    _told: Sequence[Event] | None = None
-
-    def tell(self, *events: Event) -> None:
-        """Put events into the stream."""
-        told = self._told
-        if told:
-            self._told = told = told if type(told) is list else [*told]
-            told.extend(events)
-        elif told is not None:
-            self._told = events  # most tell one thing a step, for which a list costs too much
-
-    def listen(self) -> Emitter:
-        """Keep what is told from now on; whoever listens takes it (:func:`taken`) from what this gives."""
-        self._told = self._told or ()
-        return self
-
-
-def taken(emitter: Emitter) -> Sequence[Event]:
-    """What was told since the last time."""
-    told, emitter._told = emitter._told, ()
-    return told or ()
-
-
 def jsonable(value: Any) -> Any:
     """``value`` as plain JSON that comes back equal from JSON and from msgpack.
 

@@ -12,8 +12,9 @@ from envweave_gym.core.arguments import check_options, check_reproducible
 from envweave_gym.core.faults import REFUSALS, InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.core.protocols import no_agent, own_state
 from envweave_gym.core.seeding import Seeds
+from envweave_gym.episode.emitter import Emitter, drain
 from envweave_gym.episode.ledger import Ledger
-from envweave_gym.episode.stream import Emitter, EventKind, Request, RequestKind, Stream, jsonable, taken
+from envweave_gym.episode.stream import EventKind, Request, RequestKind, Stream, jsonable
 
 Infos = dict[str, dict[str, Any]]
 ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]
@@ -157,7 +158,7 @@ class Narrator:
         return {**counters, **own_state(self.core), **counters}
 
     def _own_events(self) -> Any:
-        return taken(self.core.listen()) if isinstance(self.core, Emitter) else ()
+        return drain(self.core.listen()) if isinstance(self.core, Emitter) else ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_admissions": {}}

@@ -27,16 +27,9 @@ from envweave_gym.core.faults import (
 from envweave_gym.core.protocols import layers, own_state
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.emitter import Emitter, drain
 from envweave_gym.episode.losses import FaultCount, fault_event, lost_info
-from envweave_gym.episode.stream import (
-    Emitter,
-    EventKind,
-    RequestKind,
-    Stream,
-    jsonable,
-    taken,
-    unbuilt,
-)
+from envweave_gym.episode.stream import EventKind, RequestKind, Stream, jsonable, unbuilt
 from envweave_gym.wrappers.late_streams import began, ended, stepped
 from envweave_gym.wrappers.scalar_rewards import as_number, scalar_reward
 
@@ -145,7 +138,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._live, self._last = self._broken is None, observation
         self._goes_on = self._live and not self.reproducible
         self._episode, self._turn = self._episode + 1, 0
-        told = taken(self._emitter)
+        told = drain(self._emitter)
         if self._broken is not None:
             told = [*told, fault_event(self._broken)]
         info["stream"] = stream = unbuilt(Stream)
@@ -157,7 +150,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """Reset the environment, again and again where it fails, and copy its info."""
         deadline, pause = self._truncates and time.monotonic() + self._reset_deadline, 0.02
         while True:
-            taken(self._emitter)  # what a failed try has told is not of this episode
+            drain(self._emitter)  # what a failed try has told is not of this episode
             try:
                 observation, info = self.env.reset(seed=seed, options=options)
                 info = info.copy()
@@ -192,7 +185,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             earned: Any = reward if type(reward) is float else as_number(self.name, reward)
             over = terminated or truncated
         except REFUSALS:
-            taken(self._emitter)  # what was told of it goes with the step that is not done
+            drain(self._emitter)  # what was told of it goes with the step that is not done
             raise
         except BaseException as error:
             self._live = False  # what the step has done is unknown, so the episode cannot go on
@@ -201,10 +194,10 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             return self._lose(self._faults.add(fault_of(error)), _ACT, admitted)
         if self._truncates:
             self._last = observation
-        before, told = self._seq, self._emitter._told
+        before, told = self._seq, self._emitter._emitted
         seq = before + 1
         if told:
-            self._emitter._told = ()
+            self._emitter._emitted = ()
             seq += len(told)
         if earned:
             seq += 1
@@ -249,7 +242,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
         self._live, self._broken = False, None
         self._turn += 1
-        own = taken(self._emitter)
+        own = drain(self._emitter)
         info = lost_info(fault, kind, admitted, seq=self._seq, turn=self._turn, own=own)
         self._seq = info["seq"]
         return self._last, 0.0, False, True, info

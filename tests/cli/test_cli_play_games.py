@@ -38,7 +38,7 @@ class Secrets(Emitter, ParallelEnv[str, Any, Any]):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.agents = list(self.possible_agents)
-        self.tell(message("user", "Guess!"), reveal(("bob",), hint="red"))
+        self.emit(message("user", "Guess!"), reveal(("bob",), hint="red"))
         return {agent: f"yours is {secret}" for agent, secret in self.secrets.items()}, {"ann": {}, "bob": {}}
 
     def step(self, actions: dict[str, str]) -> Any:
@@ -46,7 +46,7 @@ class Secrets(Emitter, ParallelEnv[str, Any, Any]):
         over = any(rewards.values())
         if over:
             self.agents = []
-            self.tell(reveal(("ann", "bob"), **self.secrets))
+            self.emit(reveal(("ann", "bob"), **self.secrets))
         observations = {agent: f"yours is still {secret}" for agent, secret in self.secrets.items()}
         return (
             observations,

@@ -13,8 +13,9 @@ from gymnasium.utils.env_checker import data_equivalence
 
 import envweave_gym
 from envweave_gym import Emitter, Event, EventKind, Request, RequestKind, Stream, message, metrics, reveal
+from envweave_gym.episode.emitter import drain
 from envweave_gym.episode.ledger import Ledger
-from envweave_gym.episode.stream import AGENT, UNNUMBERED, number, taken, unbuilt
+from envweave_gym.episode.stream import AGENT, UNNUMBERED, number, unbuilt
 from envweave_gym.wire.values import dumps, loads
 from envweave_gym.wrappers.late_streams import stepped
 
@@ -153,22 +154,22 @@ def test_a_ledger_numbers_and_hides() -> None:
 def test_all_that_is_told_comes_in_the_order_in_which_it_was_told() -> None:
     emitter = Emitter().listen()
     told = [message("user", str(i)) for i in range(6)]
-    emitter.tell(told[0])
-    emitter.tell(*told[1:3])
-    emitter.tell()
+    emitter.emit(told[0])
+    emitter.emit(*told[1:3])
+    emitter.emit()
     for one in told[3:]:
-        emitter.tell(one)
-    assert list(taken(emitter)) == told
-    assert list(taken(emitter)) == []
+        emitter.emit(one)
+    assert list(drain(emitter)) == told
+    assert list(drain(emitter)) == []
 
 
 def test_an_emitter_drops_what_is_told_before_somebody_listens() -> None:
     emitter = Emitter()
-    emitter.tell(message("user", "too early"))
-    assert list(taken(emitter.listen())) == []
-    emitter.tell(message("user", "now"))
-    assert [event.data["content"] for event in taken(emitter)] == ["now"]
-    assert list(taken(emitter.listen())) == []
+    emitter.emit(message("user", "too early"))
+    assert list(drain(emitter.listen())) == []
+    emitter.emit(message("user", "now"))
+    assert [event.data["content"] for event in drain(emitter)] == ["now"]
+    assert list(drain(emitter.listen())) == []
 
 
 def test_makers_of_events() -> None:

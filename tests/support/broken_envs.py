@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from gymnasium.utils import EzPickle
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
-from envweave_gym.episode.stream import UNNUMBERED, Emitter, Event, EventKind, message
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, message
 from envweave_gym.wrappers import RequestStream
 
 
@@ -31,7 +32,7 @@ class Walk(Emitter, gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self.place, self.steps = int(self.np_random.integers(0, 20)), 0
-        self.tell(message("user", f"you are at {self.place}"))
+        self.emit(message("user", f"you are at {self.place}"))
         return self.see(), {}
 
     def step(self, action: Any) -> Any:
@@ -172,25 +173,25 @@ class ShallowCopy(Walk):
 
 class TellsArrays(Walk):
     def step(self, action: Any) -> Any:
-        self.tell(Event(UNNUMBERED, EventKind.METRICS, data={"array": np.zeros(2)}))
+        self.emit(Event(UNNUMBERED, EventKind.METRICS, data={"array": np.zeros(2)}))
         return super().step(action)
 
 
 class TellsTuples(Walk):
     def step(self, action: Any) -> Any:
-        self.tell(Event(UNNUMBERED, EventKind.METRICS, data={"pair": (1, 2)}))
+        self.emit(Event(UNNUMBERED, EventKind.METRICS, data={"pair": (1, 2)}))
         return super().step(action)
 
 
 class StartsTwice(Walk):
     def step(self, action: Any) -> Any:
-        self.tell(Event(UNNUMBERED, EventKind.EPISODE_START, data={}))
+        self.emit(Event(UNNUMBERED, EventKind.EPISODE_START, data={}))
         return super().step(action)
 
 
 class EndsEarly(Walk):
     def step(self, action: Any) -> Any:
-        self.tell(Event(UNNUMBERED, EventKind.EPISODE_END, data={}))
+        self.emit(Event(UNNUMBERED, EventKind.EPISODE_END, data={}))
         return super().step(action)
 
 

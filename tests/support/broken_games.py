@@ -12,7 +12,8 @@ from gymnasium.utils import EzPickle
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.core.seeding import Seeds
-from envweave_gym.episode.stream import UNNUMBERED, Emitter, Event, EventKind, Stream
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, Stream
 from envweave_gym.wrappers import AECStream
 
 
@@ -49,7 +50,7 @@ class Duel(AECEnv[str, Any, Any], Emitter):
         self.infos = {agent: {} for agent in self.agents}
         self.agent_selection = self.agents[0]
         for agent, secret in zip(self.agents, self.secrets.tolist(), strict=True):
-            self.tell(Event(UNNUMBERED, EventKind.REVEAL, None, (agent,), {"secret": secret}))
+            self.emit(Event(UNNUMBERED, EventKind.REVEAL, None, (agent,), {"secret": secret}))
 
     def step(self, action: Any) -> None:
         agent = self.agent_selection

@@ -8,7 +8,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.spaces import Discrete
 
-from envweave_gym.episode.stream import Emitter, Event
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import Event
 
 
 class Scripted(Emitter, gym.Env[int, int]):
@@ -42,7 +43,7 @@ class Scripted(Emitter, gym.Env[int, int]):
         if isinstance(item, BaseException):
             raise item
         if isinstance(item, Event):
-            self.tell(item)
+            self.emit(item)
         info = item if isinstance(item, dict) else {"taken": self.taken}
         reward = 0.0 if isinstance(item, Event | dict) or item == "end" else item
         return self.taken, reward, item == "end" if isinstance(item, str) else False, False, info

@@ -10,7 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
-from envweave_gym.episode.stream import Emitter, reveal
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import reveal
 from envweave_gym.wrappers.games import AECStream, ParallelStream
 
 ID = "test/Toy-v0"
@@ -75,7 +76,7 @@ class Whisper(InTurns, Emitter):
         self.gather()
         self.infos = {agent: {"own": 0} for agent in self.agents}
         for agent in self.agents:
-            self.tell(reveal((agent,), secret=f"welcome {agent}"))
+            self.emit(reveal((agent,), secret=f"welcome {agent}"))
 
     def step(self, action: Any) -> None:
         agent = self.agent_selection
@@ -84,7 +85,7 @@ class Whisper(InTurns, Emitter):
             return
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
-        self.tell(reveal((agent,), secret=f"psst {agent}"))
+        self.emit(reveal((agent,), secret=f"psst {agent}"))
         if action == CRASH:
             raise self.failure
         self.said += 1
@@ -204,7 +205,7 @@ class Auction(InTurns, Emitter):
         self._clear_rewards()
         if agent == "auctioneer_0":
             self.waiting = [one for one in self.possible_agents[1:] if one in self.agents]
-            self.tell(reveal(("auctioneer_0",), reserve=f"price {self.round}"))
+            self.emit(reveal(("auctioneer_0",), reserve=f"price {self.round}"))
         else:
             self._bid(agent, action)
         if not self.waiting:

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from envweave_gym.episode.stream import Emitter, message
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import message
 from envweave_gym.typed import TypedEnv
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -164,7 +165,7 @@ class Walk(Emitter):
 
     def reset(self, *, options: dict[str, Any] | None) -> tuple[Place, dict[str, Any]]:
         self.at = int((options or {}).get("at", self.np_random.integers(-3, 4)))
-        self.tell(message("user", f"you are at {self.at}"))
+        self.emit(message("user", f"you are at {self.at}"))
         return self._place(), {"home": self.at == 0}
 
     def step(self, action: Move) -> tuple[Place, float, bool, bool, dict[str, Any]]:

@@ -74,7 +74,7 @@ def test_the_step_limit_truncates_and_the_stream_says_so() -> None:
 def test_what_was_told_between_episodes_is_of_neither() -> None:
     env = scripted()
     env.reset(seed=0)
-    env.unwrapped.tell(message("user", "late"))
+    env.unwrapped.emit(message("user", "late"))
     _, info = env.reset()
     assert kinds(info) == ["episode_start"]
 
@@ -256,7 +256,7 @@ def test_a_copy_goes_on_in_mid_episode(duplicate: Any) -> None:
     env = scripted([0.5, message("user", "x"), 1.0, "end"])
     env.reset(seed=3)
     env.step(0)
-    env.unwrapped.tell(message("user", "on my mind"))
+    env.unwrapped.emit(message("user", "on my mind"))
     other = duplicate(env)
     for _ in range(3):
         assert str(env.step(1)) == str(other.step(1))
@@ -278,7 +278,7 @@ class Choosy(Scripted):
         return super().reset(**kwargs)
 
     def step(self, action: int) -> Any:
-        self.tell(message("user", str(action)))
+        self.emit(message("user", str(action)))
         if action == self.action_space.n - 1:
             raise InvalidAction("not today")
         return super().step(action)

@@ -87,7 +87,7 @@ def test_an_exception_ends_the_episode_as_a_fault() -> None:
     env = faulty([1.0, RuntimeError("boom")])
     env.reset(seed=0)
     last, *_ = env.step(2)
-    env.unwrapped.tell(message("user", "last words"))
+    env.unwrapped.emit(message("user", "last words"))
     observation, reward, terminated, truncated, info = env.step(1)
     assert (observation, reward, terminated, truncated) == (last, 0.0, False, True)
     assert info["fault"] == Fault(FaultKind.CRASH, "RuntimeError: boom", True)
@@ -169,7 +169,7 @@ def test_a_reset_that_trying_again_cannot_help_is_tried_once() -> None:
 def test_what_a_failing_reset_told_is_dropped() -> None:
     class Talker(Scripted):
         def reset(self, **kwargs: Any) -> Any:
-            self.tell(message("user", "hello"))
+            self.emit(message("user", "hello"))
             return super().reset(**kwargs)
 
     env = RequestStream(Talker(resets=[OSError("busy")]), on_fault="truncate")

@@ -89,7 +89,7 @@ class CodeActEnv(ProgramEnv):
         task = str(options.get("task", self._task))
         ours = [_ABOUT_FILES, _ABOUT_THE_END] if self._has_files else [_ABOUT_THE_END]
         functions = described(self._offered.now(), "\n".join(ours))
-        self.tell(message("user", "\n\n".join(filter(None, (task, self.how_to_act, functions)))))
+        self.emit(message("user", "\n\n".join(filter(None, (task, self.how_to_act, functions)))))
 
     def _names(self) -> Names:
         source = FILES if self._has_files else ""

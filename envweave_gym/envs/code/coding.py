@@ -64,7 +64,7 @@ class CodingProgramEnv(ProgramEnv):
 
     def _begin(self, options: dict[str, Any]) -> None:
         self._last_exit_code = 0
-        self.tell(message("user", self.how_to_act))
+        self.emit(message("user", self.how_to_act))
 
     def _observed(self, done: Execution) -> dict[str, Any]:
         self._last_exit_code = int(not done.success)

@@ -19,7 +19,8 @@ from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.code.offered_tools import Call, OfferedTools
-from envweave_gym.episode.stream import UNNUMBERED, Emitter, Event, EventKind, message
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, message
 from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.rewards.program_source import is_prose, program_in
 from envweave_gym.rewards.transforms import RewardFunction, judged, require_function
@@ -164,9 +165,9 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         observation = self._observed(done)
         info: dict[str, Any] = {"result": done, **self._remarks(action, done)}
         for call in calls:
-            self.tell(*events_of(call))
+            self.emit(*events_of(call))
         self._shown = shown_text(done)
-        self.tell(message("user", self._shown))
+        self.emit(message("user", self._shown))
         ended = done.final is not None or (done.state_lost and self.options.on_lost == "end")
         reward = 0.0
         if self._transform is not None:

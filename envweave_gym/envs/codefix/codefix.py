@@ -31,7 +31,8 @@ from envweave_gym.envs.codefix.generator import (
     passing,
     wrong_operators,
 )
-from envweave_gym.episode.stream import Emitter, Event, message
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import Event, message
 from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
 
 Observation = Literal["tokens", "text", "both"]
@@ -131,7 +132,7 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
     ) -> tuple[Any, dict[str, Any]]:
         """Show the program of the seed, and tell the question about it."""
         self._program = generate(self.episode_key(seed))
-        self.tell(message("user", question(self._program.source())))
+        self.emit(message("user", question(self._program.source())))
         return self._observation(), {}
 
     def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -18,7 +18,8 @@ from envweave_gym.envs.codefix.codefix import question, read_operator, token_spa
 from envweave_gym.envs.codefix.generator import OPERATORS, Draw, generate
 from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
 from envweave_gym.envs.games.text_rendering import TextRendering
-from envweave_gym.episode.stream import Emitter, message, metrics
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import message, metrics
 from envweave_gym.wrappers.games import AECStream
 from envweave_gym.wrappers.turn_based import TurnBasedParallel
 
@@ -182,7 +183,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
 
     def _tell_outcome(self, accepted: bool) -> None:
         self.agent_selection = AUTHOR
-        self.tell(metrics(accepted=int(accepted), solved=int(self._solved()), reviews=self._reviews))
+        self.emit(metrics(accepted=int(accepted), solved=int(self._solved()), reviews=self._reviews))
 
     def _solved(self) -> bool:
         return self._fix is not None and self._program.passes(self._fix)
@@ -190,7 +191,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
     def _ask(self, agent: str, prompt: str) -> None:
         self.agent_selection = agent
         self._prompts[agent] = prompt
-        self.tell(message("user", prompt, to=(agent,)))
+        self.emit(message("user", prompt, to=(agent,)))
 
     def _source(self) -> str:
         return self._program.source(self._fix)

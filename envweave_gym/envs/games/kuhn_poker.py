@@ -24,7 +24,8 @@ from envweave_gym.envs.games.kuhn_value import (
     player_to_act,
 )
 from envweave_gym.envs.games.text_rendering import TextRendering
-from envweave_gym.episode.stream import Emitter, Event, message, reveal
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import Event, message, reveal
 from envweave_gym.wrappers.games import AECStream
 from envweave_gym.wrappers.turn_based import TurnBasedParallel
 
@@ -96,8 +97,8 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.infos = {player: {} for player in PLAYERS}
         self.agent_selection = PLAYERS[0]
         for player, card in zip(PLAYERS, self._deal, strict=True):
-            self.tell(reveal((player,), card=CARDS[card]), _dealt(player, card))
-        self.tell(_asked(self.agent_selection, self._history))
+            self.emit(reveal((player,), card=CARDS[card]), _dealt(player, card))
+        self.emit(_asked(self.agent_selection, self._history))
         self.show()
 
     def step(self, action: Any) -> None:
@@ -115,7 +116,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
             self.truncations = dict.fromkeys(PLAYERS, True)
         self.agent_selection = player = PLAYERS[player_to_act(self._history)]
         if not (self.terminations[player] or self.truncations[player]):
-            self.tell(_asked(player, self._history))
+            self.emit(_asked(player, self._history))
         self._accumulate_rewards()
         self.show()
 
@@ -124,7 +125,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.rewards = dict(zip(PLAYERS, (won, -won), strict=True))
         self.terminations = dict.fromkeys(PLAYERS, True)
         if is_showdown(self._history):
-            self.tell(reveal(PLAYERS, **self._cards()))
+            self.emit(reveal(PLAYERS, **self._cards()))
 
     def _cards(self) -> dict[str, str]:
         return {player: CARDS[card] for player, card in zip(PLAYERS, self._deal, strict=True)}

@@ -125,7 +125,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
             self._say("user", self._hint(answer))
             return self._shown(), 0.0, False, False, self._info(answer)
         formatted = answer is not None and answer.formatted
-        self.tell(metrics(correct=int(correct), formatted=int(formatted), replies=self._replies))
+        self.emit(metrics(correct=int(correct), formatted=int(formatted), replies=self._replies))
         reward = self.rewards.of(correct=correct, formatted=formatted, hinted=self._replies > 1)
         info = self._info(answer) | {"correct": correct, "expected": self._problem.final}
         return self._shown(), reward, True, False, info
@@ -151,7 +151,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
 
     def _say(self, role: str, content: str) -> None:
         self._messages.append({"role": role, "content": content})
-        self.tell(message(role, content))
+        self.emit(message(role, content))
 
     def _shown(self) -> Any:
         if self.observation == "text":

@@ -168,7 +168,7 @@ class REPLProgramEnv(ProgramEnv):
             self.task = self._given.changed(options)
         self._subcalls.begin(self.task.llm_model)
         self._forget()
-        self.tell(message("user", self._prompt()))
+        self.emit(message("user", self._prompt()))
 
     def _prompt(self) -> str:
         """What a model is told of the task."""
@@ -210,11 +210,11 @@ class REPLProgramEnv(ProgramEnv):
         if answer is not None:
             self._answer = info["final_answer"] = answer
         for call in calls:
-            self.tell(*events_of(call))
+            self.emit(*events_of(call))
         self._shown = cut(shown_text(result), _TOLD)
-        self.tell(message("user", self._shown))
+        self.emit(message("user", self._shown))
         if ended:
-            self.tell(metrics(iterations=self._iteration, answered=int(answer is not None)))
+            self.emit(metrics(iterations=self._iteration, answered=int(answer is not None)))
         return self._observed(result), math.fsum(parts.values()), ended, False, info
 
     def _shortened(self, done: Execution) -> Execution:

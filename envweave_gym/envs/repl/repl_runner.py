@@ -9,7 +9,8 @@ from envweave_gym.core.faults import shown
 from envweave_gym.core.thinking import without_thinking
 from envweave_gym.envs.repl.model_endpoint import Chat, SubcallFailed
 from envweave_gym.envs.repl.printed_answers import printed_answer
-from envweave_gym.episode.stream import Emitter, EventKind, taken
+from envweave_gym.episode.emitter import Emitter, drain
+from envweave_gym.episode.stream import EventKind
 from envweave_gym.rewards.program_source import program_in
 
 SYSTEM = (
@@ -27,9 +28,9 @@ def episode_of(env: Any, chat: Callable[..., str], prompt: str) -> str:
     ``env`` is an unwrapped REPL, and ``chat`` takes messages and gives a reply. One that uses up its steps is
     asked for an answer once more.
     """
-    told: Emitter = env.listen()
+    emitter: Emitter = env.listen()
     env.reset(options={"context": prompt, "task_prompt": _TASK})
-    messages: Chat = [{"role": "system", "content": SYSTEM}, *_messages(told)]
+    messages: Chat = [{"role": "system", "content": SYSTEM}, *_messages(emitter)]
     for _ in range(env.task.max_iterations):
         reply = _reply_of(chat, messages)
         messages.append({"role": "assistant", "content": reply})
@@ -37,7 +38,7 @@ def episode_of(env: Any, chat: Callable[..., str], prompt: str) -> str:
             _, _, ended, _, info = env.step(program_in(reply, joined=True))
             if "final_answer" in info:
                 return info["final_answer"]
-            messages += _messages(told)
+            messages += _messages(emitter)
             if ended:
                 break
         elif (answer := printed_answer(reply)) is not None:
@@ -54,9 +55,9 @@ def _reply_of(chat: Callable[..., str], messages: Chat) -> str:
     return without_thinking(reply)
 
 
-def _messages(told: Emitter) -> Chat:
-    """What the environment has told since it was asked last."""
-    events = taken(told)
+def _messages(emitter: Emitter) -> Chat:
+    """The chat messages that the environment has emitted since the last call."""
+    events = drain(emitter)
     return [
         {"role": event.data["role"], "content": event.data["content"]}
         for event in events

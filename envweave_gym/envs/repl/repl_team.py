@@ -20,7 +20,8 @@ from envweave_gym.envs.games.text_rendering import TextRendering
 from envweave_gym.envs.repl.asked_repl import MOST_PROMPT, AskedREPL
 from envweave_gym.envs.repl.repl import Stepped
 from envweave_gym.envs.repl.repl_task import RESET_OPTIONS
-from envweave_gym.episode.stream import Emitter, message, taken
+from envweave_gym.episode.emitter import Emitter, drain
+from envweave_gym.episode.stream import message
 from envweave_gym.tools.json_values import readable
 from envweave_gym.wrappers.games import AECStream
 from envweave_gym.wrappers.turn_based import TurnBasedParallel
@@ -206,12 +207,12 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
             self._asked[sub] = len(self._answers)
             self._answers.append("")
             self._prompts[sub] = prompt
-            self.tell(message("user", prompt, to=(sub,)))
+            self.emit(message("user", prompt, to=(sub,)))
         self.agent_selection = self.subs[0]
 
     def _pass_on(self) -> None:
         """Tell root, and nobody else, what its programs have come to."""
-        self.tell(*(msgspec.structs.replace(event, to=(ROOT,)) for event in taken(self._env)))
+        self.emit(*(msgspec.structs.replace(event, to=(ROOT,)) for event in drain(self._env)))
 
     def _pay(self, reward: float, parts: dict[str, float], *, ended: bool) -> None:
         outcome = sum(parts.get(part, 0.0) for part in _OUTCOMES) if ended else 0.0

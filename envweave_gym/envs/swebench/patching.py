@@ -144,7 +144,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         if found.fault is not None:
             return self._lost(found.fault)
         numbers = {"applied": int(found.applied), "resolved": int(found.resolved)}
-        self.tell(metrics(**numbers, f2p=found.f2p, p2p=found.p2p, replies=self._replies))
+        self.emit(metrics(**numbers, f2p=found.f2p, p2p=found.p2p, replies=self._replies))
         earned = float(found.resolved) if self.reward == "binary" else shaped(found, before)
         return self._shown(), earned, True, False, self._info()
 
@@ -180,7 +180,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
     def _say(self, content: str) -> None:
         self._messages.append({"role": "user", "content": content})
-        self.tell(message("user", content))
+        self.emit(message("user", content))
 
     def _shown(self) -> Any:
         if self.observation == "chat":

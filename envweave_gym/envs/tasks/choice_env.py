@@ -86,7 +86,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         """Ask the question of the seed, or of the task that ``options`` name."""
         self.question = self.ask(self.choose(seed, options))
         self._prompt = self.question.prompt()
-        self.tell(message("user", self._prompt))
+        self.emit(message("user", self._prompt))
         return self._shown(), self.task_info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -95,7 +95,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         right, wrong, nothing = self._pay
         correct = chosen == self.question.right
         reward = right if correct else nothing if chosen < 0 else wrong
-        self.tell(metrics(correct=int(correct), formatted=int(chosen >= 0)))
+        self.emit(metrics(correct=int(correct), formatted=int(chosen >= 0)))
         return self._shown(), reward, True, False, {**self.task_info(), "correct": correct, "chosen": chosen}
 
     def _chosen(self, action: Any) -> int:

@@ -10,7 +10,7 @@ from gymnasium.core import ActType, ObsType
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.seeding import HashedRandomness, mix
-from envweave_gym.episode.stream import Emitter
+from envweave_gym.episode.emitter import Emitter
 
 Task = TypeVar("Task")
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.spaces import Unicode
-from envweave_gym.episode.stream import Emitter, message
+from envweave_gym.episode.emitter import Emitter
+from envweave_gym.episode.stream import message
 
 READY = "Echo environment ready!"
 MAX_LENGTH = 4096
@@ -35,7 +36,7 @@ class EchoEnv(Emitter, HashedRandomness[str, str]):
 
     def _say(self, text: str) -> str:
         self._said = text
-        self.tell(message("user", text))
+        self.emit(message("user", text))
         return text
 
     def render(self) -> Any:

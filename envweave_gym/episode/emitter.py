@@ -1,0 +1,31 @@
+"""The mix-in with which an environment adds events of its own to the stream."""
+
+from __future__ import annotations
+
+from envweave_gym.episode.stream import Event
+
+
+class Emitter:
+    """Mix-in for environments that emit events: ``self.emit(message("user", prompt))``.
+
+    The stream wrapper drains the events after every reset and step, numbers them and puts them into the
+    stream. Events that are emitted before anybody listens are dropped.
+    """
+
+    _emitted: tuple[Event, ...] | None = None
+
+    def emit(self, *events: Event) -> None:
+        """Put events into the stream."""
+        if self._emitted is not None:
+            self._emitted += events  # most environments emit once a step: a list would cost more
+
+    def listen(self) -> Emitter:
+        """Retain events from now on; :func:`drain` takes them from the emitter that this returns."""
+        self._emitted = self._emitted or ()
+        return self
+
+
+def drain(emitter: Emitter) -> tuple[Event, ...]:
+    """Remove and return the events emitted since the last call."""
+    events, emitter._emitted = emitter._emitted, ()
+    return events or ()
