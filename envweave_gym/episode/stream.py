@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault, InvalidArgument, shown
-from envweave_gym.episode.lazy_streams import LazyStreams
+from envweave_gym.episode.vector_infos import StreamRows
 
 AGENT = "agent"
 """The name of the only agent of a Gymnasium environment."""
@@ -252,7 +252,7 @@ def stream_of(info: Any) -> Any:
     if _is_by_agent(info):
         return {agent: stream_of(own) for agent, own in info.items()}
     current, final = info.get("stream"), _final_of(info).get("stream")
-    if isinstance(current, np.ndarray):
+    if isinstance(current, np.ndarray | StreamRows):
         old = [None] * len(current) if final is None else final
         return [_joined(one, new) for one, new in zip(old, current, strict=True)]
     return _joined(final, current) or Stream()
@@ -321,7 +321,7 @@ def trainable(infos: Any) -> Any:
         return {agent: trainable(info) for agent, info in infos.items()}
     if "trainable" in infos and "stream" not in infos:
         return infos["trainable"]
-    if isinstance(infos.get("stream"), np.ndarray):
+    if isinstance(infos.get("stream"), np.ndarray | StreamRows):
         return _trainable_rows(infos)
     infos = _final_of(infos) or infos
     return not isinstance(infos.get("fault"), Fault) and not _is_boundary(infos.get("stream"))
@@ -329,7 +329,7 @@ def trainable(infos: Any) -> Any:
 
 def _trainable_rows(infos: Mapping[str, Any]) -> NDArray[np.bool_]:
     streams, faults, final = infos["stream"], infos.get("fault"), _final_of(infos)
-    if isinstance(streams, LazyStreams):
+    if isinstance(streams, StreamRows):
         mask = ~streams.untrainable
     else:
         mask = np.array([not _is_boundary(stream) for stream in streams], dtype=np.bool_)

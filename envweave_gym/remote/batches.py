@@ -12,7 +12,7 @@ from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from envweave_gym.episode.lazy_streams import LazyStreams
+from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 
 
 def part_of(space: Space[Any], batch: Any, rows: slice) -> Any:
@@ -85,7 +85,7 @@ _TRAVELLING = (int, float, bool, str, bytes, type(None))
 class JoinedStreams:
     """The streams of vectors one after the other."""
 
-    def __init__(self, parts: Sequence[LazyStreams | None], sizes: Sequence[int]) -> None:
+    def __init__(self, parts: Sequence[StreamRows | None], sizes: Sequence[int]) -> None:
         self._parts, self._ends = parts, list(accumulate(sizes))
 
     def __call__(self, row: int) -> Any:
@@ -103,7 +103,7 @@ def merged(infos: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, A
     if len(infos) == 1:
         return infos[0]
     keys = dict.fromkeys(chain.from_iterable(infos))
-    return {key: _column([one.get(key) for one in infos], sizes) for key in keys}
+    return VectorInfos({key: _column([one.get(key) for one in infos], sizes) for key in keys})
 
 
 def _column(parts: list[Any], sizes: Sequence[int]) -> Any:
@@ -111,9 +111,9 @@ def _column(parts: list[Any], sizes: Sequence[int]) -> Any:
     if isinstance(known, dict):
         return merged([part or {} for part in parts], sizes)
     pairs = list(zip(parts, sizes, strict=True))
-    if all(part is None or isinstance(part, LazyStreams) for part in parts):
+    if all(part is None or isinstance(part, StreamRows) for part in parts):
         masks = [np.zeros(size, np.bool_) if part is None else part.untrainable for part, size in pairs]
-        return LazyStreams(JoinedStreams(parts, sizes), np.concatenate(masks))
+        return StreamRows(JoinedStreams(parts, sizes), np.concatenate(masks))
     columns = [_blank(known, size) if part is None else np.asarray(part) for part, size in pairs]
     return np.concatenate(columns).astype(known.dtype, copy=False)
 

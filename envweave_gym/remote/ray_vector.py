@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.vector_infos import writeable_streams
 from envweave_gym.remote.batches import batch_of, part_of
 from envweave_gym.remote.early import EarlyGroup, first_told
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
@@ -201,6 +202,7 @@ class RayVectorEnv(RemoteVectorEnv):
         for one in outcomes:
             one.final = one.lost = {}
         observations, infos = super()._together(outcomes)
+        writeable_streams(infos)
         for one, *more in told:
             for row, info in chain.from_iterable(infos_of.items() for infos_of in more):
                 infos = whole._add_info(infos, info, row - one.group.rows.start + first)
@@ -244,10 +246,10 @@ def _owned(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def _writable(value: Any) -> Any:
-    if type(value) is np.ndarray:  # lazy streams look like one
+    if isinstance(value, np.ndarray):
         return value if value.flags.writeable else value.copy()
     if isinstance(value, dict):
-        return {key: _writable(one) for key, one in value.items()}
+        return type(value)({key: _writable(value[key]) for key in value})
     return tuple(map(_writable, value)) if isinstance(value, tuple) else value
 
 

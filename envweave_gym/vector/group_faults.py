@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from envweave_gym.core.faults import Fault
 from envweave_gym.episode.losses import end_event, fault_event
 from envweave_gym.episode.stream import Request, RequestKind, Stream, number
+from envweave_gym.episode.vector_infos import writeable_streams
 from envweave_gym.vector.row_groups import Groups
 
 Bools = NDArray[np.bool_]
@@ -66,6 +67,7 @@ class GroupFaults:
         observations, rewards, terminated, truncated, infos = results
         cut = hit & ~(terminated | truncated)
         told = row_infos(infos, len(hit)) if cut.any() else []
+        writeable_streams(infos)
         seen = list(iterate(self._vector.observation_space, observations)) if cut.any() else []
         for row in cut.nonzero()[0].tolist():
             group = self._groups.of_row(row)

@@ -20,7 +20,6 @@ from envweave_gym.core.actions import contains
 from envweave_gym.core.arrays import adapt_converters
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.seeding import SeedRows
-from envweave_gym.episode.lazy_streams import LazyStreams
 from envweave_gym.episode.stream import (
     AGENT,
     Event,
@@ -31,6 +30,7 @@ from envweave_gym.episode.stream import (
     jsonable,
     number,
 )
+from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 from envweave_gym.vector.calls import Bools, Options, as_batch, check_order, options_of, read_reset
 from envweave_gym.vector.row_groups import Groups
 
@@ -131,9 +131,6 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     opening_events = 0
     """How many events :meth:`opening` tells."""
 
-    told: type[dict[str, Any]] = dict
-    """What infos are; a server has one that it can send at less cost."""
-
     apart: Callable[[NDArray[Any], Bools], Any] = staticmethod(rows_apart)
     """What makes the last observations of rows out of those of all; a server sends them together."""
 
@@ -170,8 +167,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self._over = self._over & ~mask
         self._started = True
         told = NativeStreams(self._opening, mask, self._seeds, options=jsonable(call.options))
-        streams = LazyStreams(told, mask)
-        infos = self.told(stream=streams, _stream=mask.copy(), seq=self._seq * mask, _seq=mask.copy())
+        streams = StreamRows(told, mask)
+        infos = VectorInfos(stream=streams, _stream=mask.copy(), seq=self._seq * mask, _seq=mask.copy())
         return self.observe(), infos
 
     def step(self, actions: Any) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
@@ -191,9 +188,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             self._begin(rows)
         ends = (rewards.copy(), terminated.copy(), truncated.copy())
         steps = Steps(chosen, int(self._choices.start), *ends, self._seq, self._steps)
-        streams = LazyStreams(NativeStreams(self._opening, resetting, self._seeds, steps), resetting)
+        streams = StreamRows(NativeStreams(self._opening, resetting, self._seeds, steps), resetting)
         everyone = self._everyone
-        infos = self.told(stream=streams, _stream=everyone, seq=self._seq.copy(), _seq=everyone)
+        infos = VectorInfos(stream=streams, _stream=everyone, seq=self._seq.copy(), _seq=everyone)
         if self.autoreset_mode is AutoresetMode.SAME_STEP and over.any():
             self._reset_in_same_step(infos, steps)
         return self.observe(), rewards, terminated, truncated, infos
@@ -224,12 +221,12 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         final_seq = self._seq * over
         self._steps, self._seq, self._over = self._steps.copy(), self._seq.copy(), self._nobody
         self._begin(over.nonzero()[0])
-        infos["stream"] = LazyStreams(NativeStreams(self._opening, over, self._seeds, steps), over)
+        infos["stream"] = StreamRows(NativeStreams(self._opening, over, self._seeds, steps), over)
         infos["seq"] = self._seq.copy()
         infos["final_obs"], infos["_final_obs"] = final_obs, over.copy()
         ended = NativeStreams(None, self._nobody, self._seeds, steps, rows=over)
-        final = LazyStreams(ended, self._nobody)
-        infos["final_info"] = self.told(stream=final, _stream=over.copy(), seq=final_seq, _seq=over.copy())
+        final = StreamRows(ended, self._nobody)
+        infos["final_info"] = VectorInfos(stream=final, _stream=over.copy(), seq=final_seq, _seq=over.copy())
         infos["_final_info"] = over.copy()
 
     def _begin(self, rows: Rows, given: list[int | None] | None = None, options: Options = None) -> None:

@@ -14,10 +14,10 @@ import msgspec
 
 from envweave_gym.wire.values import pack, unpack
 
-VERSION = 2
+VERSION = 3
 """The version of the protocol; a server refuses another.
 
-Since 2 the streams of native vectors have the events that their episodes open with.
+Since 3 the infos of all vectors travel in one form.
 """
 
 

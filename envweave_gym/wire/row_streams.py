@@ -6,6 +6,7 @@ open with. A reply holds all there is to know of its streams: reading them asks 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,18 +14,17 @@ import numpy as np
 from msgspec.msgpack import Decoder, Encoder, Ext
 from numpy.typing import NDArray
 
-from envweave_gym.episode.lazy_streams import LazyStreams
 from envweave_gym.episode.stream import _BOUNDARY, Event, Stream, jsonable
+from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 from envweave_gym.vector.calls import Bools
 from envweave_gym.vector.native import NativeStreams, Steps
-from envweave_gym.wire.values import NATIVE, STREAMS, pack, packs, unpack, unpacks
+from envweave_gym.wire.values import NATIVE, pack, packs, unpack, unpacks
 
 ROWS_APART = 100
 """A kind of extension beyond those of :mod:`envweave_gym.wire.values`."""
 
 _encoder = Encoder()
 _events = Encoder(enc_hook=jsonable)
-_streams = Decoder(tuple[bytes, bytes])
 _infos = Decoder(tuple[bytes, bytes, bytes | None, msgspec.Raw, dict[str, Any] | None], ext_hook=unpack)
 _rows = Decoder(list[msgspec.Raw])
 _one = Decoder(Stream | None)
@@ -33,59 +33,39 @@ _plain = Decoder()
 _apart = Decoder(tuple[bytes, Any], ext_hook=unpack)
 
 
-# Streams that are there
-
-
-class GivenStreams:
-    """The streams of the rows, ``None`` where a row has none."""
-
-    def __init__(self, streams: list[Stream | None]) -> None:
-        self.streams = streams
-
-    def __call__(self, row: int) -> Stream | None:
-        """The stream of a row."""
-        return self.streams[row]
-
-
-class PackedStreams:
-    """The same as they came, each read when it is looked at."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._packed: list[msgspec.Raw] | None = None
-
-    def __call__(self, row: int) -> Stream | None:
-        """The stream of a row."""
-        if self._packed is None:
-            self._packed = _rows.decode(self._data)
-        return _one.decode(self._packed[row])
-
-
-def given_streams(streams: list[Stream | None]) -> LazyStreams:
-    """The streams of rows in the form that costs least to send."""
+def given_streams(streams: list[Stream | None]) -> StreamRows:
+    """The streams of rows that are built already."""
     untrainable = np.zeros(len(streams), np.bool_)
     for row, stream in enumerate(streams):
         for event in () if stream is None else stream.events:
             if event.kind in _BOUNDARY:
                 untrainable[row] = True
-    return LazyStreams(GivenStreams(streams), untrainable)
+    return StreamRows(streams.__getitem__, untrainable)
 
 
-# Streams of native vectors
-
-
-class PackedNativeStreams:
-    """The arrays of a :class:`NativeStreams` as they came, read when one of its streams is looked at."""
+class PackedStreams:
+    """The streams of a reply, decoded when one of them is read."""
 
     def __init__(self, data: msgspec.Raw, reset: Bools) -> None:
+        """``data`` is what :func:`_packed_streams` gives; the rows of ``reset`` began episodes."""
         self._data, self._reset = data, reset
-        self._streams: NativeStreams | None = None
+        self._read: Callable[[int], Stream | None] | None = None
 
     def __call__(self, row: int) -> Stream | None:
         """The stream of a row."""
-        if self._streams is None:
-            self._streams = _native(self._data, self._reset)
-        return self._streams(row)
+        if self._read is None:
+            self._read = _reader(_plain.decode(self._data), self._reset)
+        return self._read(row)
+
+
+def _reader(received: list[Any] | bytes, reset: Bools) -> Callable[[int], Stream | None]:
+    if isinstance(received, list):
+        return _native(received, reset)
+    packed = _rows.decode(received)
+    return lambda row: _one.decode(packed[row])
+
+
+# Streams of native vectors
 
 
 class PackedOpenings:
@@ -121,8 +101,8 @@ def _told(source: NativeStreams) -> list[Any]:
     return told
 
 
-def _native(data: msgspec.Raw, reset: Bools) -> NativeStreams:
-    drawn, options, given, openings, *step = _plain.decode(data)
+def _native(received: list[Any], reset: Bools) -> NativeStreams:
+    drawn, options, given, openings, *step = received
     seeds, rows = np.zeros(len(reset), np.uint64), None if given is None else np.frombuffer(given, np.bool_)
     seeds[reset] = np.frombuffer(drawn, np.uint64)
     opening = None if openings is None else PackedOpenings(seeds[reset], openings)
@@ -139,51 +119,41 @@ def _steps(size: int, start: int, columns: bytes) -> Steps:
     return Steps(start=start, **arrays)
 
 
-class NativeInfos(dict[str, Any]):
-    """The infos of a native vector, to be sent in one piece."""
-
-
 _OWN = ("stream", "_stream", "seq", "_seq")
 
 
-def _pack_infos(infos: NativeInfos) -> Any:
+def _pack_infos(infos: VectorInfos) -> Any:
     streams, known = infos["stream"], infos["_stream"]
-    if streams.built:
+    if not isinstance(streams, StreamRows):
         return pack(dict(infos))
     some = None if np.count_nonzero(known) == len(known) else known.tobytes()
     rest = None
     if len(infos) > len(_OWN):
-        rest = {key: pack(value) for key, value in infos.items() if key not in _OWN}
+        rest = {key: pack(infos[key]) for key in infos if key not in _OWN}
     arrays = infos["seq"].tobytes(), streams.untrainable.tobytes(), some
-    return Ext(NATIVE, _encoder.encode((*arrays, _told(streams.source), rest)))
+    return Ext(NATIVE, _encoder.encode((*arrays, _packed_streams(streams), rest)))
 
 
-def _unpack_infos(data: memoryview) -> dict[str, Any]:
+def _packed_streams(streams: StreamRows) -> list[Any] | bytes:
+    """The arrays that native streams are built from, or all streams one after the other."""
+    if isinstance(streams.build, NativeStreams):
+        return _told(streams.build)
+    return _encoder.encode(list(streams))
+
+
+def _unpack_infos(data: memoryview) -> VectorInfos:
     seq, mask, some, told, rest = _infos.decode(data)
     untrainable = np.frombuffer(bytearray(mask), np.bool_)
     known = np.ones_like(untrainable) if some is None else np.frombuffer(bytearray(some), np.bool_)
-    infos: dict[str, Any] = {
-        "stream": LazyStreams(PackedNativeStreams(told, untrainable), untrainable),
-        "_stream": known,
-        "seq": np.frombuffer(bytearray(seq), np.int64),
-        "_seq": known.copy(),
-    }
-    return infos if rest is None else infos | rest
-
-
-# Streams of other vectors
-
-
-def _pack_streams(value: LazyStreams) -> Any:
-    if value.built or not isinstance(value.source, GivenStreams):
-        return pack(value.eager())
-    mask = np.asarray(value.untrainable, np.bool_).tobytes()
-    return Ext(STREAMS, _encoder.encode((mask, _encoder.encode(value.source.streams))))
-
-
-def _unpack_streams(data: memoryview) -> LazyStreams:
-    mask, packed = _streams.decode(data)
-    return LazyStreams(PackedStreams(packed), np.frombuffer(bytearray(mask), np.bool_))
+    infos = VectorInfos(
+        stream=StreamRows(PackedStreams(told, untrainable), untrainable),
+        _stream=known,
+        seq=np.frombuffer(bytearray(seq), np.int64),
+        _seq=known.copy(),
+    )
+    if rest is not None:
+        infos.update(rest)
+    return infos
 
 
 # The last observations of rows that were reset in the same step
@@ -211,7 +181,5 @@ def _unpack_apart(data: memoryview) -> NDArray[np.object_]:
 
 packs(RowsApart, _pack_apart)
 unpacks(ROWS_APART, _unpack_apart)
-packs(LazyStreams, _pack_streams)
-unpacks(STREAMS, _unpack_streams)
-packs(NativeInfos, _pack_infos)
+packs(VectorInfos, _pack_infos)
 unpacks(NATIVE, _unpack_infos)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault, shown
 from envweave_gym.core.spaces import encodable
-from envweave_gym.episode.lazy_streams import LazyStreams
 from envweave_gym.episode.stream import Stream, jsonable
+from envweave_gym.episode.vector_infos import StreamRows
 
 ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT, PAIRS = range(1, 13)
 RESULT, SET, COMPLEX, MOMENT, RECORD = range(13, 18)
@@ -359,8 +359,4 @@ def loads(data: bytes) -> Any:
     return _decoder.decode(data)
 
 
-def _lazy(value: LazyStreams) -> Any:
-    return _array(value.eager())
-
-
-packs(LazyStreams, _lazy)
+packs(StreamRows, lambda value: _array(np.asarray(value)))

@@ -15,10 +15,11 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.protocols import layers
 from envweave_gym.core.seeding import SeedRows
 from envweave_gym.episode.stream import Stream
+from envweave_gym.episode.vector_infos import VectorInfos
 from envweave_gym.vector.calls import Bools, Options, options_of
 from envweave_gym.vector.native import NativeVectorEnv
 from envweave_gym.vector.singles import SyncVector
-from envweave_gym.wire.row_streams import NativeInfos, RowsApart, given_streams
+from envweave_gym.wire.row_streams import RowsApart, given_streams
 from envweave_gym.wrappers.games import AECStream, ParallelStream
 from envweave_gym.wrappers.request_stream import RequestStream
 
@@ -26,7 +27,7 @@ from envweave_gym.wrappers.request_stream import RequestStream
 def as_rows(env: Any) -> Any:
     """``env``, or where it is a vector the same in a form that costs less to send."""
     if isinstance(env, NativeVectorEnv):
-        env.told, env.apart = NativeInfos, RowsApart
+        env.apart = RowsApart
     return Rows(env) if type(env) is SyncVector else env
 
 
@@ -107,7 +108,7 @@ class Rows(SyncVector):
             self._begin(waiting, told)
             observations = _batch(self.single_observation_space, self._seen)
         self._step_done(terminated, truncated)
-        return observations, rewards, terminated, truncated, self._gathered(told) | final
+        return observations, rewards, terminated, truncated, VectorInfos(self._gathered(told) | final)
 
     def _check_actions(self, actions: Any) -> None:
         """Take the actions apart, and keep those of the rows for the step."""
@@ -158,7 +159,7 @@ class Rows(SyncVector):
         for row in over.nonzero()[0].tolist():
             infos = self._add_info(infos, {"final_obs": self._seen[row]}, row)
         ended = [info if ends else None for info, ends in zip(told, over.tolist(), strict=True)]
-        return infos | {"final_info": self._gathered(ended), "_final_info": over.copy()}
+        return VectorInfos(infos, final_info=self._gathered(ended), _final_info=over.copy())
 
     def _untold(self) -> _Told:
         return [None] * self.num_envs
@@ -173,7 +174,8 @@ class Rows(SyncVector):
             if info is not None and len(info) > len(_OWN):
                 rest = {key: value for key, value in info.items() if key not in _OWN}
                 more = self._add_info(more, rest, row)
-        return {"stream": given_streams(streams), "_stream": known, "seq": seq, "_seq": known} | more
+        own = {"stream": given_streams(streams), "_stream": known, "seq": seq, "_seq": known}
+        return VectorInfos(own, **more)
 
 
 _Told = list[dict[str, Any] | None]

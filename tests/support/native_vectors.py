@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
+from envweave_gym.episode.vector_infos import StreamRows
+
 LINE, FIX = "envweave/LineWorld-v0", "envweave/CodeFix-v0"
 LIMITS = {LINE: 6, FIX: 2}
 
@@ -29,6 +31,7 @@ def sync(
 
 def expect_equal(left: Any, right: Any, where: str = "result") -> None:
     """The same values of the same types, in whatever they are packed."""
+    left, right = (np.asarray(one) if isinstance(one, StreamRows) else one for one in (left, right))
     if isinstance(left, dict):
         assert set(left) == set(right), where
         for key, value in left.items():

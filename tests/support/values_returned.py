@@ -16,8 +16,8 @@ import pytest
 from native_vectors import expect_equal
 
 import envweave_gym as ew
-from envweave_gym.episode.lazy_streams import LazyStreams
 from envweave_gym.episode.stream import Stream
+from envweave_gym.episode.vector_infos import StreamRows
 from envweave_gym.remote.session import RemoteSession
 
 LINE, FIX, ECHO, KUHN = (f"envweave/{name}-v0" for name in ("LineWorld", "CodeFix", "Echo", "KuhnPoker"))
@@ -42,15 +42,15 @@ def _items(array: Any) -> Any:
 
 
 def _compared(value: Any) -> Any:
-    if type(value) in (LazyStreams, Stream):  # elsewhere in infos stand arrays of arrays
+    if type(value) in (StreamRows, Stream):  # elsewhere in infos stand arrays of arrays
         assert np.all(value == value)
     return value
 
 
 WAYS: dict[str, Read] = {
-    "by index": lambda value: _items(value) if isinstance(value, np.ndarray) else value,
-    "iterated": lambda value: _items(list(value)) if isinstance(value, np.ndarray) else value,
-    "as an array": lambda value: np.asarray(value) if isinstance(value, np.ndarray) else value,
+    "by index": lambda value: value if isinstance(value, Stream) else _items(value),
+    "iterated": lambda value: value if isinstance(value, Stream) else _items(list(value)),
+    "as an array": lambda value: value if isinstance(value, Stream) else np.asarray(value),
     "pickled": lambda value: pickle.loads(pickle.dumps(value)),
     "copied": copy.copy,
     "copied deeply": copy.deepcopy,
@@ -62,10 +62,10 @@ WAYS: dict[str, Read] = {
 def read(value: Any, way: Read) -> Any:
     """``value`` with every stream and every array of objects in it read this way."""
     if isinstance(value, dict):
-        return {key: read(item, way) for key, item in value.items()}
+        return {key: read(value[key], way) for key in value}
     if isinstance(value, tuple | list):
         return type(value)([read(item, way) for item in value])
-    if isinstance(value, np.ndarray) and value.dtype == object:
+    if isinstance(value, StreamRows) or (isinstance(value, np.ndarray) and value.dtype == object):
         return _items([read(item, way) for item in way(value)])
     return way(value) if isinstance(value, Stream) else value
 

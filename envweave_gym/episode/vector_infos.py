@@ -1,0 +1,86 @@
+"""The infos of a vector whose streams are built on demand: at 1,024 rows all of them cost fifty steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class StreamRows(Sequence[Any]):
+    """The streams of a vector's rows, as a read-only sequence that builds a stream when it is read.
+
+    An int index builds one stream; iteration, other indices and NumPy build all of them. Copies and pickles
+    are plain object arrays.
+    """
+
+    __slots__ = ("build", "untrainable")
+
+    def __init__(self, build: Callable[[int], Any], untrainable: NDArray[np.bool_]) -> None:
+        """``build(row)`` gives the stream of a row; ``untrainable`` marks rows that made no transition."""
+        self.build, self.untrainable = build, untrainable
+
+    def __len__(self) -> int:
+        return len(self.untrainable)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int | np.integer):
+            return self.build(range(len(self))[index])
+        return np.asarray(self)[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.build, range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = np.empty(len(self), object)
+        for row, stream in enumerate(self):
+            array[row] = stream
+        return array if dtype is None else array.astype(dtype)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence | np.ndarray) or len(other) != len(self):
+            return False
+        return all(one == another for one, another in zip(self, other, strict=True))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - streams hold dictionaries
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+    def __repr__(self) -> str:
+        return f"StreamRows({len(self)} streams)"
+
+
+class VectorInfos(dict[str, Any]):
+    """The infos of a vector: a dict whose :meth:`items` have object arrays in place of :class:`StreamRows`.
+
+    Gymnasium's ``DictInfoToList`` iterates over items and accepts only arrays and dicts. Copies and pickles
+    have the arrays too.
+    """
+
+    def items(self) -> ItemsView[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The keys and values, with all streams built."""
+        return {key: _built(value) for key, value in super().items()}.items()
+
+    def values(self) -> ValuesView[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The values, with all streams built."""
+        return dict(self.items()).values()
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self.items()),)
+
+
+def _built(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, StreamRows) else value
+
+
+def writeable_streams(infos: dict[str, Any]) -> None:
+    """Replace lazy streams in place by object arrays, which ``VectorEnv._add_info`` can write to."""
+    for key in ("stream", "final_info"):
+        value = infos.get(key)
+        if isinstance(value, dict):
+            writeable_streams(value)
+        elif isinstance(value, StreamRows):
+            infos[key] = np.asarray(value)
