@@ -1,37 +1,43 @@
-"""Frames to an actor on the same machine, through its door: a call of Ray takes several times as long."""
+"""Frames to an actor on the same machine over a Unix socket: a call of Ray takes several times as long."""
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.remote.actors import ActorTransport, line_of, place_in
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.transport import Transport, left, lost, too_late
-from envweave_gym.wire.doors import TOO_LARGE, Door, knocked
+from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
 
-_KNOCK = 0.5
-"""So many seconds an actor may take to let somebody in; its kernel does that at once."""
+_CONNECT_TIMEOUT_S = 0.5
+"""An actor that runs accepts at once, in its kernel."""
 
 
 def way_to(address: Address, session_id: str, deadline: float) -> Transport:
-    """The shortest way to an actor: through its door, or else by calls."""
+    """The transport to an actor: its Unix socket on the same machine, else calls of Ray."""
     line = line_of(session_id, uuid.uuid4().hex)
-    door = knocked(place_in(address.url), min(_KNOCK, left(deadline, address.url)))
-    return ActorTransport(address, line, deadline) if door is None else DoorTransport(address, line, door)
+    until = time.monotonic() + min(_CONNECT_TIMEOUT_S, left(deadline, address.url))
+    try:
+        peer = connect(socket_of_actor(place_in(address.url)), until)
+    except OSError:
+        return ActorTransport(address, line, deadline)
+    return DoorTransport(address, line, peer)
 
 
 class DoorTransport:
-    """Hands frames in at a door. Where a reply is too large for that, it and all after it come by calls.
+    """Sends frames over a Unix socket. From a reply on that is too large for it, calls of Ray take over.
 
     The frame is sent once more then, which is answered with the reply that there is already.
     """
 
-    def __init__(self, address: Address, line: bytes, door: Door) -> None:
-        self._address, self._line, self._door = address, line, door
+    def __init__(self, address: Address, line: bytes, peer: FramedSocket) -> None:
+        self._address, self._line, self._peer = address, line, peer
         self._unanswered: deque[bytes] = deque()
         self._calls: ActorTransport | None = None
 
@@ -41,15 +47,15 @@ class DoorTransport:
             self._calls.send(frame, deadline, before)
             return
         frames = (before, frame) if before else (frame,)
-        with self._talking(deadline):
-            self._door.send([self._line + one for one in frames])
+        with self._errors_of_transports():
+            self._peer.send_many([self._line + one for one in frames], deadline)
         self._unanswered += frames
 
     def receive(self, deadline: float) -> bytes:
         """The reply to the oldest frame whose reply has not been received."""
         if self._calls is None:
-            with self._talking(deadline):
-                reply = self._door.receive()
+            with self._errors_of_transports():
+                reply = self._peer.receive(deadline)
             if reply != TOO_LARGE:
                 self._unanswered.popleft()
                 return reply
@@ -58,8 +64,7 @@ class DoorTransport:
         return self._calls.receive(deadline)
 
     @contextmanager
-    def _talking(self, deadline: float) -> Generator[None]:
-        self._door.socket.settimeout(left(deadline, self._address.url))
+    def _errors_of_transports(self) -> Generator[None]:
         try:
             yield
         except TimeoutError:
@@ -68,7 +73,7 @@ class DoorTransport:
             raise lost(self._address.url, str(error)) from None
 
     def _call_from_now_on(self, deadline: float) -> None:
-        self._door.close()
+        self._peer.close()
         self._calls = ActorTransport(self._address, self._line, deadline)
         for frame in self._unanswered:
             self._calls.send(frame, deadline)
@@ -76,13 +81,13 @@ class DoorTransport:
 
     @property
     def next_reply(self) -> Any:
-        """What tells that the next reply may have come; ``None`` where none is to come."""
+        """A socket or what ``ray.wait`` takes, to wait for the next reply; ``None`` where none is to come."""
         if self._calls is not None:
             return self._calls.next_reply
-        return self._door if self._unanswered else None
+        return self._peer if self._unanswered else None
 
     def close(self) -> None:
         """Hang up, which the actor sees."""
-        self._door.close()
+        self._peer.close()
         if self._calls is not None:
             self._calls.close()

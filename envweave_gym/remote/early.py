@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from envweave_gym.net.framed_socket import FramedSocket
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.doors import DoorTransport
 from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.session import Build, RemoteSession
-from envweave_gym.wire.doors import Door
 from envweave_gym.wire.messages import Reply
 from envweave_gym.wire.values import ARRAY, _read_header, unpack
 
@@ -24,7 +24,7 @@ _LARGE = 1 << 16
 _LONGEST_WAIT = 1.0
 """After so many seconds without a reply it is seen whether one is overdue."""
 _TURN = 0.005
-"""So many seconds Ray is listened to where others may come in at a door meanwhile."""
+"""So many seconds Ray is listened to where others may answer over their sockets meanwhile."""
 
 
 def _seen(code: int, data: memoryview) -> Any:
@@ -76,7 +76,7 @@ class EarlySession(RemoteSession):
 
     @property
     def coming(self) -> Any:
-        """A door, or what ``ray.wait`` takes, to wait for the reply; ``None`` where that is of no use."""
+        """A socket, or what ``ray.wait`` takes, to wait for the reply; ``None`` where that is of no use."""
         transport = self._transport
         if isinstance(transport, ActorTransport | DoorTransport) and time.monotonic() < self._call.until:
             return transport.next_reply
@@ -133,23 +133,23 @@ def _come(sessions: Sequence[EarlySession], seconds: float) -> list[Any]:
     coming = {session.coming for session in sessions}
     if None in coming:  # somebody has to send it again
         seconds = 0.0
-    doors = [one for one in coming if isinstance(one, Door)]
-    calls = [one for one in coming - {None} if not isinstance(one, Door)]
+    sockets = [one for one in coming if isinstance(one, FramedSocket)]
+    calls = [one for one in coming - {None} if not isinstance(one, FramedSocket)]
     until = time.monotonic() + seconds
     while True:
-        come = _come_in(doors, 0.0 if calls else seconds) if doors else []
+        come = _readable(sockets, 0.0 if calls else seconds) if sockets else []
         if calls:
-            come += _come_back(calls, 0.0 if come else min(seconds, _TURN) if doors else seconds)
+            come += _come_back(calls, 0.0 if come else min(seconds, _TURN) if sockets else seconds)
         if come or time.monotonic() >= until:
             return [None, *come]
 
 
-def _come_in(doors: Sequence[Door], seconds: float) -> list[Any]:
-    """The doors at which something can be read."""
-    poll, known = select.poll(), {door.socket.fileno(): door for door in doors}
+def _readable(sockets: Sequence[FramedSocket], seconds: float) -> list[Any]:
+    """The sockets from which something can be read."""
+    poll, known = select.poll(), {one.fileno(): one for one in sockets}
     for descriptor in known:
         poll.register(descriptor, select.POLLIN)
-    ahead = [door for door in doors if door.has_ahead]
+    ahead = [one for one in sockets if one.has_buffered]
     return ahead + [known[one] for one, _ in poll.poll(0 if ahead else seconds * 1000)]
 
 

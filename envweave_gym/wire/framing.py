@@ -24,7 +24,15 @@ WHOLE_BINARY = 0x82
 """The first byte of a frame that is a binary message of its own."""
 
 LARGEST_REPLY = 1 << 30
-"""So many bytes a reply may have; what claims to be larger has been mangled on its way."""
+"""The limit of a reply in bytes; one that claims to be larger has been mangled on its way."""
+
+TOO_LARGE = b""
+"""Over the Unix socket of an actor, in place of a reply that is sent by a call of Ray instead."""
+
+
+def socket_of_actor(name: str) -> str:
+    """The abstract Unix socket at which the actor with this namespace and name listens."""
+    return f"@envweave/{name}"
 
 
 def head_of(size: int, *, masked: bool, first: int = WHOLE_BINARY) -> bytes:

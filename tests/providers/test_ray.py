@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any
@@ -18,17 +19,22 @@ from values_returned import expect_all_values
 
 import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
+from envweave_gym.net.framed_socket import connect
 from envweave_gym.providers.ray.placement import Placement
 from envweave_gym.providers.ray.ray_replica import RayReplica
 from envweave_gym.providers.together import start_all, stop_all
 from envweave_gym.remote.actors import actor_at, place_in
 from envweave_gym.remote.ray_vector import RayVectorEnv
 from envweave_gym.testing.traces import same
-from envweave_gym.wire.doors import knocked
+from envweave_gym.wire.framing import socket_of_actor
 
 __all__ = ["cluster"]
 COUNTER, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "LineWorld", "Echo"))
 pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def refused(*_: Any) -> Any:
+    raise ConnectionRefusedError
 
 
 def streams(infos: Any, rows: int) -> list[Any]:
@@ -72,7 +78,7 @@ def test_rows_over_actors_play_as_they_do_here(
     env_id: str, mode: str, by_calls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by_calls:
-        monkeypatch.setattr("envweave_gym.remote.doors.knocked", lambda *_: None)
+        monkeypatch.setattr("envweave_gym.remote.doors.connect", refused)
     kwargs: dict[str, Any] = {"num_envs": 7, "autoreset_mode": mode, "max_steps": 5}
     here, there = gym.make_vec(env_id, **kwargs), gym.make_vec(env_id, **kwargs, backend="ray", replicas=3)
     assert isinstance(there.unwrapped, RayVectorEnv)
@@ -186,9 +192,10 @@ def test_rows_of_an_actor_that_was_killed_for_good_end_and_the_others_go_on() ->
     begun = env.reset(seed=0)[0]
     group = env.unwrapped._groups[0]
     ray.kill(actor_at(ray, group.address.url, time.monotonic() + 20))
-    while (door := knocked(place_in(group.address.url), 1.0)) is not None:
-        door.close()
-        time.sleep(0.01)
+    with suppress(ConnectionRefusedError):
+        while True:
+            connect(socket_of_actor(place_in(group.address.url)), time.monotonic() + 1).close()
+            time.sleep(0.01)
     seen, rewards, _, truncated, infos = env.step(np.zeros(4, np.int64))
     assert truncated.tolist() == [True, True, False, False]
     assert rewards.tolist() == [0.0, 0.0, 1.0, 1.0]

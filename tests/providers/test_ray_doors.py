@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import uuid
@@ -11,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from envweave_gym.net.framed_socket import FramedSocket, connect, listen
 from envweave_gym.remote import doors
 from envweave_gym.remote.actors import actor_at
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.doors import DoorTransport, way_to
-from envweave_gym.wire import doors as wire
-from envweave_gym.wire.doors import Door, knocked, listening
+from envweave_gym.wire.framing import socket_of_actor
 from envweave_gym.wire.messages import Began, Create, Created, Reset, encode, read_reply
 from envweave_gym_server.protocols.native import door as server_door
 from envweave_gym_server.protocols.native.actor import ActorServer
@@ -116,60 +115,44 @@ def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
     assert comes(lambda: (session.attached, server._lines) == (0, {}))
 
 
-def test_another_user_is_not_let_in_and_is_not_talked_to(
-    server: ActorServer, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_door, "is_same_user", lambda _: False)
+def test_a_process_of_another_user_is_not_answered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(listener: Any) -> FramedSocket:
+        listener.accept()[0].close()
+        raise PermissionError("another user")
+
+    monkeypatch.setattr(server_door, "accept", refuse)
+    server = ActorServer([COUNTER])
+    server.open_door(name)
     way = transport_to(name)
     with pytest.raises(ConnectionError, match=rf"ray\+actor://{name}: "):
         ask(way, encode(Create(COUNTER)))
     way.close()
     assert server._lines == {}
-    monkeypatch.setattr(wire, "is_same_user", lambda _: False)
-    assert knocked(name, 1.0) is None
+    server.stop()
 
 
-def test_who_comes_where_nobody_listens_is_told_so_at_once(name: str) -> None:
-    started = time.monotonic()
-    assert knocked(name, 5.0) is None
-    assert time.monotonic() - started < 1
-
-
-def test_a_door_that_the_one_before_still_has_is_taken_when_it_leaves(
+def test_a_name_that_another_process_still_listens_at_is_taken_when_it_leaves(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_door, "_PAUSE", 0.01)
-    before = listening(name)
-    assert before is not None
-    assert listening(name) is None
+    before = listen(socket_of_actor(name))
     keeper = Doorkeeper(name, lambda frame: frame, lambda line: None)
     before.close()
-    assert comes(lambda: (door := knocked(name, 1.0)) and door.close() is None)
+    assert comes(lambda: is_there(name))
     keeper.close()
-    assert comes(lambda: knocked(name, 1.0) is None)
+    assert comes(lambda: not is_there(name))
 
 
-def test_frames_that_come_in_pieces_or_together_are_read_as_they_were_sent() -> None:
-    here, there = socket.socketpair()
-    frames = [b"one", b"", bytes(300_000), b"last"]
-    sender = threading.Thread(target=Door(there).send, args=(frames,))
-    sender.start()
-    door = Door(here)
-    assert [door.receive() for _ in frames] == frames
-    assert not door.has_ahead
-    sender.join(10)
-    for byte in b"\x03\0\0\0abc":
-        there.send(bytes([byte]))
-    assert door.receive() == b"abc"
-    there.close()
-    with pytest.raises(ConnectionError, match="has gone"):
-        door.receive()
-    door.close()
+def is_there(name: str) -> bool:
+    try:
+        connect(socket_of_actor(name), soon()).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_an_actor_that_is_silent_is_given_up_at_the_deadline(name: str) -> None:
-    listener = listening(name)
-    assert listener is not None
+    listener = listen(socket_of_actor(name))
     way = transport_to(name)
     way.send(b"anybody there?", soon())
     with pytest.raises(TimeoutError, match="did not answer before the deadline"):

@@ -1,4 +1,4 @@
-"""Sub-batches of rows in Ray actors, stepped each at its own pace: through doors, by calls, and by both."""
+"""Sub-batches of rows in Ray actors, stepped each at its own pace: over sockets, by calls, and by both."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ray_worlds import DEADLINES, DIE, NAP, NAPPER, PAINTER, expect_same
 
 import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
+from envweave_gym.net.framed_socket import connect
 from envweave_gym.providers.ray.ray_replica import RayReplica
 from envweave_gym.remote import doors
 from envweave_gym.remote.address import Address
@@ -27,14 +28,18 @@ COUNTER, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "LineWorld"
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-@pytest.fixture(params=["through doors", "by calls", "by both"])
+@pytest.fixture(params=["over sockets", "by calls", "by both"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How actors are reached: of those "by both" every second one has no door."""
-    knocked, turn = doors.knocked, count()
-    if request.param == "by calls":
-        monkeypatch.setattr(doors, "knocked", lambda *_: None)
-    if request.param == "by both":
-        monkeypatch.setattr(doors, "knocked", lambda *given: knocked(*given) if next(turn) % 2 else None)
+    """How actors are reached: of those "by both" every second one has no socket."""
+    turn = count()
+
+    def some(address: str, deadline: float) -> Any:
+        if request.param == "by calls" or next(turn) % 2 == 0:
+            raise ConnectionRefusedError
+        return connect(address, deadline)
+
+    if request.param != "over sockets":
+        monkeypatch.setattr(doors, "connect", some)
 
 
 def rows(size: int, actors: int, env_id: str = NAPPER, **kwargs: Any) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from envweave_gym.wire.doors import TOO_LARGE, Door, is_same_user, listening
+from envweave_gym.net.framed_socket import FramedSocket, accept, listen
+from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
 
 _PATIENCE, _PAUSE = 30.0, 0.1
 """So many seconds the one before may take to leave its door, and pass between two looks."""
@@ -27,7 +28,7 @@ class Doorkeeper:
         """
         self._name, self._answer, self._leave = name, answer, leave
         self._is_over = False
-        self._listener = listening(name)
+        self._listener = self._listening()
         threading.Thread(target=self._let_in, name="door", daemon=True).start()
 
     def close(self) -> None:
@@ -37,37 +38,45 @@ class Doorkeeper:
             with suppress(OSError):  # it was closed before
                 self._listener.shutdown(socket.SHUT_RDWR)  # which wakes who waits for the next
 
+    def _listening(self) -> socket.socket | None:
+        with suppress(OSError):  # the name is taken, or this system has no abstract sockets
+            return listen(socket_of_actor(self._name))
+        return None
+
     def _let_in(self) -> None:
         until = time.monotonic() + _PATIENCE
         while self._listener is None and not self._is_over and time.monotonic() < until:
             time.sleep(_PAUSE)
-            self._listener = listening(self._name)
+            self._listener = self._listening()
         if self._listener is None:
             return  # then all of them call
         with self._listener as listener:
             while not self._is_over:
                 try:
-                    guest = listener.accept()[0]
+                    guest = accept(listener)
+                except PermissionError as error:
+                    _log.debug("not let in: %s", error)
+                    continue
                 except OSError as error:
                     _log.debug("the door is closed: %s", error)
                     return
                 threading.Thread(target=self._talk, args=(guest,), name="guest", daemon=True).start()
 
-    def _talk(self, guest: socket.socket) -> None:
-        door, line = Door(guest), b""
+    def _talk(self, guest: FramedSocket) -> None:
+        line = b""
         try:
-            while is_same_user(guest):
-                frame = door.receive()
+            while True:
+                frame = guest.receive()
                 line = frame[: frame[0] + 1]
                 reply = self._answer(frame)
                 if type(reply) is not bytes:
-                    door.send([TOO_LARGE])
+                    guest.send(TOO_LARGE)
                     line = b""  # it goes on without the door
                     return
-                door.send([reply])
+                guest.send(reply)
         except OSError as error:
             _log.debug("a guest has left: %s", error)
         finally:
-            door.close()
+            guest.close()
             if line:
                 self._leave(line)
