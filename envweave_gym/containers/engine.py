@@ -7,12 +7,12 @@ import re
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from envweave_gym.core.faults import NotAvailable, need
+from envweave_gym.os_support.process_local import process_cache
 
 SOCKET = "/var/run/docker.sock"
 """Where the engine listens, on this machine and in containers that may use it."""
@@ -26,7 +26,7 @@ _TAKEN = re.compile(r"(?:listen tcp4?|Bind for) ([\d.]+:\d+).*(?:already in use|
 
 def engine() -> Any:
     """A client of the engine that ``DOCKER_HOST`` names, or of the one of this machine."""
-    return _client(os.getpid(), _host())
+    return _client(_host())
 
 
 def engine_socket() -> Path:
@@ -47,8 +47,8 @@ def _host() -> str:
     return os.environ.get("DOCKER_HOST") or _UNIX + SOCKET
 
 
-@lru_cache(maxsize=2)
-def _client(pid: int, host: str) -> Any:
+@process_cache(maxsize=2)
+def _client(host: str) -> Any:
     """One for each process: two that were forked must not share connections."""
     docker = need("docker", "docker", "backend='docker'")
     _require_this_machine(host)

@@ -6,11 +6,10 @@ the folder read-only, which is enough for a lock; so the files are created befor
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
-from envweave_gym.containers.alone import own_folder
+from envweave_gym.os_support.file_lock import create_lock_file, try_lock, user_folder
 
 VARIABLE = "ENVWEAVE_SLOTS"
 """In an image: where its containers are to have the folder. In a container: where it is."""
@@ -25,19 +24,13 @@ def shared_folder() -> Path:
     for name in NAMES:
         if not _path(folder, name, MOST - 1).exists():
             for number in range(MOST):
-                os.close(_opened(_path(folder, name, number)))
+                create_lock_file(_path(folder, name, number), 0o644)
     return folder
 
 
-def locked(folder: Path, name: str, number: int) -> int | None:
+def lock_slot(folder: Path, name: str, number: int) -> int | None:
     """Lock a slot in a :func:`folder_of_slots`: the descriptor that holds it, or ``None`` if it is taken."""
-    lock = _opened(_path(folder, name, number))
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
+    return try_lock(_path(folder, name, number))
 
 
 def folder_of_slots(name: str) -> Path:
@@ -49,7 +42,7 @@ def folder_of_slots(name: str) -> Path:
 
 
 def _folder_of_user() -> Path:
-    guard = own_folder() / "envweave-slots"
+    guard = user_folder() / "envweave-slots"
     guard.mkdir(0o700, exist_ok=True)
     folder = guard / "shared"
     folder.mkdir(exist_ok=True)
@@ -59,12 +52,3 @@ def _folder_of_user() -> Path:
 
 def _path(folder: Path, name: str, number: int) -> Path:
     return folder / f"{name}-{number}.lock"
-
-
-def _opened(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        os.fchmod(lock, 0o644)
-        return lock

@@ -6,7 +6,6 @@ The labels of a container stay as they were made; what can be changed while it r
 from __future__ import annotations
 
 import logging
-import os
 import re
 import secrets
 import threading
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from envweave_gym.containers.ownership import LEASE, lease_in
+from envweave_gym.os_support.process_local import ProcessLocal
 
 EVERY = 60.0
 """So many seconds pass between two looks at the leases, also after this machine has slept."""
@@ -30,9 +30,16 @@ class Leaseholder(Protocol):
         ...
 
 
-_holders: WeakSet[Leaseholder] = WeakSet()
-_lock = threading.Lock()
-_thread: threading.Thread | None = None
+class _Leases:
+    """The leases of this process, and the thread that renews them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holders: WeakSet[Leaseholder] = WeakSet()
+        self.thread: threading.Thread | None = None
+
+
+_leases = ProcessLocal(_Leases)
 
 
 def new_name() -> str:
@@ -56,12 +63,12 @@ def renew(container: Any) -> None:
 
 def keep_leased(holder: Leaseholder) -> None:
     """Renew the leases of this one too, until it is forgotten or the process ends."""
-    global _thread
-    with _lock:
-        _holders.add(holder)
-        if _thread is None:
-            _thread = threading.Thread(target=_renew_all, name="leases of containers", daemon=True)
-            _thread.start()
+    leases = _leases.value
+    with leases.lock:
+        leases.holders.add(holder)
+        if leases.thread is None:
+            leases.thread = threading.Thread(target=_renew_all, name="leases of containers", daemon=True)
+            leases.thread.start()
 
 
 def _renew_all() -> None:
@@ -71,20 +78,10 @@ def _renew_all() -> None:
 
 
 def _renew_each() -> None:
-    with _lock:
-        holders = list(_holders)
+    with _leases.value.lock:
+        holders = list(_leases.value.holders)
     for holder in holders:
         try:
             holder.renew()
         except Exception as error:  # noqa: BLE001 - the engine may be gone, and come back
             _log.warning("a lease cannot be renewed, and is tried again in %g s: %s", EVERY, error)
-
-
-def _forget_all() -> None:
-    """A process that was forked has no container, no thread, and a lock that nobody holds."""
-    global _lock, _thread
-    _holders.clear()
-    _lock, _thread = threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_forget_all)

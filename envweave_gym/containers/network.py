@@ -8,25 +8,27 @@ only; the last one that goes takes it along.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_network
 from typing import Any
 
-from envweave_gym.containers.alone import alone, is_alone
 from envweave_gym.containers.ownership import OWNER
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support.file_lock import file_lock, user_folder
 
 NAME = "envweave"
 _BRIDGE = "com.docker.network.bridge"
 _OPTIONS = {f"{_BRIDGE}.enable_ip_masquerade": "false", f"{_BRIDGE}.enable_icc": "false"}
 _WAY_OUT = "DefaultGatewayIPv4"
+_thread = threading.local()
 
 
 @contextmanager
 def closed_network(client: Any) -> Generator[str]:
     """The network, made where there is none; it stays while the block puts a container in it."""
-    with alone("network"):
+    with _locked():
         yield (_found(client) or _made(client)).id
 
 
@@ -34,9 +36,10 @@ def remove_unused(client: Any) -> None:
     """Remove the network, unless there is a container that is, or will be, in it."""
     from docker.errors import APIError
 
-    if is_alone():  # this thread is just putting one in it, and was made to collect garbage
+    # Garbage collection may close a container in the block of closed_network(), which holds the lock.
+    if getattr(_thread, "holds_lock", False):
         return
-    with alone("network"):
+    with _locked():
         ours = client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
         if any(one.attrs["HostConfig"]["NetworkMode"] != "none" for one in ours):
             return
@@ -44,6 +47,16 @@ def remove_unused(client: Any) -> None:
             if _is_ours(network):
                 with suppress(APIError):  # another machine uses the same engine
                     network.remove()
+
+
+@contextmanager
+def _locked() -> Generator[None]:
+    with file_lock(user_folder() / "envweave-network.lock"):
+        _thread.holds_lock = True
+        try:
+            yield
+        finally:
+            _thread.holds_lock = False
 
 
 def _named(client: Any) -> list[Any]:

@@ -12,10 +12,10 @@ import os
 import socket
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
+
+from envweave_gym.os_support.process_local import in_forked_child
 
 _SEND_TIMEOUT_S = 10.0
-_opened: WeakSet[OwnerStdin] = WeakSet()
 
 
 class OwnerStdin:
@@ -24,7 +24,8 @@ class OwnerStdin:
     def __init__(self, client: Any, container: Any) -> None:
         self._attached = client.api.attach_socket(container.id, params={"stdin": 1, "stream": 1})
         socket_of(self._attached).settimeout(_SEND_TIMEOUT_S)
-        _opened.add(self)
+        self._is_open = True
+        in_forked_child(self, OwnerStdin.forget)
 
     def send(self, data: bytes) -> None:
         """Write to it; raises ``OSError`` where the container or the engine is gone."""
@@ -32,8 +33,8 @@ class OwnerStdin:
 
     def close(self) -> None:
         """End it, and so what reads it; a second time does nothing."""
-        if self in _opened:
-            _opened.discard(self)
+        if self._is_open:
+            self._is_open = False
             hang_up(self._attached)
 
     def forget(self) -> None:
@@ -41,6 +42,7 @@ class OwnerStdin:
 
         The number stays open, on ``/dev/null``: the objects around it close it when they are collected.
         """
+        self._is_open = False
         with suppress(OSError, ValueError):  # it was closed before the fork
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             os.dup2(null, self._attached.fileno(), inheritable=False)
@@ -58,12 +60,3 @@ def hang_up(attached: Any) -> None:
         socket_of(attached).shutdown(socket.SHUT_RDWR)
     attached._response.close()
     attached.close()
-
-
-def _forget_all() -> None:
-    for one in list(_opened):
-        one.forget()
-    _opened.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)

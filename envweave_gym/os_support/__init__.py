@@ -1,1 +1,1 @@
-"""Processes and files of the operating system: identities, ends, scratch folders. Imports only ``core``."""
+"""Mechanisms of the operating system: state of one process, file locks, process identities, folders."""

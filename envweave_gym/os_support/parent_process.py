@@ -12,9 +12,10 @@ import signal
 import sys
 import threading
 
-_watched: tuple[int, int] | None = None
-"""The PID of this process when it began to watch its parent, and the descriptor that is readable once the
-parent has ended. A forked child sees another PID and begins again."""
+from envweave_gym.os_support.process_local import ProcessLocal
+
+_parents = ProcessLocal(list[int])
+"""If this process watches its parent: a descriptor that is readable once the parent has ended."""
 
 
 def end_with_parent() -> None:
@@ -22,19 +23,19 @@ def end_with_parent() -> None:
 
     Other children may have been started to outlive their parents, and are left alone.
     """
-    global _watched
     processes = sys.modules.get("multiprocessing.process")  # a child of it has imported it
     parent = processes and processes.parent_process()
     if processes is None or parent is None or parent.pid is None or not processes.current_process().daemon:
         return
-    if _watched is None or _watched[0] != os.getpid():
+    watched = _parents.value
+    if not watched:
         try:
-            _watched = os.getpid(), _descriptor(parent.pid, parent.sentinel)
+            watched.append(_descriptor(parent.pid, parent.sentinel))
         except ProcessLookupError:
             _end()
             return
-        threading.Thread(target=_wait_for, args=[_watched[1], None], name="parent", daemon=True).start()
-    _wait_for(_watched[1], 0)
+        threading.Thread(target=_wait_for, args=[watched[0], None], name="parent", daemon=True).start()
+    _wait_for(watched[0], 0)
 
 
 def _descriptor(pid: int, sentinel: int) -> int:

@@ -12,7 +12,6 @@ Those that are shared are found by ``repr(start)``, so that who asks for the sam
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import threading
 from collections.abc import Callable, Generator
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.os_support.parent_process import end_with_parent
+from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.remote.address import SCHEMES
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def urls_of(
     raise InvalidArgument(f"{name}: backend={shown(backend)} is unknown; there are {there_are}")
 
 
-_block = threading.local()
+_blocks = ProcessLocal(threading.local)
 
 
 @contextmanager
@@ -66,33 +66,25 @@ def settled() -> Generator[None]:
     So none is left by who asked for more than were needed, or could not make an environment of them. Of
     blocks within each other the outermost does that.
     """
-    if getattr(_block, "ends", None) is not None:
+    block = _blocks.value  # a process that is forked in the block never comes to its end
+    if getattr(block, "ends", None) is not None:
         yield
         return
-    _block.ends = ends = list[Callable[[], None]]()
+    block.ends = ends = list[Callable[[], None]]()
     try:
         yield
     finally:
-        _block.ends = None
+        block.ends = None
         for end in ends:
             end()
 
 
 def at_end_of_block(end: Callable[[], None]) -> bool:
     """Call ``end`` when the :func:`settled` block of this thread ends, if there is one."""
-    ends: list[Callable[[], None]] | None = getattr(_block, "ends", None)
+    ends: list[Callable[[], None]] | None = getattr(_blocks.value, "ends", None)
     if ends is not None:
         ends.append(end)
     return ends is not None
-
-
-def _forget_block() -> None:
-    """A process that is forked in a block never comes to its end, and has taken nothing in it."""
-    global _block
-    _block = threading.local()
-
-
-os.register_at_fork(after_in_child=_forget_block)
 
 
 def start_of(name: str, provider: str, kwargs: dict[str, Any], image: str | None = None) -> Start:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import msgspec
 from envweave_gym.containers.images import CORE
 from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers import PROVIDERS, provider_named, start_of
 from envweave_gym.providers.health import is_healthy, sessions_of
 from envweave_gym.providers.options import check_number
@@ -87,7 +87,7 @@ class Fleet:
         start = start_of(self.name, provider, options, CORE)
         if options:
             raise InvalidArgument(f"{self.name} takes no option {shown(next(iter(options)))}")
-        self.backend, self._owner = provider, os.getpid()
+        self.backend, self._owner = provider, Owner()
         self._token = token or secrets.token_urlsafe(32)
         served = {"ids": tuple(ids)} if ids else {}
         self._replicas = start_all([partial(start, token=self._token, **served)] * replicas)
@@ -123,7 +123,7 @@ class Fleet:
 
     def close(self) -> None:
         """End all of them."""
-        if os.getpid() == self._owner:
+        if self._owner.is_here():
             self._watch.end()
             replicas, self._replicas = self._replicas, []
             stop_all(replicas)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers import at_end_of_block
 from envweave_gym.providers.replica import Replica, Start
 from envweave_gym.providers.together import at_once, is_ending, start_all
@@ -34,7 +34,7 @@ class Pool:
     """
 
     def __init__(self, start: Start) -> None:
-        self._start, self._owner = start, os.getpid()
+        self._start, self._owner = start, Owner()
         self._used: list[Replica] = []
         self._ready: list[Replica] = []
         self._resting: list[Replica] = []
@@ -146,7 +146,7 @@ class Pool:
 
     def _take_back(self, replica: Replica) -> None:
         """End one that nobody uses any more, unless somebody has come to use it, or will."""
-        if os.getpid() != self._owner:
+        if not self._owner.is_here():
             return
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_in_use(replica) or self._place_of(replica), _TURN):

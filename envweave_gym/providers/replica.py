@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers.health import answers, is_healthy
 from envweave_gym.providers.together import stop_at_exit
 from envweave_gym.remote.address import remember_token
@@ -49,7 +49,7 @@ class Replica(ABC):
         """``what`` names it in errors, and ``token`` is what it asks for: by default one that is made up."""
         self.what, self.token = what, token or secrets.token_urlsafe(32)
         # the same thread may come again: collecting garbage closes environments, which may be the last ones
-        self._owner, self._lock = os.getpid(), threading.RLock()
+        self._owner, self._lock = Owner(), threading.RLock()
         self.starts, self._is_over = 0, False
         self._failed, self._not_before = "", 0.0
         self.upkeep = Upkeep(self.ensure, place=self.place)
@@ -104,7 +104,7 @@ class Replica(ABC):
 
     def ensure(self) -> None:
         """Start it unless it runs, behind the same URL; what its processes knew is lost then."""
-        if os.getpid() != self._owner:
+        if not self._owner.is_here():
             return
         with self._lock:
             if self._is_over or (why := self._ended()) is None:
@@ -162,13 +162,13 @@ class Replica(ABC):
 
     def rest(self) -> None:
         """End it, and leave nothing behind, until somebody asks for it again."""
-        if os.getpid() == self._owner:
+        if self._owner.is_here():
             with self._lock:
                 self._end()
 
     def stop(self) -> None:
         """End it for good, and leave nothing behind; one that is just being started too."""
-        if os.getpid() != self._owner:
+        if not self._owner.is_here():
             return
         self._is_over = True
         keep_up(self.url, None)

@@ -6,17 +6,24 @@ with the process. A process that was forked starts its own.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.providers.pool import Pool
 from envweave_gym.providers.replica import Start
 
-_pools: dict[str, Pool] = {}
-_lock = threading.Lock()
+
+class _Pools(dict[str, Pool]):
+    """The pools of this process, by how their replicas are started."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+_pools = ProcessLocal(_Pools)
 
 
 class ReplicaUrl(str):
@@ -57,18 +64,8 @@ def _again(start: Start) -> str:
 
 def pool_of(start: Start) -> Pool:
     """The replicas of one kind: those are the same whose ``start`` is written in the same way."""
-    with _lock:
-        key = repr(start)
-        if key not in _pools:
-            _pools[key] = Pool(start)
-        return _pools[key]
-
-
-def _forget_all() -> None:
-    """A process that was forked has no pool, and a lock that nobody holds."""
-    global _lock
-    _pools.clear()
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+    pools, key = _pools.value, repr(start)
+    with pools.lock:
+        if key not in pools:
+            pools[key] = Pool(start)
+        return pools[key]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support.process_local import ProcessLocal
 
 if TYPE_CHECKING:
     from envweave_gym.providers.replica import Replica, Start
@@ -88,20 +88,27 @@ def _outcome(call: Callable[[], _T]) -> _T | BaseException:
         return error
 
 
-_running: set[Replica] = set()
+class _Running(set["Replica"]):
+    """The replicas that end with this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+_running = ProcessLocal(_Running)
 _ending = threading.Event()
-_registering = threading.Lock()
 
 
 def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
     """Have it stopped when this process ends, with all others at the same time; or no more."""
-    with _registering:
+    running = _running.value
+    with running.lock:
         if not wanted:
-            _running.discard(replica)
+            running.discard(replica)
         elif _ending.is_set():
             raise NotAvailable("this process is ending; nothing is started any more")
         else:
-            _running.add(replica)
+            running.add(replica)
             atexit.unregister(_stop_first)  # before all that was imported for it ends
             atexit.register(_stop_first)
 
@@ -114,21 +121,11 @@ def is_ending() -> bool:
 @atexit.register
 def _stop_at_exit() -> None:
     """Last of all too: what is registered while others are called at the end is called no more."""
-    with _registering:
+    with _running.value.lock:
         _ending.set()
-        replicas = list(_running)
+        replicas = list(_running.value)
     stop_all(replicas)
 
 
 def _stop_first() -> None:
     _stop_at_exit()
-
-
-def _forget_all() -> None:
-    """A process that was forked has no replica, and a lock that nobody holds."""
-    global _registering
-    _running.clear()
-    _registering = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections import deque
@@ -12,6 +11,7 @@ from concurrent.futures import TimeoutError as StillLooking
 from typing import Any
 from urllib.parse import urlsplit
 
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.ray_cluster import cluster, one_line
 from envweave_gym.remote.transport import left, lost, too_late
@@ -24,7 +24,7 @@ class ActorTransport:
 
     def __init__(self, address: Address, line: bytes, deadline: float) -> None:
         """On a line of a session; without one for what describes environments."""
-        self._url, self._pid = address.url, os.getpid()
+        self._url, self._owner = address.url, Owner()
         self._ray = cluster()
         self._actor = actor_at(self._ray, address.url, deadline)
         self._line = line
@@ -72,7 +72,7 @@ class ActorTransport:
         """Hang up, and let the actor know if it is there."""
         line, self._line = self._line, b""
         self._replies.clear()
-        if not line or os.getpid() != self._pid or sys.is_finalizing() or not self._ray.is_initialized():
+        if not line or not self._owner.is_here() or sys.is_finalizing() or not self._ray.is_initialized():
             return
         try:
             self._actor.leave.options(num_returns=0).remote(line)

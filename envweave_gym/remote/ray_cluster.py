@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
+from envweave_gym.os_support.process_local import ProcessLocal, in_forked_child
 
 RAY_ADDRESS = "RAY_ADDRESS"
 """The environment variable that Ray itself reads for the address of a cluster."""
@@ -22,8 +23,9 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)
 _HEAD, _SETTINGS = 9, b"\x04"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 _TELLS_USAGE = "RAY_USAGE_STATS_ENABLED"
-_lock = threading.RLock()  # the same thread may come again: collecting garbage closes environments
+_lock = ProcessLocal(threading.RLock)  # reentrant: garbage collection may close environments in the block
 _is_forked = False
+"""Whether this process was forked from one that was part of a cluster."""
 _own: str | None = None
 """The address of the cluster that was started here."""
 
@@ -41,7 +43,7 @@ def cluster(address: str | None = None, *, may_start: bool = False, near: str | 
             "Ray does not work in a process that was forked from one that uses it; start processes with "
             "context='spawn', or as Ray's own actors"
         )
-    with _lock:
+    with _lock.value:
         if ray.is_initialized():
             _check_it_is(ray, address)
         elif address := address or os.environ.get(RAY_ADDRESS) or (near if near and is_there(near) else None):
@@ -149,10 +151,10 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= 600 else f"{text[:297]} … {text[-300:]}"
 
 
-def _forked() -> None:
-    global _is_forked, _lock
+def _note_fork(_: object) -> None:
+    global _is_forked
     ray: Any = sys.modules.get("ray")
-    _lock, _is_forked = threading.RLock(), _is_forked or (ray is not None and ray.is_initialized())
+    _is_forked = _is_forked or (ray is not None and ray.is_initialized())
 
 
-os.register_at_fork(after_in_child=_forked)
+in_forked_child(_lock, _note_fork)

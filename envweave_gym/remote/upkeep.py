@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 import weakref
@@ -12,6 +11,8 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from envweave_gym.os_support.process_local import ProcessLocal
 
 _LAST_WORDS = 0.2
 """So many seconds a server is left alone whose last user was forgotten: who is collected hangs up first."""
@@ -41,7 +42,7 @@ class Upkeep:
 _kept: dict[str, Upkeep] = {}
 _stopped: dict[str, float] = {}
 """Those that this process has kept up and has stopped for good, and when."""
-_users: dict[str, dict[int, weakref.finalize[..., Any]]] = {}
+_users: ProcessLocal[dict[str, dict[int, weakref.finalize[..., Any]]]] = ProcessLocal(dict)
 """Who uses each server, and what happens when one of them is forgotten."""
 
 
@@ -89,7 +90,7 @@ def why_ended(url: str, since: float) -> str:
 
 def join(url: str, user: Any) -> None:
     """``user`` will use the server, until it leaves or is forgotten."""
-    users = _users.setdefault(url, {})
+    users = _users.value.setdefault(url, {})
     if id(user) not in users:
         users[id(user)] = forgotten = weakref.finalize(user, _forgotten, url, id(user))
         forgotten.atexit = False
@@ -97,7 +98,7 @@ def join(url: str, user: Any) -> None:
 
 def leave(url: str, user: Any) -> None:
     """``user`` does not use the server any more."""
-    forgotten = _users.get(url, {}).pop(id(user), None)
+    forgotten = _users.value.get(url, {}).pop(id(user), None)
     if forgotten is not None:
         forgotten.detach()
         _end_unless_used(url)
@@ -105,12 +106,12 @@ def leave(url: str, user: Any) -> None:
 
 def users_of(url: str) -> int:
     """How many of this process use the server."""
-    return len(_users.get(url, ()))
+    return len(_users.value.get(url, ()))
 
 
 def _forgotten(url: str, number: int) -> None:
     """A user was collected. That may happen in the middle of anything, so another thread does the rest."""
-    if _users.get(url, {}).pop(number, None) is None or users_of(url):
+    if _users.value.get(url, {}).pop(number, None) is None or users_of(url):
         return
     try:
         start_new_thread(_end_soon, (url,))
@@ -150,8 +151,8 @@ class Start:
         except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
             self._error = error
         finally:
-            if _starts.get(self._url) is self:
-                del _starts[self._url]
+            if _starts.value.get(self._url) is self:
+                del _starts.value[self._url]
             self._is_over.set()
 
     def wait(self, seconds: float) -> None:
@@ -162,16 +163,16 @@ class Start:
             raise self._error
 
 
-_starts: dict[str, Start] = {}
+_starts = ProcessLocal(dict[str, Start])
 """Those that are under way, by URL."""
 
 
 def begin(url: str) -> Start | None:
     """Begin to start the server where this process keeps it up, without waiting for it."""
-    upkeep, start = _kept.get(url), _starts.get(url)
+    upkeep, start = _kept.get(url), _starts.value.get(url)
     if upkeep is None or start is not None:
         return start
-    start = _starts[url] = Start(url, upkeep)
+    start = _starts.value[url] = Start(url, upkeep)
     try:
         threading.Thread(target=start.run, name=f"start of {url}", daemon=True).start()
     except RuntimeError:  # this machine has no more threads, or the process is ending
@@ -183,12 +184,3 @@ def place_of(url: str) -> tuple[str, int] | None:
     """A shorter way to the server than its URL, where this process knows one."""
     upkeep = _kept.get(url)
     return None if upkeep is None or upkeep.place is None else upkeep.place()
-
-
-def _forget_all() -> None:
-    """Nobody uses anything yet in a process that was just forked, and no start goes on there."""
-    _users.clear()
-    _starts.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import keyword
-import os
 import re
 import textwrap
 import threading
@@ -21,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, TypeVar, cast
+
+from envweave_gym.os_support.process_local import ProcessLocal
 
 MAX_SOURCE = 50_000
 """A longer program is not read."""
@@ -97,7 +98,7 @@ _FIELD = re.compile(r"\{([^{}]*)")
 _FIELD_ATTRIBUTE = re.compile(r"\.(\w+)")
 
 _FILENAME = "<action>"
-_filtering = threading.Lock()
+_filtering = ProcessLocal(threading.Lock)
 """Held while the filters of warnings are changed, which all threads share: rows are read in threads."""
 _MAY_WARN = re.compile(r"\\|\d\.?[A-Za-z]|finally")
 _FENCED = re.compile(
@@ -202,18 +203,9 @@ def _parse_quietly(source: str) -> ast.Module:
     """Parse without Python's warnings of, say, ``"\\d"``: they are about somebody else's text."""
     if not _MAY_WARN.search(source):
         return ast.parse(source, _FILENAME)
-    with _filtering, warnings.catch_warnings():
+    with _filtering.value, warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=re.escape(_FILENAME))
         return ast.parse(source, _FILENAME)
-
-
-def _forget_lock() -> None:
-    """In a forked process: replace the lock, which a thread that is not there may hold."""
-    global _filtering
-    _filtering = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_lock)
 
 
 _Node = TypeVar("_Node", bound=ast.AST)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox.inside.kernel import ending
 from envweave_gym.sandbox.inside.zygote import (
     ADOPT,
@@ -209,7 +210,7 @@ class _Zygote:
         self._failure: OSError | None = None
         self._cannot = ""
         """Why it could not get ready."""
-        self._pid = os.getpid()
+        self._owner = Owner()
         self._forks: dict[int, Fork] = {}
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
@@ -258,14 +259,14 @@ class _Zygote:
 
     def stop(self) -> None:
         """Let it end; a process that was forked from the host has no say in this."""
-        if os.getpid() == self._pid:
+        if self._owner.is_here():
             self._unwanted = True
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
 
     def kill_it(self) -> None:
         """Kill it, or see that it is never started; the kernel kills its children."""
-        if os.getpid() == self._pid:
+        if self._owner.is_here():
             with self._lock:
                 self._unwanted, process = True, self._process
             if process is not None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from envweave_gym.core.faults import EnvweaveError, NotAvailable
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox.forkserver import Fork, has_ended
 from envweave_gym.sandbox.inside.channel import LENGTH, Message
 from envweave_gym.sandbox.inside.kernel import children, kill_families
@@ -57,7 +58,7 @@ class WorkerProcess:
 
     def __init__(self, fork: Fork, out: Output, err: Output, folder: str, forks: Forks | None = None) -> None:
         """``forks`` are those of the process that this one is a copy of."""
-        self._is_let_go, self._owner = True, os.getpid()
+        self._is_let_go, self._owner = True, Owner()
         self.folder, self.forks = folder, forks
         self.out, self.err = out, err
         self.layers: list[str] = []
@@ -380,7 +381,7 @@ class WorkerProcess:
     def __del__(self) -> None:
         if self._is_let_go or sys.is_finalizing():
             return
-        if os.getpid() == self._owner:  # it is forgotten; a forked process only lets go of it
+        if self._owner.is_here():  # it is forgotten; a forked process only lets go of it
             self.kill()
         self.let_go()
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox import levels
 from envweave_gym.sandbox.folders import copied, episode_folder, remove, remove_all, root_folder
 from envweave_gym.sandbox.forkserver import ONE_THREAD, ForkServer, Program
@@ -99,7 +100,7 @@ class Sandbox:
         self._memory = MemoryGroups(self.setup.limits.memory + _UNCOUNTED)
         self._forks = ForkServer(self._program())
         self._threads = Threads()
-        self._filling, self._owner = threading.Lock(), os.getpid()
+        self._filling, self._owner = threading.Lock(), Owner()
         self.is_closed = False
         self._end = weakref.finalize(self, _end, self._forks, self._memory, self._root, self._owner)
 
@@ -110,7 +111,7 @@ class Sandbox:
 
     def open(self) -> Session:
         """A new episode; the next worker is made ready meanwhile."""
-        if os.getpid() != self._owner:
+        if not self._owner.is_here():
             raise NotAvailable("a sandbox belongs to the process that made it; make another here")
         if self.is_closed:
             raise NotAvailable("the sandbox is closed; make another")
@@ -276,7 +277,7 @@ class Sandbox:
     def close(self) -> None:
         """End all episodes, and leave nothing behind."""
         self.is_closed = True
-        if os.getpid() == self._owner:
+        if self._owner.is_here():
             self._forks.close()  # what is about to start does not any more
             self._threads.close()
             with self._filling:
@@ -310,9 +311,9 @@ def _policy(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _end(forks: ForkServer, memory: MemoryGroups, root: str, owner: int) -> None:
+def _end(forks: ForkServer, memory: MemoryGroups, root: str, owner: Owner) -> None:
     """End the zygote, with all that it has forked; who was forked from the owner has no say in this."""
-    if os.getpid() == owner:
+    if owner.is_here():
         forks.close()
         memory.remove_all()
         remove_all(root)

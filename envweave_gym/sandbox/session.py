@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox.folders import remove
 from envweave_gym.sandbox.inside.channel import Message
 from envweave_gym.sandbox.inside.values import cut
@@ -54,7 +54,7 @@ class Session:
     ) -> None:
         """``threads`` run the tools, and ``copy`` makes another session that goes on from here."""
         self.process, self.limits = process, limits
-        self._threads, self._copy, self._owner = threads, copy, os.getpid()
+        self._threads, self._copy, self._owner = threads, copy, Owner()
         self._tools, self._asked = ToolRegistry(), frozenset[str]()
         self._step: Step | None = None
         self._variables: dict[str, Variable] = {}
@@ -329,7 +329,7 @@ class Session:
         return other
 
     def _there(self) -> WorkerProcess:
-        if os.getpid() != self._owner:
+        if not self._owner.is_here():
             raise NotAvailable("an episode belongs to the process that opened it; open another here")
         if self.why_lost:
             raise NotAvailable(f"the process of this episode is gone: {self.why_lost}; begin another")
@@ -345,7 +345,7 @@ class Session:
         step, self._step = self._step, None
         if step is not None and step.before is not None:
             step.before.close()
-        if os.getpid() != self._owner:
+        if not self._owner.is_here():
             self.process.let_go()
             return
         self.process.close()

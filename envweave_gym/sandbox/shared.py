@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 
+from envweave_gym.os_support.process_local import Owner, ProcessLocal
 from envweave_gym.sandbox.sandbox import Sandbox, Setup
 from envweave_gym.sandbox.session import Session
 
-_lock = threading.RLock()  # the same thread may come again: collecting garbage ends leases
+_lock = ProcessLocal(threading.RLock)  # the same thread may come again: collecting garbage ends leases
 
 
 class _Used:
@@ -20,7 +20,7 @@ class _Used:
         self.users = 0
 
 
-_used: dict[Setup, _Used] = {}
+_used = ProcessLocal(dict[Setup, _Used])
 
 
 class Lease:
@@ -28,19 +28,19 @@ class Lease:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self._pid = 0
-        self._end: weakref.finalize[[Setup, int], Lease] | None = None
+        self._owner: Owner | None = None
+        self._end: weakref.finalize[[Setup, Owner], Lease] | None = None
 
     def hold(self) -> None:
         """Have the sandbox last while this does, whoever else lets go of it."""
-        pid = os.getpid()
-        if self._pid != pid:
-            with _lock:
-                used = _used.setdefault(self.setup, _Used())
+        if self._owner is None or not self._owner.is_here():
+            owner = Owner()
+            with _lock.value:
+                used = _used.value.setdefault(self.setup, _Used())
                 used.users += 1
-                _used[self.setup] = used  # again, as its last user may have let go since it was found
-            self._end = weakref.finalize(self, _given_back, self.setup, pid)
-            self._pid = pid
+                _used.value[self.setup] = used  # again, as its last user may have let go since it was found
+            self._end = weakref.finalize(self, _given_back, self.setup, owner)
+            self._owner = owner
 
     def open(self) -> Session:
         """A new episode."""
@@ -51,36 +51,26 @@ class Lease:
         """Want no more of it, unless another episode is opened."""
         if self._end is not None:
             self._end()
-        self._pid, self._end = 0, None
+        self._owner = self._end = None
 
 
 def _sandbox_of(setup: Setup) -> Sandbox:
     """The sandbox of those who hold it; another where it was closed."""
-    with _lock:
-        used = _used[setup]
+    with _lock.value:
+        used = _used.value[setup]
         if used.sandbox is None or used.sandbox.is_closed:
             used.sandbox = Sandbox(setup)
         return used.sandbox
 
 
-def _given_back(setup: Setup, pid: int) -> None:
-    if pid != os.getpid():
+def _given_back(setup: Setup, owner: Owner) -> None:
+    if not owner.is_here():
         return
-    with _lock:
-        used = _used[setup]
+    with _lock.value:
+        used = _used.value[setup]
         used.users -= 1
         if used.users:
             return
-        del _used[setup]
+        del _used.value[setup]
     if used.sandbox is not None:
         used.sandbox.close()
-
-
-def _forget_all() -> None:
-    """A process that was forked has no sandbox, and a lock that nobody holds."""
-    global _lock
-    _used.clear()
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -7,7 +7,6 @@ cloning and installing need the network.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +15,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,11 +24,11 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, REPO
+from envweave_gym.os_support.file_lock import file_lock
 
 GITHUB = "https://github.com/{repo}.git"
 _FETCHING, _INSTALLING = 900.0, 3600.0
 """So many seconds a clone may take, and the installation of packages."""
-_PAUSE = 0.05
 _TOLD = 600
 _NAME = re.compile(r"[\w.-]{1,150}")
 _GIT = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -87,7 +85,7 @@ class Recipe:
         _own(self.folder)
         _own(self.environments)
         made = self.folder / f"{name}.json"
-        with _alone(self.folder / f"{name}.lock"):
+        with file_lock(self.folder / f"{name}.lock", _FETCHING + _INSTALLING):
             tree, environment = self.folder / name, self.environments / name
             if not made.exists():
                 for old in (tree, environment):
@@ -146,25 +144,6 @@ def _own(folder: Path) -> None:
         raise NotAvailable(f"{folder} is no folder that this user alone writes to; give another cache=")
     if os.getuid() == 0 and not all(above.stat().st_mode & stat.S_IXOTH for above in folder.parents):
         raise NotAvailable(f"programs are no root, and do not get to {folder}; give another cache=")
-
-
-@contextmanager
-def _alone(path: Path) -> Generator[None]:
-    """Wait until nobody else makes the same; the lock ends with its process."""
-    deadline = time.monotonic() + _FETCHING + _INSTALLING
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise NotAvailable(f"somebody else holds {path}, and does not finish") from None
-            time.sleep(_PAUSE)
-        yield
-    finally:
-        os.close(lock)
 
 
 # The repository

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from functools import lru_cache
 from typing import Any
 
 from envweave_gym.containers.engine import told
 from envweave_gym.containers.images import check_image
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.os_support.process_local import process_cache
 from envweave_gym.swebench.workspace import NotHere
 
 PULLING = 1800.0
@@ -20,7 +19,7 @@ PULLING = 1800.0
 
 def images_of(client: Any) -> Images:
     """The images of an engine, as this process has used them."""
-    return _images(os.getpid(), client)
+    return _images(client)
 
 
 def check_keep(keep: object) -> None:
@@ -29,8 +28,8 @@ def check_keep(keep: object) -> None:
         raise InvalidArgument(f"keep_images={shown(keep)} is no number of images; give an int >= 1 or None")
 
 
-@lru_cache(maxsize=4)
-def _images(pid: int, client: Any) -> Images:
+@process_cache(maxsize=4)
+def _images(client: Any) -> Images:
     return Images(client)
 
 

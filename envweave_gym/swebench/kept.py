@@ -7,12 +7,12 @@ another at its next look, which is the same. A copy of an episode, or one in a f
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import OrderedDict
 
 from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.swebench.evaluation import Trial
 from envweave_gym.swebench.workspace import Workspace
 
@@ -24,10 +24,6 @@ class _Kept:
     """The places of a process that nobody uses at the moment, the last used last."""
 
     def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Know of none: in a forked process they are those of its parent."""
         self._places: OrderedDict[int, Workspace] = OrderedDict()
         self._lock = threading.RLock()  # an environment may be collected in the middle of a call
 
@@ -48,8 +44,11 @@ class _Kept:
             workspace.close()
 
 
-_KEPT = _Kept()
-os.register_at_fork(after_in_child=_KEPT.forget)
+_KEPT = ProcessLocal(_Kept)
+
+
+def _drop(key: int) -> None:
+    _KEPT.value.drop(key)
 
 
 class Place:
@@ -59,7 +58,7 @@ class Place:
     """
 
     def __init__(self) -> None:
-        self._end = weakref.finalize(self, _KEPT.drop, id(self))
+        self._end = weakref.finalize(self, _drop, id(self))
         self._taken: Workspace | None = None
 
     def __reduce__(self) -> tuple[type[Place], tuple[()]]:
@@ -67,16 +66,16 @@ class Place:
 
     def taken(self, instance: Instance, trial: Trial) -> Workspace:
         """The workspace, which is the caller's until it is given back with :meth:`keep`, or closed."""
-        self._taken = workspace = _KEPT.take(id(self)) or trial.opened(instance)
+        self._taken = workspace = _KEPT.value.take(id(self)) or trial.opened(instance)
         return workspace
 
     def keep(self, workspace: Workspace) -> None:
         """Have it for the next use, if nothing in it has changed."""
-        _KEPT.give(id(self), workspace)
+        _KEPT.value.give(id(self), workspace)
 
     def leave(self) -> None:
         """Close the workspace, also one that another thread uses: another episode begins, or none."""
         taken, self._taken = self._taken, None
         if taken is not None:
             taken.close()  # a second time does nothing
-        _KEPT.drop(id(self))
+        _drop(id(self))

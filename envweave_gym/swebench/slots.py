@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from envweave_gym.containers.host_slots import MOST, folder_of_slots, locked
+from envweave_gym.containers.host_slots import MOST, folder_of_slots, lock_slot
 from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
+from envweave_gym.os_support.file_lock import unlock
 from envweave_gym.os_support.parent_process import end_with_parent
 
 PATIENCE = 3600.0
@@ -45,15 +45,14 @@ def turn(
         end_with_parent()  # another row of a killed owner has ended, and left its turn to this one
         yield
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)  # who was forked meanwhile has it open too
-        os.close(lock)
+        unlock(lock)
 
 
 def _taken(of: str, most: int, deadline: float) -> int | None:
     pause, folder = _PAUSE, folder_of_slots(of)
     while True:
         for number in range(most):
-            if (lock := locked(folder, of, number)) is not None:
+            if (lock := lock_slot(folder, of, number)) is not None:
                 return lock
         if time.monotonic() > deadline:
             return None

@@ -12,11 +12,11 @@ import shlex
 import tarfile
 from typing import Any
 
-from envweave_gym.containers.alone import alone
 from envweave_gym.containers.engine import told
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_issues import ISSUES
 from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, toy_instances
+from envweave_gym.os_support.file_lock import file_lock, user_folder
 
 BASE = "python:3.11-slim"
 _DIGEST = "envweave.toy"
@@ -43,7 +43,8 @@ def build_toy_images(client: Any, base: str = BASE) -> tuple[str, ...]:
     names = tuple(one.image for split in ISSUES for one in toy_instances(split))
     context = _context(base)
     digest = hashlib.sha256(context).hexdigest()
-    with alone("toy-images"), told("the toy images cannot be built"):
+    lock = file_lock(user_folder() / "envweave-toy-images.lock")
+    with lock, told("the toy images cannot be built"):
         if all(_digest_of(client, name) == digest for name in names):
             return names
         image, _ = client.images.build(

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from envweave_gym.containers import alone as locks
 from envweave_gym.containers import sweep
-from envweave_gym.containers.alone import alone
 from envweave_gym.containers.box import Box
 from envweave_gym.containers.engine import engine, told
 from envweave_gym.containers.entrance import SOCKETS
@@ -164,35 +162,6 @@ def test_only_folders_of_owners_that_are_gone_are_removed_whatever_else_lies_the
         (scratch / name).mkdir()
     remove_left_behind(SOCKETS)
     assert {folder.name for folder in scratch.iterdir()} == kept
-
-
-def test_one_is_alone_until_the_end_of_the_block_though_a_fork_lives_on(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "_PATIENCE", 0.05)
-    reading, writing = os.pipe()
-    with alone("test"):
-        child = os.fork()
-        if child == 0:
-            os.close(writing)
-            os.read(reading, 1)
-            os._exit(0)
-        with pytest.raises(NotAvailable, match=r"another process of this user has held .*test.lock for 0.05"):
-            alone("test").__enter__()
-    with alone("test"):
-        (folder,) = scratch.iterdir()
-        assert folder.stat().st_mode & 0o777 == 0o700
-    os.close(writing)
-    os.waitpid(child, 0)
-    os.close(reading)
-
-
-def test_locks_are_kept_in_no_folder_that_others_may_have_made(scratch: Path) -> None:
-    (scratch / "elsewhere").mkdir()
-    (scratch / f"envweave-{os.getuid()}").symlink_to(scratch / "elsewhere")
-    with pytest.raises(NotAvailable, match="is not a folder of this user alone"):
-        alone("test").__enter__()
-    assert not list((scratch / "elsewhere").iterdir())
 
 
 def test_a_sweep_goes_on_over_what_it_cannot_remove(

@@ -279,7 +279,7 @@ def test_without_pidfds_the_pipe_of_multiprocessing_tells_that_the_owner_is_gone
     monkeypatch.setattr(multiprocessing.process, "parent_process", lambda: parent)
     monkeypatch.setattr(multiprocessing.process, "current_process", lambda: SimpleNamespace(daemon=True))
     monkeypatch.setattr(parent_process, "_end", ended.set)
-    monkeypatch.setattr(parent_process, "_watched", None)
+    monkeypatch.setattr(parent_process._parents, "value", list[int]())
     parent_process.end_with_parent()
     assert not ended.is_set()
     os.close(writer)

@@ -141,10 +141,10 @@ def test_who_was_forked_ends_nothing_of_its_parent():
 
 
 def test_the_locks_of_who_was_forked_are_free():
-    with shared._lock, subprocess._lock, together._registering:
+    with shared._pools.value.lock, subprocess._lock, together._running.value.lock:
         pid = os.fork()
         if pid == 0:
-            locks = (shared._lock, subprocess._lock, together._registering)
+            locks = (shared._pools.value.lock, subprocess._lock, together._running.value.lock)
             os._exit(0 if all(lock.acquire(timeout=1) for lock in locks) else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -278,7 +278,9 @@ def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pyt
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     fakes = [Fake() for _ in range(3)]
-    monkeypatch.setattr(together, "_running", set(fakes))
+    running = together._Running()
+    running.update(fakes)  # type: ignore[arg-type]
+    monkeypatch.setattr(together._running, "value", running)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     try:
         together._stop_at_exit()

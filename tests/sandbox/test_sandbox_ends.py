@@ -252,7 +252,7 @@ def test_what_a_sandbox_cannot_be_made_of_is_refused_every_time() -> None:
         with pytest.raises(NotAvailable, match="python='/nope' does not run"):
             lease.open()
     lease.close()
-    assert lease.setup not in shared._used
+    assert lease.setup not in shared._used.value
 
 
 def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
@@ -269,13 +269,13 @@ def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
             old.close()
             return found
 
-    monkeypatch.setattr(shared, "_used", Used(shared._used))
+    monkeypatch.setattr(shared._used, "value", Used(shared._used.value))
     for _ in range(2):
         new.open().close()
-    shared._used[OWN].sandbox.close()
+    shared._used.value[OWN].sandbox.close()
     new.open().close()
     new.close()
-    assert OWN not in shared._used
+    assert OWN not in shared._used.value
 
 
 def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:

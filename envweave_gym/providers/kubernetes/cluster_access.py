@@ -9,13 +9,13 @@ import ssl
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from envweave_gym.containers.ownership import OWNER
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, nearest, need, shown
+from envweave_gym.os_support.process_local import process_cache
 from envweave_gym.providers.kubernetes.manifests import CONTAINER, GRACE, MANAGED_BY, Manifest
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -223,7 +223,7 @@ def cluster(context: str | None = None, namespace: str | None = None) -> Cluster
     need("kubernetes", "kubernetes", "backend='kubernetes'")
     files = os.environ.get("KUBECONFIG", "")
     if not files and context is None and _is_inside():
-        return _inside(os.getpid(), namespace)
+        return _inside(namespace)
     paths = _kubeconfigs()
     written = tuple(path.stat().st_mtime_ns for path in paths if path.is_file())
     if not written:
@@ -231,7 +231,7 @@ def cluster(context: str | None = None, namespace: str | None = None) -> Cluster
             f"no cluster is known: there is no kubeconfig at {files or KUBECONFIG}, and this is no Pod of "
             "one; say in KUBECONFIG where it is"
         )
-    return _by_kubeconfig(os.getpid(), os.pathsep.join(map(str, paths)), written, context, namespace)
+    return _by_kubeconfig(os.pathsep.join(map(str, paths)), written, context, namespace)
 
 
 def _kubeconfigs() -> list[Path]:
@@ -243,8 +243,8 @@ def _is_inside() -> bool:
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (ACCOUNT / "token").is_file()
 
 
-@lru_cache(maxsize=8)
-def _inside(pid: int, namespace: str | None) -> Cluster:
+@process_cache(maxsize=8)
+def _inside(namespace: str | None) -> Cluster:
     """One for each process: two that were forked must not share connections."""
     from kubernetes import client, config
 
@@ -255,9 +255,9 @@ def _inside(pid: int, namespace: str | None) -> Cluster:
         return Cluster(configuration, namespace or (ACCOUNT / "namespace").read_text().strip(), True)
 
 
-@lru_cache(maxsize=8)
+@process_cache(maxsize=8)
 def _by_kubeconfig(
-    pid: int, files: str, written: tuple[int, ...], context: str | None, namespace: str | None
+    files: str, written: tuple[int, ...], context: str | None, namespace: str | None
 ) -> Cluster:
     """One for each process, and anew when the files have been written to."""
     from kubernetes import client, config

@@ -19,6 +19,7 @@ from envweave_gym.containers.ownership import (
     processes_seen,
 )
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.providers.kubernetes.api_errors import is_transient, patiently, told
 from envweave_gym.providers.kubernetes.cluster_access import ACCOUNT, Cluster
 from envweave_gym.providers.kubernetes.manifests import Manifest, owned_by
@@ -28,11 +29,19 @@ _OFTEN = 60.0
 _DELETE_WITHIN_S = 5.0
 """How long the calling thread repeats a deletion; a thread in the background goes on after that."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_swept: dict[tuple[str, str], float] = {}
-_lock = threading.Lock()
-_undeleted: dict[str, Cluster] = {}
-"""Pods of this process whose deletion has failed so far, by name."""
 _log = logging.getLogger(__name__)
+
+
+class _Pods:
+    """The Pods of this process that remain to be deleted, and when it has swept which namespace."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.undeleted: dict[str, Cluster] = {}
+        self.swept: dict[tuple[str, str], float] = {}
+
+
+_pods = ProcessLocal(_Pods)
 
 
 def marks_of_owner(lifetime: float) -> dict[str, str]:
@@ -69,33 +78,34 @@ def delete_in_the_end(cluster: Cluster, name: str, lifetime: float) -> None:
             error,
             lifetime,
         )
-        with _lock:
-            is_first = not _undeleted
-            _undeleted[name] = cluster
+        pods = _pods.value
+        with pods.lock:
+            is_first = not pods.undeleted
+            pods.undeleted[name] = cluster
         if is_first:
             try:
                 threading.Thread(target=_delete_later, name="deletion of Pods", daemon=True).start()
             except RuntimeError as full:  # this machine has no more threads, or the process is ending
                 _log.warning("%s is left to 'envweave doctor --sweep': %s", name, full)
-                _undeleted.clear()
+                pods.undeleted.clear()
 
 
 def _delete_later() -> None:
     """Delete what could not be deleted, with growing pauses, until nothing is left."""
-    pause = _FIRST_PAUSE_S
+    pods, pause = _pods.value, _FIRST_PAUSE_S
     while True:
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-        for name, cluster in list(_undeleted.items()):
+        for name, cluster in list(pods.undeleted.items()):
             try:
                 with told(f"the Pod {name} cannot be deleted", cluster):
                     cluster.delete_pod(name)
             except NotAvailable as error:
                 _log.debug("%s", error)
                 continue
-            with _lock:
-                del _undeleted[name]
-                if not _undeleted:
+            with pods.lock:
+                del pods.undeleted[name]
+                if not pods.undeleted:
                     return
 
 
@@ -131,12 +141,12 @@ def pods_of(cluster: Cluster, owner: str) -> list[str]:
 
 def sweep_now_and_then(cluster: Cluster) -> None:
     """Sweep, unless this process has just done so."""
-    place, now = (cluster.host, cluster.namespace), time.monotonic()
-    with _lock:
-        if now - _swept.get(place, -_OFTEN) < _OFTEN:
+    pods, place, now = _pods.value, (cluster.host, cluster.namespace), time.monotonic()
+    with pods.lock:
+        if now - pods.swept.get(place, -_OFTEN) < _OFTEN:
             return
         sweep(cluster)
-        _swept[place] = now
+        pods.swept[place] = now
 
 
 def own_pod(cluster: Cluster) -> list[Manifest]:
@@ -155,13 +165,3 @@ def own_pod(cluster: Cluster) -> list[Manifest]:
     except ApiException:  # it may not be asked, or has no such name
         return []
     return [] if pod is None else [owned_by("Pod", name, pod.metadata.uid)]
-
-
-def _forget_all() -> None:
-    """A process that was forked owns no Pods, and has a lock that nobody holds."""
-    global _lock
-    _undeleted.clear()
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -6,7 +6,6 @@ The port stays when the Pod is another, so what is behind it keeps its URL.
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import socket
 import threading
@@ -15,7 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ
 from typing import Any, Protocol
-from weakref import WeakSet
+
+from envweave_gym.os_support.process_local import in_forked_child
 
 _BACKLOG = 2048
 _PIECE = 1 << 18
@@ -140,7 +140,7 @@ class Door:
         self._inside: dict[threading.Thread, socket.socket] = {}
         self._waker: socket.socket | None = None
         self._porter: threading.Thread | None = None
-        _doors.add(self)
+        in_forked_child(self, Door.forget)
 
     def open(self) -> None:
         """Let in who comes, and who has been waiting."""
@@ -247,14 +247,3 @@ def _hang_up(plain: socket.socket) -> None:
     with suppress(OSError):  # the other side has done so
         plain.shutdown(socket.SHUT_RDWR)
     plain.close()
-
-
-_doors: WeakSet[Door] = WeakSet()
-
-
-def _forget_all() -> None:
-    for door in _doors:
-        door.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -7,14 +7,13 @@ tools is text of third parties, meant for the model, and results are untrusted a
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Self
-from weakref import WeakSet
 
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.tools.json_values import json_value
 from envweave_gym.tools.mcp.json_rpc import Connection, Transport, until
 from envweave_gym.tools.mcp.mcp_errors import McpClosed, McpTimeout
@@ -25,8 +24,6 @@ from envweave_gym.tools.registry import ToolRegistry
 from envweave_gym.tools.tool import Tool, ToolError
 
 __all__ = ["McpClosed", "McpServer", "McpTimeout", "servers_of", "tools_of"]
-
-_servers: WeakSet[McpServer] = WeakSet()
 
 
 class McpServer:
@@ -40,14 +37,13 @@ class McpServer:
         """``spec`` is what :meth:`of` reads."""
         self.spec = spec
         self._begin()
-        _servers.add(self)
+        in_forked_child(self, McpServer._forget)
 
     def _begin(self) -> None:
         self._connection: Connection | None = None
         self._opening, self._changing = threading.Lock(), threading.RLock()
         self._closed = 0
         """How often it was closed: what began before that starts no server any more."""
-        self._pid = os.getpid()
 
     @classmethod
     def of(
@@ -128,7 +124,7 @@ class McpServer:
 
     def _with(self, use: Callable[[Connection], Any], *, repeatable: bool) -> Any:
         """Use the connection; once more, with a new one, where the server turns out to have died before."""
-        was_open = self._connection is not None and self._pid == os.getpid()
+        was_open = self._connection is not None
         closed, connection = self._closed, self._open()
         try:
             return self._told(use, connection)
@@ -154,9 +150,7 @@ class McpServer:
         error.args = (text,)
 
     def _open(self) -> Connection:
-        """The connection, which is made where there is none, or only that of the process before a fork."""
-        if self._pid != os.getpid():
-            self._forget()
+        """The connection, which is made where there is none."""
         deadline = until(self.spec.connect_timeout)
         if not self._opening.acquire(timeout=self.spec.connect_timeout):
             raise McpTimeout(f"{self.spec} has not been opened in time")
@@ -195,7 +189,7 @@ class McpServer:
         """End the server if it runs, and calls that are under way; the next call starts it anew."""
         with self._changing:
             self._closed += 1
-        if self._pid == os.getpid() and (connection := self._connection) is not None:
+        if (connection := self._connection) is not None:
             self._drop(connection)
 
     def fresh(self) -> McpServer:
@@ -236,14 +230,6 @@ def _headers(listed: ListedTool, arguments: Mapping[str, Any]) -> dict[str, str]
             text = str(value).lower() if isinstance(value, bool) else str(value)
             headers[f"Mcp-Param-{header}"] = text
     return headers
-
-
-def _forget_all() -> None:
-    for server in list(_servers):
-        server._forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
 
 
 # Several of them

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 
+from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.tools.mcp.client import McpServer
 from envweave_gym.tools.mcp.server_spec import ServerSpec
 
-_lock = threading.RLock()  # the same thread may come again: collecting garbage ends shares
+_lock = ProcessLocal(threading.RLock)  # the same thread may come again: collecting garbage ends shares
 
 
 class _Used:
@@ -27,7 +27,7 @@ class Share:
 
     def __init__(self, spec: ServerSpec) -> None:
         key = spec.key()
-        with _lock:
+        with _lock.value:
             used = _used.get(key) or _Used(McpServer(spec))
             used.users += 1
             _used[key] = used  # again, as its last share may have ended since it was found
@@ -40,19 +40,10 @@ class Share:
 
 
 def _give_back(key: object) -> None:
-    with _lock:
+    with _lock.value:
         used = _used[key]
         used.users -= 1
         if used.users:
             return
         del _used[key]
     used.server.close()
-
-
-def _renew_lock() -> None:
-    """In a forked process: a thread of the parent may have held it."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)

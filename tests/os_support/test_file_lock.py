@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.os_support.file_lock import create_lock_file, file_lock, try_lock, unlock, user_folder
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, in which there is no other."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    return tmp_path
+
+
+def test_a_lock_is_free_after_the_block_though_a_forked_child_has_the_file_open(scratch: Path) -> None:
+    path = user_folder() / "test.lock"
+    reading, writing = os.pipe()
+    with file_lock(path):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        with (
+            pytest.raises(NotAvailable, match=r"another process .*test.lock for 0.05 s"),
+            file_lock(path, 0.05),
+        ):
+            pass
+    with file_lock(path, 0.05):
+        (folder,) = scratch.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+    os.close(writing)
+    os.waitpid(child, 0)
+    os.close(reading)
+
+
+def test_locks_are_in_no_folder_that_others_may_have_made(scratch: Path) -> None:
+    (scratch / "elsewhere").mkdir()
+    (scratch / f"envweave-{os.getuid()}").symlink_to(scratch / "elsewhere")
+    with pytest.raises(NotAvailable, match="is not a folder of this user alone"):
+        user_folder()
+    assert not list((scratch / "elsewhere").iterdir())
+
+
+def test_a_lock_is_held_once(tmp_path: Path) -> None:
+    path = tmp_path / "one.lock"
+    lock = try_lock(path)
+    assert lock is not None
+    assert try_lock(path) is None
+    unlock(lock)
+    again = try_lock(path)
+    assert again is not None
+    unlock(again)
+
+
+def test_a_lock_file_for_readers_has_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        create_lock_file(tmp_path / "one.lock", 0o644)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "one.lock").stat().st_mode & 0o777 == 0o644
