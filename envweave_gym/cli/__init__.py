@@ -38,7 +38,7 @@ def reported(run: Callable[[], int], *, debug: bool) -> int:
     """Run a program and give its exit code; whatever goes wrong is one line on stderr."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # the shell was told to close it
+        if stream is None:  # closed by the shell
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115 - as they are
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -83,7 +83,7 @@ def _complain(text: str) -> None:
 
 
 def _output_is_closed() -> bool:
-    """Whether nobody reads stdout any more, so that a broken pipe is no failure of the environment."""
+    """Whether the reader of stdout has gone, so that a broken pipe is no failure of the environment."""
     try:
         watch = select.poll()
         watch.register(sys.stdout.fileno(), 0)
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises on wrong usage, so that it is reported like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong."""
+        """Raise the message as ``InvalidArgument``."""
         raise InvalidArgument(f"{message}; see {self.prog} --help")
 
 
@@ -138,7 +138,7 @@ def _parser() -> Parser:
         return commands.add_parser(name, help=text, description=text, parents=[shared, as_json])
 
     fleet.add_options(command("fleet", "fleet", "Keep several servers up together."), part, _kwarg)
-    k8s.add_options(command("k8s", "k8s", "Print what a Kubernetes cluster is told to serve."), part)
+    k8s.add_options(command("k8s", "k8s", "Print Kubernetes manifests that serve an environment."), part)
     return parser
 
 

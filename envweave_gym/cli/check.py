@@ -1,4 +1,4 @@
-"""One line of what ``envweave doctor`` reports."""
+"""One line of the report of ``envweave doctor``."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
 
     def fails(self) -> bool:
-        """Whether it is something to repair: what is installed is broken, or the base is not there."""
+        """Whether it must be repaired: something installed is broken, or a part of the base is missing."""
         return self.status == "broken" or (self.part == "base" and self.status != "ok")

@@ -1,4 +1,4 @@
-"""``envweave doctor``: what works on this machine, and the next step for what does not.
+"""``envweave doctor``: checks what works on this machine, and names the next step for what does not.
 
 It reads the metadata of installed packages and imports none of them but the plug-ins.
 
@@ -36,7 +36,7 @@ from envweave_gym.registry.catalog import GROUP, cards, register_all
 _OLDEST_PYTHON = (3, 11)
 _SUM_OF_EXTRAS = "all"
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_PATIENCE = 2.0
+_ENGINE_TIMEOUT_S = 2.0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -145,7 +145,7 @@ def _extra(extra: str, needs: list[Requirement]) -> Check:
 
 
 def _needs_of(extra: str, needed: list[Requirement]) -> list[Requirement]:
-    """What an extra brings, with what the extras it names bring."""
+    """The requirements of an extra, with those of the extras it includes."""
     bring: list[Requirement] = []
     for requirement in needed:
         if requirement.extra == extra:
@@ -167,7 +167,7 @@ def _installed(requirement: Requirement) -> tuple[Status, str]:
 
 
 def within(found: str, bounds: str) -> bool:
-    """Whether a version keeps the ``>=`` and ``<`` of a requirement."""
+    """Whether a version satisfies the ``>=`` and ``<`` bounds of a requirement."""
     have = _release(found)
     for sign, bound in re.findall(r"(>=|<)(?!=)\s*([\d.]+)", bounds):
         if (have >= _release(bound)) != (sign == ">="):
@@ -185,7 +185,7 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def _plug_ins() -> Iterator[Check]:
-    """Every package that brings IDs; registering again, which changes nothing, tells which cannot."""
+    """Every package that brings IDs; registering again, which changes nothing, shows which cannot."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         register_all()
@@ -207,12 +207,12 @@ def _plug_in(plug_in: EntryPoint, complaints: list[str]) -> Check:
 
 
 def _docker() -> Iterator[Check]:
-    """Whether a container engine answers, asked over its socket, and what killed owners have left there."""
+    """Ping a container engine over its socket; count the containers that killed owners have left."""
     addresses = _engine_addresses()
     problems: list[str] = []
     for address in addresses:
         try:
-            _asked(address, "/_ping")
+            _get(address, "/_ping")
         except (OSError, ValueError) as error:
             problems.append(f"{address}: {getattr(error, 'strerror', None) or error}")
             continue
@@ -242,10 +242,10 @@ def _engine_addresses() -> list[str]:
 
 
 def _images(address: str) -> Iterator[Check]:
-    """Which images of the IDs' servers the engine has; nothing where the engine does not tell."""
+    """The images of the IDs that the engine has; nothing if the engine does not answer."""
     wanted = sorted({card.image for card in cards().values() if card.image is not None})
     try:
-        found = json.loads(_asked(address, "/images/json"))
+        found = json.loads(_get(address, "/images/json"))
         there = {tag.rpartition(":")[0] for image in found for tag in image.get("RepoTags") or ()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return
@@ -261,10 +261,10 @@ def _images(address: str) -> Iterator[Check]:
 
 
 def _left_behind(address: str) -> Iterator[Check]:
-    """How many containers there are whose owners are gone; nothing where the engine does not tell."""
+    """The number of containers whose owners are gone; nothing if the engine does not answer."""
     labelled = quote(json.dumps({"label": [OWNER]}))
     try:
-        found = json.loads(_asked(address, f"/containers/json?all=1&filters={labelled}"))
+        found = json.loads(_get(address, f"/containers/json?all=1&filters={labelled}"))
         count = sum(is_left_behind(container["Labels"] or {}) for container in found)
     except (OSError, ValueError, LookupError, TypeError):
         return
@@ -273,16 +273,16 @@ def _left_behind(address: str) -> Iterator[Check]:
     yield Check(part="machine", name="left behind", status="ok", detail=what, next_step=todo)
 
 
-def _asked(address: str, path: str) -> bytes:
-    """What an engine answers; ``OSError``, or ``ValueError`` for a bad address, says why it does not."""
+def _get(address: str, path: str) -> bytes:
+    """GET a path of a container engine; raises ``OSError``, or ``ValueError`` for a bad address."""
     url = urlsplit(address)
     if url.scheme == "unix":
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_ENGINE_TIMEOUT_S)
             connection.connect(url.path)
             return _talk(connection, path)
     elif url.scheme in ("tcp", "http") and url.hostname:
-        with socket.create_connection((url.hostname, url.port or 2375), _PATIENCE) as connection:
+        with socket.create_connection((url.hostname, url.port or 2375), _ENGINE_TIMEOUT_S) as connection:
             return _talk(connection, path)
     raise ValueError("only unix:// and tcp:// addresses can be asked")
 
@@ -294,7 +294,7 @@ def _talk(connection: socket.socket, path: str) -> bytes:
         answer += piece
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 200 " not in head.partition(b"\r\n")[0]:
-        raise OSError("what listens there is no engine that talks plain HTTP")
+        raise OSError("the listener there is no engine that speaks plain HTTP")
     return body
 
 

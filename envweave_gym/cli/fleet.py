@@ -1,4 +1,7 @@
-"""``envweave fleet``: several servers that are kept up together, in the foreground or in the background."""
+"""``envweave fleet``: starts several servers, restarts those that die, and ends them together.
+
+The process that does this (the *keeper*) runs in the foreground or, with ``--detach``, in the background.
+"""
 
 from __future__ import annotations
 
@@ -27,41 +30,40 @@ from envweave_gym.cli.fleet_files import (
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
 
-_PATIENCE = 90.0
-"""So many seconds a fleet may take to end."""
+_FLEET_ENDS_WITHIN_S = 90.0
 _PODS_END_WITHIN_S = 30.0
 """Measured on a real cluster: a Pod is gone 3 to 15 s after its deletion, later if its node pulls images."""
-_EVERY = 0.5
+_POLL_S = 0.5
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IS_ENDING = (
     b"envweave: the fleet is ending; once more ends this command at once, and leaves what is still there to "
     b"'envweave doctor --sweep'\n"
 )
-_PLACE = ("context", "namespace")
+_CLUSTER_OPTIONS = ("context", "namespace")
 _WITH_IMAGES = ("docker", "kubernetes")
-_OTHERWISE = {
+_OWN_FLAGS = {
     "backend": "--backend NAME",
     "replicas": "--replicas N",
     "ids": "the IDs without a name",
     "token": "--token-file PATH",
 }
-"""What is said of a fleet in another way."""
+"""Options of a fleet that have a flag of their own, so ``--option`` refuses them."""
 _PROGRAM = "import sys; from envweave_gym.cli import main; sys.exit(main())"
 
 
 def add_options(
     parser: argparse.ArgumentParser, add: Callable[..., Any], option: Callable[[str], Any]
 ) -> None:
-    """Tell a parser its commands; ``add`` makes one of them, and ``option`` reads ``NAME=VALUE``."""
+    """Add the subcommands to ``parser``; ``add`` makes one of them, and ``option`` parses ``NAME=VALUE``."""
     commands = parser.add_subparsers(metavar="up|status|down", required=True)
     up = add(commands, "up", "Start a fleet, and keep it up until Ctrl-C, SIGTERM or 'envweave fleet down'.")
     up.set_defaults(action=_up)
     up.add_argument("ids", metavar="ID", nargs="*", help="what to serve; without any, all that is there")
     up.add_argument("--backend", default="docker", help="docker (by default), subprocess, kubernetes or ray")
-    up.add_argument("--replicas", metavar="N", type=int, default=1, help="so many servers (1)")
+    up.add_argument("--replicas", metavar="N", type=int, default=1, help="number of servers (1)")
     up.add_argument("--image", help="the image they are in; by default that of the IDs")
-    up.add_argument("--memory", metavar="SIZE", help="so much memory each may take, like 512m")
-    up.add_argument("--cpus", metavar="N", type=float, help="so many cores' worth of time each may take")
+    up.add_argument("--memory", metavar="SIZE", help="memory limit of each, like 512m")
+    up.add_argument("--cpus", metavar="N", type=float, help="CPU limit of each, in cores")
     up.add_argument(
         "--option",
         metavar="NAME=VALUE",
@@ -92,7 +94,7 @@ def add_options(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do as one of the commands says."""
+    """Run the chosen subcommand."""
     return args.action(args)
 
 
@@ -109,11 +111,11 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _kept_up(args: argparse.Namespace) -> int:
-    """Be the process that keeps it up."""
+    """Start the fleet in this process and supervise it until it is interrupted."""
     from envweave_gym.providers.fleet import Fleet
 
     token_file = Path(args.token_file or own_token_file(args.name)).absolute()
-    place = {key: str(value) for key, value in args.option if key in _PLACE and value is not None}
+    place = {key: str(value) for key, value in args.option if key in _CLUSTER_OPTIONS and value is not None}
     known = FleetFile(name=args.name, backend=args.backend, token_file=str(token_file), place=place)
     output = _output(args)
     with _interruptible():
@@ -129,9 +131,9 @@ def _kept_up(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Generator[None]:
-    """Whoever tells this process to end interrupts it as Ctrl-C does, but once, so that it ends in peace.
+    """Turn the first of SIGTERM, SIGINT and SIGHUP into ``KeyboardInterrupt``.
 
-    Who says so again hears that it does, and is obeyed at once the third time.
+    The fleet is then taken down. The second one prints that; the third one ends this process at once.
     """
 
     def interrupt(*_: Any) -> None:
@@ -154,12 +156,12 @@ def _interruptible() -> Generator[None]:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """What the fleet is told beside the number of its replicas."""
+    """The keyword arguments of ``Fleet`` that the flags stand for."""
     from envweave_gym.registry.catalog import cards
 
     options: dict[str, Any] = dict(args.option)
-    for name in options.keys() & _OTHERWISE.keys():
-        raise InvalidArgument(f"--option {name}=… is no option of a backend; give {_OTHERWISE[name]}")
+    for name in options.keys() & _OWN_FLAGS.keys():
+        raise InvalidArgument(f"--option {name}=… is no option of a backend; give {_OWN_FLAGS[name]}")
     images = {card.image for card in map(cards().get, args.ids) if card is not None}
     has_images = args.backend.startswith(_WITH_IMAGES) and "image" not in options
     image = args.image or (images.pop() if len(images) == 1 and has_images else None)
@@ -168,12 +170,12 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _announcement(known: FleetFile, args: argparse.Namespace) -> str:
-    """Where it is, and how it is used."""
+    """The text, or JSON, that a started fleet prints: its URLs, its token file and a line of Python."""
     env_id = args.ids[0] if args.ids else "envweave/Counter-v0"
     use = f"gymnasium.make({env_id!r}, backend={known.urls}, token={f'file:{known.token_file}'!r})"
     if args.json:
-        told = {"name": known.name, "urls": known.urls, "token_file": known.token_file, "python": use}
-        return json.dumps(told, indent=2)
+        document = {"name": known.name, "urls": known.urls, "token_file": known.token_file, "python": use}
+        return json.dumps(document, indent=2)
     count = f"{len(known.urls)} replica{'' if len(known.urls) == 1 else 's'}"
     return "\n".join(
         [
@@ -187,7 +189,7 @@ def _announcement(known: FleetFile, args: argparse.Namespace) -> str:
 
 
 def _output(args: argparse.Namespace) -> Any:
-    """Where the announcement goes: one in the background has a pipe for it, which no server inherits."""
+    """The file for the announcement: stdout, or in the background a pipe that no server inherits."""
     if not args.background:
         return sys.stdout
     pipe = os.fdopen(os.dup(1), "w")
@@ -202,13 +204,13 @@ def _announce(known: FleetFile, args: argparse.Namespace, output: Any) -> None:
 
 
 def _keep(known: FleetFile, fleet: Any, announce: Callable[[], None]) -> None:
-    """Say that it is up, and write down what changes, until somebody interrupts."""
+    """Announce the fleet, then write its restarts and problems to its file until interrupted."""
     try:
         known.backend, known.urls = fleet.backend, [str(url) for url in fleet.urls]
         _note(known, fleet)
         announce()
         while True:
-            time.sleep(_EVERY)
+            time.sleep(_POLL_S)
             _note(known, fleet)
     except KeyboardInterrupt:
         return
@@ -222,7 +224,7 @@ def _note(known: FleetFile, fleet: Any) -> None:
 
 
 def _detached(args: argparse.Namespace) -> int:
-    """Have another process keep it up, and wait until it says where it is, or what is wrong."""
+    """Start a keeper in the background, and wait until it prints its announcement or fails."""
     command = [sys.executable, "-c", _PROGRAM, "fleet", "up", "--background", *_words(args)]
     log = log_file(args.name)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -237,18 +239,18 @@ def _detached(args: argparse.Namespace) -> int:
     assert keeper.stdout is not None
     with keeper.stdout:
         try:
-            told = keeper.stdout.read().decode()
+            announcement = keeper.stdout.read().decode()
         except KeyboardInterrupt:
             keeper.terminate()
             try:
                 with suppress(subprocess.TimeoutExpired):
-                    keeper.wait(_PATIENCE)
+                    keeper.wait(_FLEET_ENDS_WITHIN_S)
             finally:
                 log.unlink(missing_ok=True)
             raise
-    if told:
+    if announcement:
         keeper.returncode = 0  # it goes on without this process
-        print(told, end="")
+        print(announcement, end="")
         return 0
     code = keeper.wait()
     print(log.read_text(errors="replace").strip() or f"envweave: exit code {code}", file=sys.stderr)
@@ -257,7 +259,7 @@ def _detached(args: argparse.Namespace) -> int:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The options, as they are written on a command line."""
+    """The parsed options as command-line words again."""
     words = [f"--option={name}={json.dumps(value)}" for name, value in args.option]
     for name in ("backend", "replicas", "image", "memory", "cpus", "token_file", "name"):
         if (value := getattr(args, name)) is not None:
@@ -271,17 +273,17 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 def _status(args: argparse.Namespace) -> int:
     fleets, wrong = find_all() if args.name is None else ([_named(args.name)], [])
-    told = [_described(known) for known in fleets]
+    reports = [_report(known) for known in fleets]
     for one in wrong:
         print(f"envweave: {one}", file=sys.stderr)
     if args.json:
-        print_json({"fleets": told, "unreadable": wrong})
-    elif told:
-        rows = [row for one in told for row in _rows(one)]
+        print_json({"fleets": reports, "unreadable": wrong})
+    elif reports:
+        rows = [row for one in reports for row in _rows(one)]
         print(table([("FLEET", "STATE", "SESSIONS", "RESTARTS", "URL"), *rows], screen_width()))
     elif not wrong:
         print("no fleet is up; 'envweave fleet up' starts one")
-    return 0 if not wrong and all(one["state"] == "up" for one in told) else 1
+    return 0 if not wrong and all(one["state"] == "up" for one in reports) else 1
 
 
 def _named(name: str) -> FleetFile:
@@ -293,21 +295,21 @@ def _named(name: str) -> FleetFile:
     return known
 
 
-def _described(known: FleetFile) -> dict[str, Any]:
-    """How a fleet is; of one whose keeper is gone, what was left behind is removed."""
+def _report(known: FleetFile) -> dict[str, Any]:
+    """The state of a fleet and of its replicas; removes what a fleet whose keeper died has left behind."""
     from envweave_gym.providers.fleet import statuses
 
-    told: dict[str, Any] = {"name": known.name, "backend": known.backend, "pid": known.pid}
-    told |= {"token_file": known.token_file, "replicas": [], "removed": [], "unseen": []}
+    report: dict[str, Any] = {"name": known.name, "backend": known.backend, "pid": known.pid}
+    report |= {"token_file": known.token_file, "replicas": [], "removed": [], "unseen": []}
     if not known.is_kept():
-        return told | {"state": "gone"} | _clean(known)
+        return report | {"state": "gone"} | _clean(known)
     if not known.urls:
-        return told | {"state": "starting"}
+        return report | {"state": "starting"}
     found = statuses(known.urls, _token_of(known))
     for one, restarts in zip(found, known.restarts, strict=True):
         problem = known.problems.get(one.url, "")
         state = "unhealthy" if problem else one.state
-        told["replicas"].append(
+        report["replicas"].append(
             {
                 "url": one.url,
                 "state": state,
@@ -316,12 +318,12 @@ def _described(known: FleetFile) -> dict[str, Any]:
                 "problem": problem,
             }
         )
-    well = all(one["state"] == "healthy" for one in told["replicas"])
-    return told | {"state": "up" if well else "unwell"}
+    well = all(one["state"] == "healthy" for one in report["replicas"])
+    return report | {"state": "up" if well else "unwell"}
 
 
 def _token_of(known: FleetFile) -> str | None:
-    """Its token; without one its replicas do not tell how many sessions they have."""
+    """Its token, or ``None`` with a warning; without it the number of sessions is unknown."""
     try:
         return read_token(Path(known.token_file))
     except InvalidArgument as error:
@@ -329,21 +331,21 @@ def _token_of(known: FleetFile) -> str | None:
         return None
 
 
-def _rows(told: dict[str, Any]) -> list[tuple[str, ...]]:
-    if told["state"] == "gone":
-        killed = f"process {told['pid']} was killed; removed: {_removed(told)}"
-        return [(told["name"], "gone", "", "", killed)]
-    if told["state"] == "starting":
-        return [(told["name"], "starting", "", "", "")]
+def _rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    if report["state"] == "gone":
+        killed = f"process {report['pid']} was killed; removed: {_removed(report)}"
+        return [(report["name"], "gone", "", "", killed)]
+    if report["state"] == "starting":
+        return [(report["name"], "starting", "", "", "")]
     return [
         (
-            told["name"],
+            report["name"],
             one["state"],
             "?" if one["sessions"] is None else str(one["sessions"]),
             str(one["restarts"]),
             f"{one['url']} {one['problem']}".strip(),
         )
-        for one in told["replicas"]
+        for one in report["replicas"]
     ]
 
 
@@ -359,12 +361,12 @@ def _down(args: argparse.Namespace) -> int:
             print_json({"name": known.name, **_clean(known)})
         return 0
     os.kill(known.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _FLEET_ENDS_WITHIN_S
     while known.is_there() and known.is_kept():
         if time.monotonic() > deadline:
             raise NotAvailable(
-                f"fleet {known.name} has not ended within {_PATIENCE:g} s; see 'envweave fleet status', "
-                f"or kill process {known.pid} and run 'envweave doctor --sweep'"
+                f"fleet {known.name} has not ended within {_FLEET_ENDS_WITHIN_S:g} s; see "
+                f"'envweave fleet status', or kill process {known.pid} and run 'envweave doctor --sweep'"
             )
         time.sleep(0.02)
     log_file(known.name).unlink(missing_ok=True)
@@ -379,7 +381,7 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _still_ending(known: FleetFile) -> tuple[list[str], list[str]]:
-    """Wait until a cluster has deleted the Pods; those still there, and why they cannot be looked for."""
+    """Wait until the Pods are deleted; return those that remain, and why the cluster cannot be asked."""
     if known.backend != "kubernetes":
         return [], []
     from envweave_gym.providers.kubernetes.api_errors import told
@@ -393,13 +395,13 @@ def _still_ending(known: FleetFile) -> tuple[list[str], list[str]]:
             while ending := pods_of(where, f"{known.pid}-{known.began}"):
                 if time.monotonic() > deadline:
                     break
-                time.sleep(_EVERY)
+                time.sleep(_POLL_S)
     except EnvweaveError as error:
         return [], [str(error)]
     return ending, []
 
 
-# What a keeper that was killed leaves behind
+# Leftovers of a keeper that was killed
 
 
 def _say_cleaned(known: FleetFile, where: Any) -> None:
@@ -409,12 +411,12 @@ def _say_cleaned(known: FleetFile, where: Any) -> None:
 
 
 def _removed(cleaned: dict[str, Any]) -> str:
-    told = [", ".join(cleaned["removed"]), *cleaned["unseen"]]
-    return "; ".join(filter(None, told)) or "nothing was left behind"
+    parts = [", ".join(cleaned["removed"]), *cleaned["unseen"]]
+    return "; ".join(filter(None, parts)) or "nothing was left behind"
 
 
 def _clean(known: FleetFile) -> dict[str, list[str]]:
-    """Remove what is left of a fleet whose keeper is gone: what it was, and what could not be looked for."""
+    """Remove the leftovers of a fleet whose keeper is gone; return names, and what was not seen."""
     from envweave_gym.cli.sweep import left_containers, left_pods
 
     removed: list[str] = []

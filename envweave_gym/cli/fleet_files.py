@@ -1,4 +1,4 @@
-"""What is known of fleets that other processes keep up: a file for each, in a folder of this user alone."""
+"""State files of running fleets: one JSON file for each fleet, in a folder that only this user may read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_TOKEN = 4096
 
 
 class FleetFile(msgspec.Struct, kw_only=True):
-    """A fleet, and the process that keeps it up."""
+    """The state file of a fleet: its replicas, and the process that supervises them (the keeper)."""
 
     name: str
     backend: str
@@ -29,27 +29,27 @@ class FleetFile(msgspec.Struct, kw_only=True):
     began: str = msgspec.field(default_factory=lambda: began(os.getpid()))
     boot: str = msgspec.field(default_factory=processes_seen)
     urls: list[str] = []
-    """Where its replicas are; none while they start."""
+    """The URLs of its replicas; empty while they start."""
     restarts: list[int] = []
     problems: dict[str, str] = {}
     place: dict[str, str] = {}
-    """The cluster and the namespace of its Pods, where they are not those of the kubeconfig."""
+    """The context and namespace of its Pods, if they differ from the kubeconfig's."""
 
     def __post_init__(self) -> None:
         if len(self.restarts) != len(self.urls):
-            raise ValueError("it does not tell of each replica how often it was started again")
+            raise ValueError("restarts and urls must have the same length")
 
     def is_kept(self) -> bool:
-        """Whether the process is there that keeps it up."""
+        """Whether its keeper is alive."""
         return self.boot == processes_seen() and began(self.pid) == self.began != ""
 
     def is_there(self) -> bool:
-        """Whether the file is still that of this fleet."""
+        """Whether the file on disk still belongs to this fleet, and not to a newer one of the same name."""
         found = find(self.name)
         return found is not None and (found.pid, found.began, found.boot) == (self.pid, self.began, self.boot)
 
     def claim(self) -> None:
-        """Write the file of a fleet that is about to start, unless there is one of this name."""
+        """Create the file before the fleet starts; raises if a fleet of this name has one."""
         draft = self._draft()
         try:
             os.link(draft, _file(self.name))
@@ -59,18 +59,18 @@ class FleetFile(msgspec.Struct, kw_only=True):
             draft.unlink()
 
     def save(self) -> None:
-        """Write what is new; who reads it meanwhile finds the old or the new."""
+        """Replace the file atomically, so that a reader finds the old or the new state."""
         self._draft().replace(_file(self.name))
 
     def _draft(self) -> Path:
-        """A file with all that is known, which takes its place as a whole."""
+        """Write the state to a temporary file beside the real one."""
         draft = _file(self.name).with_suffix(f".{os.getpid()}")
         draft.write_bytes(msgspec.json.encode(self))
         draft.chmod(_OWNER_ONLY)
         return draft
 
     def remove(self) -> bool:
-        """The fleet is gone, and the token that was made up for it too; what is another's by now stays."""
+        """Delete the file and a generated token, unless a newer fleet of the same name owns them."""
         if not self.is_there():
             return False
         if Path(self.token_file) == own_token_file(self.name):
@@ -80,7 +80,7 @@ class FleetFile(msgspec.Struct, kw_only=True):
 
 
 def taken(name: str) -> NotAvailable:
-    """What to say where the name is taken."""
+    """The error for a name that another fleet has."""
     return NotAvailable(
         f"a fleet {shown(name)} is up already; end it with 'envweave fleet down --name {name}', "
         "or choose another --name"
@@ -88,7 +88,7 @@ def taken(name: str) -> NotAvailable:
 
 
 def find(name: str) -> FleetFile | None:
-    """The fleet of this name, as it was written down last."""
+    """Read the state file of this name."""
     try:
         return msgspec.json.decode(_file(name).read_bytes(), type=FleetFile)
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def find(name: str) -> FleetFile | None:
 
 
 def find_all() -> tuple[list[FleetFile], list[str]]:
-    """The fleets of this user, and what is wrong with files that tell of none."""
+    """All fleets of this user, and an error for each file that cannot be read."""
     found: list[FleetFile | None] = []
     wrong: list[str] = []
     for path in sorted(_folder().glob("*.json")):
@@ -110,17 +110,17 @@ def find_all() -> tuple[list[FleetFile], list[str]]:
 
 
 def own_token_file(name: str) -> Path:
-    """Where the token of a fleet is, unless it has been told another place."""
+    """The default token file of a fleet."""
     return _file(name).with_suffix(".token")
 
 
 def log_file(name: str) -> Path:
-    """Where a fleet in the background writes what is wrong."""
+    """The stderr file of a keeper in the background."""
     return _file(name).with_suffix(".log")
 
 
 def token_in(path: Path) -> str:
-    """The token in a file; one is made up and written there where there is none yet."""
+    """Read the token from a file; generates one if the file does not exist."""
     try:
         if not path.exists():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
@@ -134,7 +134,7 @@ def token_in(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file, which stays as it is."""
+    """Read the token from a file."""
     try:
         with path.open("rb") as file:
             token = file.read(_LONGEST_TOKEN + 1).decode().strip()
@@ -165,7 +165,7 @@ def _folder() -> Path:
         folder.chmod(stat.S_IRWXU)
     except OSError as error:
         raise NotAvailable(
-            f"{folder}, where fleets are written down, cannot be used: {error.strerror}; say in "
-            "XDG_STATE_HOME where there is another place"
+            f"{folder}, the folder of fleet state, cannot be used: {error.strerror}; set "
+            "XDG_STATE_HOME to another folder"
         ) from None
     return folder

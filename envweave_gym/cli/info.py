@@ -1,4 +1,4 @@
-"""``envweave info``: what one environment takes and gives."""
+"""``envweave info``: spaces, arguments and limits of one environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envweave_gym.registry.ids import make, resolve
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the environment, describe it and close it again; where nothing is said, as any machine can."""
+    """Make the environment, describe it and close it; without ``--kwarg`` with its card's trial arguments."""
     card = card_named(args.id)
     env = make_single(args.id, dict(args.kwarg) or (dict(card.trial) if card else {}))
     try:
@@ -48,7 +48,7 @@ def card_named(name: str) -> EnvCard | None:
 
 
 def describe(name: str, env: Any) -> dict[str, Any]:
-    """What there is to know about an environment before it is played."""
+    """The document that ``envweave info`` prints."""
     card, core = card_named(name), env.unwrapped
     path = card and (card.gym or card.parallel or card.aec)
     constructor = pkgutil.resolve_name(path) if path else type(core)
@@ -79,7 +79,7 @@ def _arguments(constructor: Callable[..., Any], given: Mapping[str, Any]) -> tup
 
 
 def _documentation(constructor: Callable[..., Any], core: Any) -> str:
-    """What the class says, else the function that makes it, else its module."""
+    """The docstring of the class, else of its factory, else of its module."""
     module = inspect.getmodule(type(core))
     return inspect.cleandoc(type(core).__doc__ or constructor.__doc__ or (module and module.__doc__) or "")
 

@@ -1,4 +1,4 @@
-"""``envweave k8s manifest``: what a cluster is told so that it serves an environment."""
+"""``envweave k8s manifest``: prints Kubernetes manifests that serve an environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EPILOG = (
 
 
 def add_options(parser: argparse.ArgumentParser, add: Callable[..., Any]) -> None:
-    """Tell a parser its commands; ``add`` makes one of them."""
+    """Add the subcommands to ``parser``; ``add`` makes one of them."""
     commands = parser.add_subparsers(metavar="manifest", required=True)
     about = "Print the documents that make a cluster serve an environment, as YAML."
     parser = add(commands, "manifest", about)
@@ -38,17 +38,15 @@ def add_options(parser: argparse.ArgumentParser, add: Callable[..., Any]) -> Non
         "--image", help="the image whose server has it, where the cluster finds it; IDs of ours know theirs"
     )
     option(
-        "--replicas", metavar="N", type=int, help="a Deployment of so many Pods and a Service, not one Pod"
+        "--replicas", metavar="N", type=int, help="a Deployment of N Pods and a Service, instead of one Pod"
     )
-    option("--name", help="what all of it is called (after the ID)")
+    option("--name", help="the name of all objects (derived from the ID)")
     option("--namespace", help="the namespace it is in (that of kubectl)")
-    option("--memory", metavar="SIZE", help="so much memory each Pod may take (2g)")
-    option("--cpus", metavar="N", type=float, help="so many cores' worth of time each Pod may take")
-    option(
-        "--lifetime", metavar="SECONDS", type=float, help="so long a Pod that is none of many runs (86400)"
-    )
+    option("--memory", metavar="SIZE", help="memory limit of a Pod (2g)")
+    option("--cpus", metavar="N", type=float, help="CPU limit of a Pod, in cores")
+    option("--lifetime", metavar="SECONDS", type=float, help="activeDeadlineSeconds of a single Pod (86400)")
     option("--pull-policy", metavar="WHEN", help="IfNotPresent, Always or Never")
-    option("--pull-secret", metavar="NAME", help="the Secret that opens the registry of the image")
+    option("--pull-secret", metavar="NAME", help="the Secret with the credentials of the image registry")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def documents(args: argparse.Namespace) -> list[Manifest]:
-    """What ``args`` ask for."""
+    """The manifests for these arguments."""
     card = card_named(args.id)
     image = args.image or (card and card.image)
     if not image:
@@ -92,6 +90,6 @@ def documents(args: argparse.Namespace) -> list[Manifest]:
 
 
 def _name_of(env_id: str) -> str:
-    """A name like ``envweave-counter-v0``, legal in a cluster."""
+    """A legal object name for an ID, like ``envweave-counter-v0``."""
     name = re.sub(r"[^a-z0-9]+", "-", env_id.lower()).strip("-")
     return (f"env-{name}" if name[:1].isdigit() else name)[:60].strip("-")

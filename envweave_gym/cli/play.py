@@ -37,7 +37,7 @@ _SILENT = {EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.METRICS, Ev
 
 
 class _Quit(Exception):
-    """The players have had enough."""
+    """Raised when a player types ``q``."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,16 +106,16 @@ class Seats:
         """The steps so far, and how Gymnasium calls the end of the episode; empty while it goes on."""
         self._metrics: dict[str, Any] = {}
         self._news: dict[str, dict[int, Event]] = {}
-        self._told: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
         self._seated: str | None = None
 
     def play(self, seed: int | None) -> None:
-        """Ask whom the stream asks, until it asks nobody to act."""
+        """Prompt each agent with an open ``act`` request, until there is none."""
         observations, infos = self.game.reset(seed=seed)
         self.totals = dict.fromkeys(self.game.agents, 0.0)
         self._introduce(infos)
-        while asked := self._collect(infos):
-            actions = {agent: self._ask(agent, observations[agent]) for agent in asked}
+        while agents := self._collect(infos):
+            actions = {agent: self._prompt(agent, observations[agent]) for agent in agents}
             try:
                 observations, rewards, terminations, truncations, infos = self.game.step(actions)
             except InvalidAction as error:
@@ -134,27 +134,28 @@ class Seats:
         hints = {f"an action of {agent}": hint(space, names) for agent, space in spaces.items()}
         if len(set(hints.values())) == 1:
             hints = {"an action": next(iter(hints.values()))}
-        ledger = getattr(self.game, "ledger", None)  # games do not tell their agents the seed
+        ledger = getattr(self.game, "ledger", None)  # the agents of a game do not see the seed
         events = _common_stream(infos).events if ledger is None else ledger.events
         starts = [event.data["seed"] for event in events if event.kind == EventKind.EPISODE_START]
         seed = ["no seed" if one is None else f"seed {one}" for one in starts]
         print("; ".join([*seed, *(f"{who} is {what}" for who, what in hints.items()), "q quits"]))
 
     def _collect(self, infos: Mapping[str, Any]) -> tuple[str, ...]:
-        """Keep what is new for each agent until it is told, and say who must act."""
+        """Store the new events of each agent until they are shown; return the agents that must act."""
         for agent, info in infos.items():
-            told, news = self._told.get(agent, -1), self._news.setdefault(agent, {})
-            news.update({event.seq: event for event in stream_of(info).events if event.seq > told})
+            shown, news = self._shown.get(agent, -1), self._news.setdefault(agent, {})
+            news.update({event.seq: event for event in stream_of(info).events if event.seq > shown})
             for event in stream_of(info).events:
                 if event.kind == EventKind.METRICS:
                     self._metrics |= event.data
         self.lost = any("fault" in info for info in infos.values())
         return _common_stream(infos).agents()
 
-    def _ask(self, agent: str, observation: Any) -> Any:
+    def _prompt(self, agent: str, observation: Any) -> Any:
+        """Show an agent its news, then read lines until one parses as an action."""
         self._seat(agent)
         news = self._news.pop(agent, {})
-        self._told[agent] = max(news, default=self._told.get(agent, -1))
+        self._shown[agent] = max(news, default=self._shown.get(agent, -1))
         self._show(news.values(), agent, observation)
         while True:
             try:
@@ -166,7 +167,7 @@ class Seats:
                 print("not an action:", _one_line(error))
 
     def verdict(self) -> str:
-        """How the episode ended, and the numbers that the environment tells of it."""
+        """How the episode ended, with its metrics."""
         known = [bool(self._metrics[name]) for name in _SUCCESS if name in self._metrics]
         how = ("success" if all(known) else "no success") if known else self.ended
         how = (
@@ -211,7 +212,7 @@ class Seats:
 
 
 def _print_event(event: Event, viewer: str | None) -> None:
-    line = narrate(event, viewer)
+    line = event_line(event, viewer)
     if line is not None:
         print(line)
 
@@ -221,7 +222,7 @@ def _is_said(value: Any, said: list[str]) -> bool:
 
 
 def _common_stream(infos: Mapping[str, Any]) -> Stream:
-    """The stream of any agent: all are told the same about who must act."""
+    """The stream of any agent: all have the same open requests."""
     return stream_of(next(iter(infos.values()), {}))
 
 
@@ -268,7 +269,7 @@ def _is_text(space: Space[Any]) -> bool:
     return isinstance(space, Text) and not isinstance(space, Json)
 
 
-def narrate(event: Event, viewer: str | None) -> str | None:
+def event_line(event: Event, viewer: str | None) -> str | None:
     """An event as a line for ``viewer`` (``None``: for all), or ``None`` where there is nothing to say."""
     data = event.data
     if event.kind in _SILENT or (event.kind == EventKind.ACT and event.agent == viewer):

@@ -1,4 +1,4 @@
-"""Checks of ``envweave doctor`` for what environments use beside packages: sandbox, data and tokens.
+"""Checks of ``envweave doctor`` beyond packages: sandbox levels, data sets and tokens.
 
 They look at this machine alone: no hub is asked, no token is shown, and nothing is downloaded.
 """
@@ -37,7 +37,7 @@ def provisions() -> Iterator[Check]:
 
 
 def _sandbox() -> Check:
-    """The levels that this machine reaches; programs run at the default one unless told otherwise."""
+    """The levels that this machine reaches; ``isolation=`` names another than the default."""
     from envweave_gym.sandbox import levels
 
     why_not = {level: levels._missing(level) for level in levels.LEVELS}

@@ -1,4 +1,4 @@
-"""What owners that were killed have left behind, removed: ``envweave doctor --sweep``."""
+"""``envweave doctor --sweep``: removes containers, networks, Pods and fleet files of killed owners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Names = list[str]
 
 
 def sweep_all(*, as_json: bool) -> int:
-    """Remove it, and say what it was; 1 where some of it could not be looked for, or removed."""
+    """Remove the leftovers and list them; 1 if some could not be looked for, or removed."""
     fleets, unseen = find_all()
     gone = [known for known in fleets if not known.is_kept()]
     removed: dict[str, Names] = {kind: [] for kind in ("containers", "networks", "pods", "fleets")}
@@ -36,7 +36,7 @@ def sweep_all(*, as_json: bool) -> int:
 
 
 def left_containers(removed: Names, unseen: Names, networks: Names | None = None) -> None:
-    """Remove containers, and with ``networks`` the network they were in."""
+    """Remove containers of owners that are gone, and with ``networks`` their unused networks."""
     try:
         client = engine()
         before = [] if networks is None else _networks(client)
@@ -53,7 +53,7 @@ def _networks(client: Any) -> Names:
 
 
 def left_pods(gone: Iterable[FleetFile], removed: Names, unseen: Names) -> None:
-    """Delete Pods, where those fleets had theirs, and where the kubeconfig says if there is one."""
+    """Delete Pods in the clusters of those fleets, and in that of the kubeconfig if there is one."""
     from envweave_gym.providers.kubernetes.api_errors import told
     from envweave_gym.providers.kubernetes.cluster_access import cluster, is_known
     from envweave_gym.providers.kubernetes.leftover_pods import sweep as sweep_pods

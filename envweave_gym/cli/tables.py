@@ -1,4 +1,4 @@
-"""Plain text that fits the terminal, and JSON for programs."""
+"""Aligned tables that fit the terminal, and JSON output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NARROWEST = 30
 
 
 def screen_width() -> int:
-    """The columns of the terminal; without one so many that a row in a pipe is one line."""
+    """The width of the terminal in columns; in a pipe a number that keeps each row on one line."""
     return shutil.get_terminal_size((_UNBOUNDED, 24)).columns
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Rows in aligned columns, the last of which wraps; where it has too little room, it goes below."""
+    """Rows in aligned columns; the last column wraps, and moves below the row if it has too little room."""
     sizes = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
     narrow = width - sum(sizes) - 2 * len(sizes) < _NARROWEST
     return "\n".join(_stacked(row, width) if narrow else _aligned(row, sizes, width) for row in rows)
@@ -46,6 +46,6 @@ def _filled(text: str, width: int, first: str = "", rest: str = "") -> str:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout, in plain ASCII, which every terminal and every reader takes."""
+    """Print one JSON document on stdout, in ASCII."""
     plain = msgspec.json.decode(msgspec.json.encode(document, enc_hook=repr))
     print(json.dumps(plain, indent=2))

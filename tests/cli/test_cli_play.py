@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 import envweave_gym
 from envweave_gym import Chat, Unicode
 from envweave_gym.cli import main
-from envweave_gym.cli.play import as_text, hint, narrate
+from envweave_gym.cli.play import as_text, event_line, hint
 from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, jsonable
 
 
@@ -215,4 +215,4 @@ def test_observations_are_written_for_people():
 @pytest.mark.parametrize("reward", [0.5, float("nan"), float("-inf")])
 def test_every_reward_is_told(reward: float):
     event = Event(UNNUMBERED, EventKind.REWARD, None, None, {"reward": jsonable(reward)})
-    assert narrate(event, None) == f"reward: {reward}"
+    assert event_line(event, None) == f"reward: {reward}"
