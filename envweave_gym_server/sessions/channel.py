@@ -1,4 +1,4 @@
-"""The frames of one client to one session, whichever way they come."""
+"""The frames of one client to one session, over whichever transport they come."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from envweave_gym_server.sessions.session import Left, Session
 
 
 class ClientChannel:
-    """Answers one frame after the other; the session is kept from the first one until the line is closed."""
+    """Answers one frame after the other; keeps the session attached from its first frame until it closes."""
 
-    def __init__(self, server: SessionService, session_id: str, left: Left) -> None:
-        """``left`` tells whether the client has hung up."""
-        self._server, self._session_id, self._left = server, session_id, left
+    def __init__(self, service: SessionService, session_id: str, left: Left) -> None:
+        """``left`` returns whether the client has hung up."""
+        self._service, self._session_id, self._left = service, session_id, left
         self._session: Session | None = None
 
     def answer(self, frame: bytes) -> bytes:
-        """The frame of the reply, which tells whatever goes wrong."""
-        number = NUMBERLESS
+        """Return the frame of the reply; whatever goes wrong is reported in it."""
+        message = None
         try:
             message = read_message(frame)
-            number = number_of(message)
             session = self._session
-            if session is None or session.closed or isinstance(message, Create):
+            if session is None or session.core.closed or isinstance(message, Create):
                 session, reply = self._attach(message, frame)
             else:
                 reply = session.call(message, frame, self._left)
-            if session.closed:
-                self._server.sessions.forget(self._session_id)
-        except Exception as error:  # noqa: BLE001 - whatever happens is told to the client
-            reply = encode(self._server.refusal_of(error, number))
+            if session.core.closed:
+                self._service.sessions.forget(self._session_id)
+        except Exception as error:  # noqa: BLE001 - the client learns of everything that happens
+            number = NUMBERLESS if message is None else number_of(message)
+            reply = encode(self._service.refusal_of(error, number))
         return reply
 
     def _attach(self, message: Call, frame: bytes) -> tuple[Session, bytes]:
-        """Find or make the session, and do its first call on this line."""
-        sessions, left = self._server.sessions, self._left
+        """Find or make the session, and do its first call on this channel."""
+        sessions, left = self._service.sessions, self._left
         if isinstance(message, Create):
             session, reply = sessions.create(self._session_id, message, frame, left)
         else:
@@ -50,14 +50,14 @@ class ClientChannel:
         return session, reply
 
     def close(self) -> None:
-        """Let go of the session, whose lease runs from now on."""
+        """Detach from the session, whose lease runs from now on."""
         session, self._session = self._session, None
         if session is not None:
             session.detach(self._left)
 
 
 def read_message(frame: bytes) -> Call:
-    """The message in a frame."""
+    """The message in a frame; ``BadRequest`` if there is none, ``NotAvailable`` for another version."""
     try:
         check_keys(frame)
         message = read_call(frame)

@@ -107,7 +107,7 @@ def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
     assert calls == [reset]
     (session,) = server._state.sessions._sessions.values()
     assert session is not None
-    assert (session.committed, session.last_reply) == (1, began), "it was done once"
+    assert (session.core.committed, session.core.last_reply) == (1, began), "it was done once"
     way.send(reset, soon())
     assert way.receive(soon()) == began
     assert calls == [reset, reset]

@@ -92,7 +92,7 @@ def test_so_many_are_made_at_once_and_who_comes_later_is_told(
     kind: type[Counted], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(descriptions, "_PATIENCE_S", 0.2)
-    monkeypatch.setattr(descriptions, "_PATIENCE_FOR_A_PLACE", 0.2)
+    monkeypatch.setattr(descriptions, "_PATIENCE_FOR_A_SLOT_S", 0.2)
     client = client_of(kind, max_descriptions=1)
     with ThreadPoolExecutor(3) as pool:
         slow = pool.submit(describe, client, slow=True)

@@ -99,7 +99,7 @@ def test_a_call_that_was_lost_is_answered_again_as_it_was(sessions: Sessions):
     player = Player(sessions)
     player.reset()
     lost = player.step("exit")
-    assert player.session.committed == 2
+    assert player.session.core.committed == 2
     again = read_reply(player.session.call(Step(2, "exit"), player.frame))
     assert again == lost
     conflict = player.send(Step(2, "nothing"))

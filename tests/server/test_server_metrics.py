@@ -124,7 +124,7 @@ def test_counting_and_logging_of_events_cost_little_and_keep_little():
 
     best = min(timeit.repeat(step, number=2000, repeat=5, timer=time.thread_time)) / 2000
     assert best < 20e-6  # some 0.8 us where no lines are counted
-    assert sum(len(kept) for _, kept in session.events.since(0)) <= 16 << 10
+    assert sum(len(kept) for _, kept in session.replies.since(0)) <= 16 << 10
 
 
 def test_a_log_line_is_json_with_the_fields_that_were_given():

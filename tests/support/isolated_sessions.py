@@ -52,11 +52,11 @@ class Player:
         self.frame = b""
 
     def reset(self, do: str | None = None) -> Any:
-        number = self.session.committed + 1
+        number = self.session.core.committed + 1
         return self.send(Reset(number, 0, {"do": do} if do else None))
 
     def step(self, action: str) -> Any:
-        return self.send(Step(self.session.committed + 1, action))
+        return self.send(Step(self.session.core.committed + 1, action))
 
     def send(self, message: Reset | Step | Ask) -> Reply:
         self.frame = encode(message)

@@ -70,7 +70,7 @@ def one_frame(session_id: str) -> Response:
     else:
         session = sessions.get(session_id)
         reply = session.call(message, frame, client())
-        if session.closed:
+        if session.core.closed:
             sessions.forget(session_id)
     return Response(reply, content_type=CONTENT_TYPE)
 

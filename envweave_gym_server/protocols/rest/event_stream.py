@@ -60,7 +60,7 @@ def _follow() -> bool:
 def _events(
     server: SessionService, session: Session, since: int, arrays: Arrays, follow: bool
 ) -> Generator[str]:
-    log = session.events
+    log = session.replies
     with server.listeners.one(), log.listener() as more:
         yield ": listening\n\n"
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from hashlib import blake2b
@@ -61,7 +60,7 @@ def open_session() -> Response:
     given = read_reply(reply)
     if isinstance(given, Refused):
         return _refuse(given)
-    return told(bodies.Opened(session_id, session.env_id, create.api, session.committed), 201)  # pyright: ignore[reportArgumentType]
+    return told(bodies.Opened(session_id, session.env_id, create.api, session.core.committed), 201)  # pyright: ignore[reportArgumentType]
 
 
 def _create(body: bodies.NewSession) -> Create:
@@ -110,7 +109,7 @@ def step(session_id: str) -> Response:
         """The same body is the same frame, also when it is another agent's turn by now."""
         known, built = session.notes.get("step", (None, None))
         if known != (number, digest) or built is None:
-            action = actions.read(body.action, selection_of(read_reply(session.last_reply)))
+            action = actions.read(body.action, selection_of(read_reply(session.core.last_reply)))
             built = Step(number, action), encode(Step(number, pack(action)))
             session.notes["step"] = (number, digest), built
         return built
@@ -126,7 +125,7 @@ def _actions(session: Session, left: Left) -> Actions:
         described = ask(session, left, DESCRIBE)
         if described is None:
             raise NotAvailable(f"{name} does not say what its actions are; reset it, or create another")
-        rows = session.made_of.kwargs.get("num_envs", 1)
+        rows = session.create.kwargs.get("num_envs", 1)
         actions = session.notes["actions"] = Actions(name, described, rows)
     return actions
 
@@ -160,10 +159,10 @@ def look(session_id: str) -> Response:
             session=session.id,
             id=session.env_id,
             api=session.api,
-            call=session.committed,
+            call=session.core.committed,
             busy=busy,
             attached=session.attached,
-            idle=session.idle_for(time.monotonic()),
+            idle=session.idle_s(),
             agents=agents_of(requests),
             requests=requests,
             state=None if busy else plain(ask(session, left, "state")),
