@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.process_local import Owner
-from envweave_gym.sandbox.inside.kernel import ending
+from envweave_gym.sandbox.inside.kernel import describe_exit
 from envweave_gym.sandbox.inside.zygote import (
     ADOPT,
     ADOPTED,
@@ -285,7 +285,7 @@ class _Zygote:
             with suppress(ConnectionError):  # it has not read all orders
                 while note := self._control.recv(_PACKET):
                     self._hear(note)
-            words = ending(process.wait())
+            words = describe_exit(process.wait())
             words = f"cannot begin: {self._cannot}" if self._cannot else words
         except OSError as error:
             self._failure = error
@@ -312,7 +312,7 @@ class _Zygote:
             fork.end(note[PACKET.size :].decode())
         else:
             code, fork.seconds, fork.memory = END.unpack_from(note, PACKET.size)
-            fork.end(ending(code))
+            fork.end(describe_exit(code))
 
     def _over(self, words: str) -> None:
         with self._lock:

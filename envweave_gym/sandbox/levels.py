@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox.inside import landlock
-from envweave_gym.sandbox.inside.policy import new_user
+from envweave_gym.sandbox.inside.confinement import unused_user
 from envweave_gym.sandbox.inside.syscalls import machine
 
 LEVELS = ("process", "landlock", "namespace", "container")
@@ -83,7 +83,7 @@ def _no_bubblewrap() -> str:
 def user_of_namespace(level: str, python: str) -> int:
     """The user who a zygote in namespaces is where this process is root; 0 where it stays who this one is."""
     readable = level == "namespace" and os.getuid() == 0 and is_for_all(python) and _is_open(_HERE)
-    return new_user() if readable else 0
+    return unused_user() if readable else 0
 
 
 def around(root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str]:

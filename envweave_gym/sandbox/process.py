@@ -23,7 +23,7 @@ from envweave_gym.core.faults import EnvweaveError, NotAvailable
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox.forkserver import Fork, has_ended
 from envweave_gym.sandbox.inside.channel import LENGTH, Message
-from envweave_gym.sandbox.inside.kernel import children, kill_families
+from envweave_gym.sandbox.inside.kernel import children, kill_trees
 from envweave_gym.sandbox.memory_groups import MemoryGroup
 from envweave_gym.sandbox.notifications import Forks
 from envweave_gym.sandbox.output import Output
@@ -291,7 +291,7 @@ class WorkerProcess:
         """
         until = time.monotonic() + _STOPPING
         while (left := {pid for pid in children(self._pid) if _lives(pid)}) and time.monotonic() < until:
-            kill_families(left)
+            kill_trees(left)
             time.sleep(0.001)
 
     def _lost(self, why: str) -> WorkerDied:

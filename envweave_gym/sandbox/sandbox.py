@@ -21,7 +21,7 @@ from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox import levels
 from envweave_gym.sandbox.folders import copied, episode_folder, remove, remove_all, root_folder
 from envweave_gym.sandbox.forkserver import ONE_THREAD, ForkServer, Program
-from envweave_gym.sandbox.inside import policy
+from envweave_gym.sandbox.inside import confinement
 from envweave_gym.sandbox.memory_groups import MemoryGroup, MemoryGroups
 from envweave_gym.sandbox.output import Output
 from envweave_gym.sandbox.process import WorkerDied, WorkerProcess
@@ -93,7 +93,7 @@ class Sandbox:
         """``ready`` workers wait for the next episodes."""
         self.setup = setup or Setup()
         levels.require(self.setup.isolation)
-        self._policy = _policy(self.setup)
+        self._confinement = _confinement(self.setup)
         self._user = levels.user_of_namespace(self.setup.isolation, self.setup.python)
         self._ready, self._most = deque[WorkerProcess](), ready
         self._root = root_folder()
@@ -168,7 +168,7 @@ class Sandbox:
             err.give()
             if group is not None:
                 group.give()
-            process.send({"op": "begin", "folder": folder, "policy": self._policy})
+            process.send({"op": "begin", "folder": folder, "confinement": self._confinement})
             process.meet(is_trusted=True)
             undo.pop_all()
         return process
@@ -228,7 +228,7 @@ class Sandbox:
     @contextmanager
     def _rules_of(self, folder: str) -> Generator[list[int]]:
         """The descriptor of the rules for a copy that works in this folder; none where it needs none."""
-        made = policy.ruleset(self._policy, folder)
+        made = confinement.ruleset(self._confinement, folder)
         try:
             yield [] if made is None else [made]
         finally:
@@ -263,8 +263,15 @@ class Sandbox:
         is_around = setup.isolation == "namespace"
         if is_around:
             trees = [*levels.trees_of(setup.python), here, *setup.readable]
-            keeper = [*python, _START.format("keeper"), here, str(os.getpid()), str(self._user), self._root]
-            command = [*keeper, *levels.around(self._root, trees, setup.writable), *command]
+            supervisor = [
+                *python,
+                _START.format("supervisor"),
+                here,
+                str(os.getpid()),
+                str(self._user),
+                self._root,
+            ]
+            command = [*supervisor, *levels.around(self._root, trees, setup.writable), *command]
         return Program(
             "inside.worker:prepare",
             list(setup.warm),
@@ -291,7 +298,7 @@ def _dropped(process: WorkerProcess) -> None:
     remove(process.folder)
 
 
-def _policy(setup: Setup) -> dict[str, Any]:
+def _confinement(setup: Setup) -> dict[str, Any]:
     """What every worker puts over itself."""
     drops_user = os.getuid() == 0 and levels.is_for_all(setup.python)
     if setup.profile == "shell" and os.getuid() == 0 and not drops_user:

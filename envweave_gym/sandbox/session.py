@@ -12,8 +12,8 @@ import msgspec
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox.folders import remove
+from envweave_gym.sandbox.inside.bounded_values import cut
 from envweave_gym.sandbox.inside.channel import Message
-from envweave_gym.sandbox.inside.values import cut
 from envweave_gym.sandbox.process import SIZE, WorkerDied, WorkerProcess
 from envweave_gym.sandbox.result import Execution, Limits, Usage, Variable
 from envweave_gym.sandbox.step import AT_ONCE, BYTES_AT_ONCE, MOST_CALLS, Call, Step, explained, reply

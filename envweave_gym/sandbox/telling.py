@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from envweave_gym.sandbox.inside.bounded_values import cut
 from envweave_gym.sandbox.inside.channel import Message
-from envweave_gym.sandbox.inside.values import cut
 from envweave_gym.sandbox.result import Execution, Final, Variable
 
 _VARIABLES = 300

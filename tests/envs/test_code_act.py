@@ -137,7 +137,9 @@ def test_observations_that_a_program_forges_are_in_their_space(env_id: str) -> N
     texts = "shown='s' * 10**6, error='e' * 10**6, variables={'v' * 10**5: [1, 2]}"
     env = ew.make(env_id)
     env.reset(seed=0)
-    observation, _, _, _, info = env.step(f"{WORKER}worker.ch.send(dict(ev='result', seq=m['seq'], {texts}))")
+    observation, _, _, _, info = env.step(
+        f"{WORKER}worker.channel.send(dict(ev='result', seq=m['seq'], {texts}))"
+    )
     assert env.observation_space.contains(observation)
     assert len(info["result"].error) < 10**5
     assert max(len(one["content"]) for one in ew.messages_of(info)) < 10**5

@@ -225,7 +225,7 @@ def test_what_a_program_forges_is_no_longer_than_what_is_told(session: Session) 
         "shown='s' * 10**6, error='e' * 10**6, error_type='t' * 10**6, "
         "variables={str(n) + 'n' * 10**4: ['k' * 10**4, 'v' * 10**4] for n in range(400)}"
     )
-    code = f"{WORKER}worker.ch.send(dict(ev='result', seq=m['seq'], {forged}))"
+    code = f"{WORKER}worker.channel.send(dict(ev='result', seq=m['seq'], {forged}))"
     done = session.run(code, snapshot=10)
     assert [len(text) for text in (done.shown, done.value, done.error, done.error_type)] == [
         4096,

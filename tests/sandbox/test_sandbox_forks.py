@@ -176,9 +176,11 @@ def test_a_permission_to_fork_gives_a_program_no_process(sandbox: Sandbox, evil:
         f"{WORKER}import ctypes, os\n"
         "libc = ctypes.CDLL(None); fork, prctl, syscall = os.fork, libc.prctl, libc.syscall\n"
         "def stay():\n  os.closerange(0, 99)\n  while True: pass\n"
-        "def fork_(_):\n  worker.ch.send(dict(ev='ready'))\n  fds = worker.ch.descriptors(3)\n"
+        "def fork_(_):\n  worker.channel.send(dict(ev='ready'))\n"
+        "  fds = worker.channel.receive_descriptors(3)\n"
         f"  {EVIL[evil].replace('CLONE', str(number('clone')))}\n"
-        "  for fd in fds: os.close(fd)\n  worker.ch.send(dict(ev='forked'))\nworker._orders['fork'] = fork_"
+        "  for fd in fds: os.close(fd)\n  worker.channel.send(dict(ev='forked'))\n"
+        "worker._orders['fork'] = fork_"
     )
     assert session.run(code).success
     own, found = {str(session.process._pid)}, _processes_in(session)
@@ -212,9 +214,9 @@ def test_a_copy_gives_no_descriptor_that_forks_are_asked_of() -> None:
     session = sandbox.open()
     session.name(Names())
     code = (
-        f"{WORKER}import os, sys\nchannel = sys.modules[type(worker.ch).__module__].Channel\n"
+        f"{WORKER}import os, sys\nchannel = sys.modules[type(worker.channel).__module__].Channel\n"
         "def send(ch, m, send=channel.send):\n"
-        "  ch.greet(m, [os.pipe()[0]]) if m['ev'] == 'hello' else send(ch, m)\nchannel.send = send"
+        "  ch.send_hello(m, [os.pipe()[0]]) if m['ev'] == 'hello' else send(ch, m)\nchannel.send = send"
     )
     assert session.run(code).success
     branch = session.fork()
@@ -237,10 +239,11 @@ def test_a_branch_stands_still_until_its_first_step(session: Session) -> None:
 
 def test_what_says_hello_may_not_be_the_process_that_is_forked(session: Session) -> None:
     code = WORKER + (
-        "def fork(_):\n  worker.ch.send(dict(ev='ready'))\n  fds = worker.ch.descriptors(3)\n"
+        "def fork(_):\n  worker.channel.send(dict(ev='ready'))\n"
+        "  fds = worker.channel.receive_descriptors(3)\n"
         "  import json, os, struct\n  data = json.dumps(dict(ev='hello', layers=[])).encode()\n"
         "  os.write(fds[0], struct.pack('!I', len(data)) + data)\n"
-        "  worker.ch.send(dict(ev='forked'))\nworker._orders['fork'] = fork"
+        "  worker.channel.send(dict(ev='forked'))\nworker._orders['fork'] = fork"
     )
     session.run(code)
     with pytest.raises(NotAvailable, match="its copy was no child of the zygote"):

@@ -17,7 +17,7 @@ from sandboxes import needs, readable_python
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.sandbox import Limits, Names, Sandbox, Session, Setup, levels
-from envweave_gym.sandbox.inside import landlock, policy, seccomp
+from envweave_gym.sandbox.inside import confinement, landlock, seccomp
 
 SLEEPER = f"61.{os.getpid()}"
 """How long what is counted sleeps, which nobody else's does: the tests of two levels may run at once."""
@@ -340,7 +340,7 @@ def test_a_kernel_without_seccomp_has_the_level_process_with_fewer_layers(
     monkeypatch.setattr(landlock, "keep_out_of_others", lambda: True)
     for code in (errno.ENOSYS, errno.EINVAL):
         monkeypatch.setattr(seccomp, "keep_off_others", refused(code))
-        assert list(policy._keep_out_of_others()) == ["no tracing"]
+        assert list(confinement._deny_access_to_others()) == ["no tracing"]
     monkeypatch.setattr(seccomp, "keep_off_others", refused(errno.EPERM))
     with pytest.raises(PermissionError):
-        list(policy._keep_out_of_others())
+        list(confinement._deny_access_to_others())

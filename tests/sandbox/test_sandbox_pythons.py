@@ -112,8 +112,9 @@ def test_a_module_is_loaded_without_its_annotations(tmp_path: Path) -> None:
     (package / "module.py").write_text(source)
     inside = Path(levels.__file__).parent
     program = (
-        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(inside)!r}]; from inside import postponed\n"
-        "sys.meta_path.insert(0, postponed.Finder('bare')); import bare.module as m\n"
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(inside)!r}];"
+        "from inside import strip_annotations\n"
+        "sys.meta_path.insert(0, strip_annotations.Finder('bare')); import bare.module as m\n"
         "assert (m.x, m.A().f(1)) == (2, 4), m.x\n"
         "assert not m.A.f.__annotations__ and not getattr(m, '__annotations__', {})"
     )

@@ -27,8 +27,8 @@ SECRET = "CANARY-SECRET"
 LONGEST = 60.0
 """So many seconds any of them may take, with its end, on a machine that has much else to do."""
 WORKER = (
-    "import sys\nf = sys._getframe()\nwhile f is not None and 'm' not in f.f_locals: f = f.f_back\n"
-    "worker, m = f.f_locals['self'], f.f_locals['m']\n"
+    "import sys\nf = sys._getframe()\nwhile f is not None and 'order' not in f.f_locals: f = f.f_back\n"
+    "worker, m = f.f_locals['self'], f.f_locals['order']\n"
 )
 """How a program finds the worker that it runs in."""
 FRAME = (
@@ -176,11 +176,11 @@ SNIPPETS = [
     lost("a frame with a mark of its encoding", FRAME + "send('\\ufeff{{\"x\": 1}}'); import time; time.sleep(9)"),
     kept("a long text", FRAME + "send('{{\"x\": \"' + '[],{{' * 10 ** 6 + '\"}}'); 1", value="1"),
     lost("a frame that never ends", "import os, struct; os.write(3, struct.pack('!I', 1 << 31)); import time; time.sleep(9)"),
-    {"id": "a forged value", "code": WORKER + "worker.ch.send(dict(ev='result', seq=m['seq'], success=True, json=[[1e999, {{'\\ud800': [[]] * 9}}]], variables=7, final=3, error=[], cpu='x', threads=-1, watched=[1]))", "expect": {"lost": None}},
+    {"id": "a forged value", "code": WORKER + "worker.channel.send(dict(ev='result', seq=m['seq'], success=True, json=[[1e999, {{'\\ud800': [[]] * 9}}]], variables=7, final=3, error=[], cpu='x', threads=-1, watched=[1]))", "expect": {"lost": None}},
     {"id": "a deep forged value", "code": WORKER + FRAME + "send('{{\"ev\": \"result\", \"seq\": %d, \"json\": %s}}' % (m['seq'], '[' * 800 + ']' * 800))", "expect": {"lost": None}},
-    kept("a tool that is none", WORKER + "worker.ch.call('__import__', ['os'], {{}})", err=["ToolError"]),
-    timed("calls without end that are not read", WORKER + "n = 0\nwhile True:\n  n += 1\n  worker.ch.send(dict(ev='call', id=n, name='x' * 1000))", None),
-    kept("calls of strange kinds", WORKER + "for n in (None, 'x', 1.5, [1], True): worker.ch.send(dict(ev='call', id=n, name=n, args=n, kwargs=n))\n1", value="1"),
+    kept("a tool that is none", WORKER + "worker.channel.call('__import__', ['os'], {{}})", err=["ToolError"]),
+    timed("calls without end that are not read", WORKER + "n = 0\nwhile True:\n  n += 1\n  worker.channel.send(dict(ev='call', id=n, name='x' * 1000))", None),
+    kept("calls of strange kinds", WORKER + "for n in (None, 'x', 1.5, [1], True): worker.channel.send(dict(ev='call', id=n, name=n, args=n, kwargs=n))\n1", value="1"),
 ]  # fmt: skip
 
 HOST = "import os; host = int(open(f'/proc/{{os.getppid()}}/stat').read().rpartition(')')[2].split()[1])\n"
@@ -282,7 +282,10 @@ def stands_still(session: Session) -> None:
 def given() -> list[Snippet]:
     """The snippets of the folder that ENVWEAVE_DATA names."""
     path = Path(os.environ["ENVWEAVE_DATA"], "hostile_snippets.json")
-    return json.loads(path.read_text())
+    text = path.read_text()  # some look for the worker's variables, by names that they once had
+    return json.loads(
+        text.replace("'m'", "'order'").replace("self.ch.", "self.channel.").replace("'].ch.", "'].channel.")
+    )
 
 
 def all_problems(level: str, snippets: list[Snippet], python: str = sys.executable) -> list[str]:

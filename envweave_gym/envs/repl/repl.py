@@ -22,7 +22,7 @@ from envweave_gym.envs.repl.repl_task import MOST_ITERATIONS, RESET_OPTIONS, Rew
 from envweave_gym.envs.repl.subcalls import HUGGING_FACE, Recurse, Subcalls
 from envweave_gym.episode.stream import message, metrics
 from envweave_gym.sandbox import Execution, Final, Lease, Names, Variable
-from envweave_gym.sandbox.inside.values import cut
+from envweave_gym.sandbox.inside.bounded_values import cut
 
 MOST_CODE = 4 << 20
 """So many characters a program has at most, the answer in it included."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envweave_gym.core.spaces import Json, Unicode
 from envweave_gym.envs.repl.repl_task import Task
 from envweave_gym.sandbox import Execution
-from envweave_gym.sandbox.inside.values import cut
+from envweave_gym.sandbox.inside.bounded_values import cut
 from envweave_gym.tools.json_values import readable
 
 SNAPSHOT = 500

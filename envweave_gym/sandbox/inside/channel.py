@@ -1,4 +1,4 @@
-"""Frames of JSON between a worker and its host: four bytes of length, the largest first, and the text."""
+"""Frames of JSON between a worker and its host: a length of four bytes, big-endian, and the text."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ Message = Dict[str, Any]
 
 
 def encoded(value: Any) -> bytes:
-    """A value as the JSON of a frame; what is half a character stays one."""
+    """Return the JSON of a frame; lone surrogates pass through."""
     return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
 
 
 class ToolError(Exception):
-    """A tool failed, or there is none of this name; the text says why."""
+    """A tool failed, or no tool has this name; the text says why."""
 
     __module__ = "builtins"  # tracebacks name what is not with its module
 
 
 class Channel:
-    """The worker's end.
+    """The worker's end of the channel, for any number of threads.
 
-    Whichever thread waits reads for all: replies go to the threads that asked, orders to the main thread.
+    Whichever thread waits reads for all: replies go to the threads that sent the calls, orders to the main
+    thread.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._sending, self._arrived = threading.Lock(), threading.Condition(threading.Lock())
-        self._is_read = False
+        self._is_reading = False
         self._orders: deque[Message] = deque()
         self._replies: dict[int, Message] = {}
         self._numbers = 0
         self._buffer = bytearray()
 
-    def leave(self) -> None:
-        """Forget the descriptor, which means something else from now on."""
+    def detach(self) -> None:
+        """Forget the descriptor without closing it; in a copy it will be another file."""
         self._socket.detach()
 
     def send(self, message: Message) -> None:
@@ -51,12 +52,12 @@ class Channel:
         with self._sending:
             self._socket.sendall(LENGTH.pack(len(data)) + data)
 
-    def order(self) -> Message:
-        """The next order of the host."""
+    def next_order(self) -> Message:
+        """Wait for the next order of the host."""
         return self._wait(lambda: self._orders.popleft() if self._orders else None)
 
     def call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What a tool of the host gives; :class:`ToolError` where it fails."""
+        """Call a tool of the host and return its value; raise :class:`ToolError` if it fails."""
         with self._arrived:
             self._numbers += 1
             number = self._numbers
@@ -66,8 +67,8 @@ class Channel:
             raise ToolError(reply["error"])
         return reply.get("value")
 
-    def greet(self, message: Message, descriptors: list[int]) -> None:
-        """Send the first frame, which gives the host descriptors; this process has them no more."""
+    def send_hello(self, message: Message, descriptors: list[int]) -> None:
+        """Send the first frame and hand descriptors over to the host, which closes them here."""
         data = encoded(message)
         given = array.array("i", descriptors)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if descriptors else []
@@ -75,8 +76,8 @@ class Channel:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def descriptors(self, count: int) -> list[int]:
-        """The descriptors that the host sends after an order, with a single byte."""
+    def receive_descriptors(self, count: int) -> list[int]:
+        """Receive the descriptors that the host sends with a single byte after an order."""
         found = array.array("i")
         _, rights, _, _ = self._socket.recvmsg(1, socket.CMSG_LEN(count * found.itemsize))
         for _, _, data in rights:
@@ -87,21 +88,21 @@ class Channel:
         while True:
             with self._arrived:
                 message = found()
-                while message is None and self._is_read:
+                while message is None and self._is_reading:
                     self._arrived.wait()
                     message = found()
                 if message is not None:
                     return message
-                self._is_read = True
+                self._is_reading = True
             try:
                 message = self._read()
             finally:
                 with self._arrived:
-                    self._is_read = False
+                    self._is_reading = False
                     self._arrived.notify_all()
-            self._sort(message)
+            self._dispatch(message)
 
-    def _sort(self, message: Message) -> None:
+    def _dispatch(self, message: Message) -> None:
         with self._arrived:
             if "op" in message:
                 self._orders.append(message)
@@ -110,17 +111,17 @@ class Channel:
             self._arrived.notify_all()
 
     def _read(self) -> Message:
-        """The next frame; what has come of it is kept where a signal interrupts."""
+        """Read the next frame; a signal that interrupts this loses no bytes."""
         while len(self._buffer) < LENGTH.size:
-            self._more()
+            self._receive()
         size = LENGTH.size + LENGTH.unpack_from(self._buffer)[0]
         while len(self._buffer) < size:
-            self._more()
+            self._receive()
         message = json.loads(self._buffer[LENGTH.size : size])
         del self._buffer[:size]
         return message
 
-    def _more(self) -> None:
+    def _receive(self) -> None:
         data = self._socket.recv(1 << 16)
         if not data:
             raise EOFError("the host has gone")

@@ -1,4 +1,4 @@
-"""What is asked of Linux, so that no process outlives its server or takes the machine with it."""
+"""Calls of the Linux kernel: signals, children, limits and exit statuses of processes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from .syscalls import number
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _SIGACTION, _FLAGS, _SA_NOCLDSTOP = 256, 136, 1
-"""More bytes than a ``struct sigaction`` of the C library has, and where in it its flags are."""
+"""A buffer larger than ``struct sigaction`` of the C library, and the offset of its flags."""
 _FIRST = b"1000"
-"""The score of those that go first when memory runs out."""
+"""The highest score: the kernel kills such processes first when memory runs out."""
 
 
 def end_with_parent(how: signal.Signals, parent: int) -> None:
-    """Get the signal ``how`` when the thread that started this process ends; at once if ``parent`` has."""
+    """Have the kernel send ``how`` when the thread that started this process ends; now if ``parent`` has
+    ended.
+    """
     prctl(PR_SET_PDEATHSIG, how)
     if os.getppid() != parent:
         os.kill(os.getpid(), how)
 
 
 def adopt_orphans(wanted: bool = True) -> None:
-    """Become the parent of what the children of this process leave behind, or be it no more."""
+    """Become the subreaper of what the children of this process leave behind, or stop being it."""
     prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
 
 
-def hear_of_ends_alone() -> None:
-    """Get SIGCHLD when a child has ended, and not whenever one is stopped or goes on."""
+def ignore_stopped_children() -> None:
+    """Get SIGCHLD only when a child ends, and not when one is stopped or continued."""
     action = ctypes.create_string_buffer(_SIGACTION)
     _libc().sigaction(int(signal.SIGCHLD), None, action)
     ctypes.c_int.from_buffer(action, _FLAGS).value |= _SA_NOCLDSTOP
@@ -40,13 +42,13 @@ def hear_of_ends_alone() -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Ask the kernel to do something with this process."""
+    """Call ``prctl``; raise ``OSError`` where it is refused."""
     if _libc().prctl(option, value, 0, 0, 0) != 0:
         raise OSError(f"prctl({option}, {value}) is not allowed here")
 
 
 def syscall(name: str, *arguments: int | bytes | None) -> int:
-    """Make a system call that Python has no function for; ``OSError`` where it fails."""
+    """Make a system call that has no Python function; raise ``OSError`` where it fails."""
     given = [ctypes.c_long(one) if isinstance(one, int) else one for one in (number(name), *arguments)]
     found: int = _libc().syscall(*given)
     if found < 0:
@@ -63,7 +65,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def children(pid: int) -> set[int]:
-    """The children of a process; none where it has gone, or the kernel does not list them."""
+    """Return the PIDs of a process's children; none if it has ended, or the kernel does not list them."""
     found: set[int] = set()
     with suppress(FileNotFoundError, ProcessLookupError):  # a thread may end meanwhile
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -71,11 +73,11 @@ def children(pid: int) -> set[int]:
     return found
 
 
-def kill_families(pids: set[int]) -> None:
-    """Kill children of this process, with all that they have started.
+def kill_trees(pids: set[int]) -> None:
+    """Kill children of this process together with all their descendants.
 
-    All are stopped first, one generation after another: whoever is killed makes room for the forks of others,
-    who could go on for ever. Those that are stopped reap nobody, so that numbers keep their meaning.
+    All are stopped first, one generation after another: killing a process makes room for forks of others,
+    which could go on for ever. Stopped processes reap no children, so PIDs are not reused meanwhile.
     """
     stopped: set[int] = set()
     while pids:
@@ -92,7 +94,7 @@ def _send(pids: set[int], number: signal.Signals) -> None:
 
 
 def is_child(pid: int) -> bool:
-    """Whether this is a child of this process, or what is left of one."""
+    """Return whether this is a child of this process, or its zombie."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -101,12 +103,14 @@ def is_child(pid: int) -> bool:
 
 
 def threads() -> int:
-    """How many threads this process has."""
+    """Return the number of threads of this process."""
     return len(os.listdir("/proc/self/task"))
 
 
 def confine(memory: int | None) -> None:
-    """Take at most so many bytes of memory, go first when the machine runs out of it, leave no core file."""
+    """Limit memory to this many bytes, be killed first when the machine runs out of it, and leave no core
+    file.
+    """
     if memory is not None:
         most = resource.getrlimit(resource.RLIMIT_AS)[1]
         memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
@@ -120,12 +124,12 @@ def confine(memory: int | None) -> None:
 
 
 def exit_code(status: int) -> int:
-    """The exit code of a process by its wait status, or minus the signal that killed it."""
+    """Return the exit code of a wait status, or minus the signal."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def ending(code: int) -> str:
-    """How a process ended, in words; ``code`` is its exit code, or minus the signal that killed it."""
+def describe_exit(code: int) -> str:
+    """Return a phrase for an exit code, or for minus a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

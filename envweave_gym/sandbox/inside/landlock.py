@@ -1,4 +1,4 @@
-"""Which files a worker may use: rules of the kernel's that no process under them can loosen."""
+"""Landlock: rules for files, ports and signals that no process under them can loosen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from .kernel import PR_SET_NO_NEW_PRIVS, prctl, syscall
 
 SIGNALS_STAY = 6
-"""From this version on signals and abstract sockets are kept in as well."""
+"""The version since which signals and abstract sockets can be scoped as well."""
 # fmt: off
 (EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK,
  MAKE_FIFO, MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV) = (1 << bit for bit in range(16))
@@ -21,13 +21,13 @@ READ = READ_FILE | READ_DIR
 RUN = READ | EXECUTE
 ALL = (_FIRST_13 | REFER | TRUNCATE) & ~(EXECUTE | MAKE_CHAR | MAKE_BLOCK)
 USE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
-"""What is done with devices like ``/dev/null``."""
+"""The rights on devices such as ``/dev/null``."""
 _NETWORK, _SCOPES, _SIGNALS = 0b11, 0b11, 0b10
 _VERSION, _PATH_BENEATH = 1, 1
 
 
 def version() -> int:
-    """The version of Landlock that the kernel speaks; 0 where there is none."""
+    """Return the Landlock version of the kernel; 0 where there is none."""
     try:
         return syscall("landlock_create_ruleset", None, 0, _VERSION)
     except OSError:
@@ -35,10 +35,10 @@ def version() -> int:
 
 
 def confine(rules: Iterable[tuple[str, int]]) -> int:
-    """Let this process use the trees that ``rules`` name, with the rights they say, and no others.
+    """Restrict this process to these trees, with the rights given for each.
 
-    It listens and connects to no port, and sends no signal to who is not under the same rules. Where a tree
-    is not there, neither is its rule. Returns the version of Landlock.
+    It cannot listen on or connect to ports, nor signal processes outside of its domain. Trees that do not
+    exist are left out. Returns the version of Landlock.
     """
     made = ruleset(rules)
     try:
@@ -49,7 +49,7 @@ def confine(rules: Iterable[tuple[str, int]]) -> int:
 
 
 def ruleset(rules: Iterable[tuple[str, int]]) -> int:
-    """A ruleset for :func:`restrict`, as a descriptor; it may be made in one process and used in another."""
+    """Create a ruleset and return its descriptor, which another process may use for :func:`restrict`."""
     spoken = version()
     if spoken < 1:
         raise OSError("the kernel has no Landlock")
@@ -82,13 +82,13 @@ def keep_out_of_others() -> bool:
 
 
 def restrict(ruleset: int) -> None:
-    """Put a ruleset over this process for good."""
+    """Apply a ruleset to this process for good."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     syscall("landlock_restrict_self", ruleset, 0)
 
 
 def _created(spoken: int, handled: int, network: int, scopes: int) -> int:
-    """An empty ruleset, described with as many fields as this version of Landlock knows."""
+    """Create an empty ruleset with the fields that this version of Landlock knows."""
     known = 8 if spoken < 4 else 16 if spoken < SIGNALS_STAY else 24
     attributes = struct.pack("<QQQ", handled, network, scopes)[:known]
     return syscall("landlock_create_ruleset", attributes, known, 0)

@@ -1,4 +1,4 @@
-"""Runs Python source in a namespace that lasts, as a notebook does, and tells what came of it."""
+"""Runs Python source in a lasting namespace, as a notebook does, and formats its errors."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from typing import Any
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if sys.version_info >= (3, 8) else 0
 _NEWLINE = re.compile(r"\r\n?")
-"""What Python takes for the end of a line too; other ends that texts know it does not."""
+r"""Line ends of Python beside ``\\n``; the other line ends of ``str.splitlines`` are none."""
 _FRAMES = 40
-"""So many frames of a traceback are told, the last ones."""
+"""The most frames of a traceback, counted from the last one."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The host has interrupted a step; its variables are kept."""
+    """The host interrupted a step; its variables are kept."""
 
 
 class FinalAnswer(BaseException):
-    """The program has given its last answer: no ``except Exception`` keeps it from that."""
+    """The program gave its final answer; ``except Exception`` does not catch it."""
 
 
 def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
-    """Run it; the value of its last expression, unless a semicolon follows that.
+    """Run the source and return the value of its last expression, or None if a semicolon follows it.
 
-    ``await`` may stand outside of functions. The source is remembered by its name for tracebacks and for
+    ``await`` may stand outside of functions. The source is stored under its name for tracebacks and for
     :mod:`inspect`.
     """
     lines = [f"{line}\n" for line in _NEWLINE.sub("\n", source).split("\n")]
@@ -76,7 +76,7 @@ async def _awaited(function: Any) -> Any:
 
 
 def command(line: list[str], env: dict[str, str]) -> int:
-    """Run a command to its end; its exit code, or minus the signal that ended it."""
+    """Run a command and return its exit code, or minus the signal that ended it."""
     import subprocess
 
     with subprocess.Popen(
@@ -91,23 +91,23 @@ def command(line: list[str], env: dict[str, str]) -> int:
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback of an error, without the frames of the worker."""
+    """Format the traceback of an error, without the frames of the worker."""
     try:
         more: dict[str, Any] = {"compact": True} if sys.version_info >= (3, 10) else {}
-        told = traceback.TracebackException.from_exception(error, limit=-_FRAMES, **more)
-        _clean(told)
-        return "".join(told.format()).rstrip()
-    except Exception as trouble:  # noqa: BLE001 - what an exception says of itself may raise anything
-        return f"{type(error).__name__}, of which no more can be told: {type(trouble).__name__}"
+        trace = traceback.TracebackException.from_exception(error, limit=-_FRAMES, **more)
+        _drop_own_frames(trace)
+        return "".join(trace.format()).rstrip()
+    except Exception as failure:  # noqa: BLE001 - the text of a foreign exception may raise anything
+        return f"{type(error).__name__}, whose text cannot be shown: {type(failure).__name__}"
 
 
-def _clean(told: traceback.TracebackException | None) -> None:
-    while told is not None:
-        frames = [frame for frame in told.stack if not frame.filename.startswith(_HERE)]
-        told.stack = traceback.StackSummary.from_list(frames)
-        for other in getattr(told, "exceptions", None) or ():
-            _clean(other)
-        told = told.__cause__ or told.__context__
+def _drop_own_frames(trace: traceback.TracebackException | None) -> None:
+    while trace is not None:
+        frames = [frame for frame in trace.stack if not frame.filename.startswith(_HERE)]
+        trace.stack = traceback.StackSummary.from_list(frames)
+        for other in getattr(trace, "exceptions", None) or ():
+            _drop_own_frames(other)
+        trace = trace.__cause__ or trace.__context__
 
 
 _HERE = __file__.rpartition("/")[0]

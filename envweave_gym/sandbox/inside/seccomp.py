@@ -1,7 +1,7 @@
-"""Which system calls a worker may make: a filter of the kernel's, built here instruction by instruction.
+"""The seccomp filter of a worker: a BPF program over the numbers and arguments of system calls.
 
-It is a list of what is refused. Files are Landlock's affair; here are the calls that reach other processes,
-the network, the machine or the kernel's rarer corners, and those that Landlock does not see, as ``chmod``.
+It lists what is refused. Landlock guards files; this filter guards other processes, the network, the machine
+and rare corners of the kernel, and the calls that Landlock does not see, such as ``chmod``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .syscalls import AUDIT, NEWEST, machine, number
 # fmt: off
 MEMORY_OF_OTHERS = ("kcmp", "migrate_pages", "move_pages", "pidfd_getfd", "process_madvise",
                     "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace")
-"""Read or change the memory and the descriptors of other processes; denied at every level."""
+"""Calls that read or change memory and descriptors of other processes; denied at every level."""
 OTHERS = ("pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "sched_setattr",
           "sched_setparam", "sched_setscheduler", "ioprio_set", "setpriority")
-"""Signal other processes, or change how they are scheduled."""
+"""Calls that signal other processes or change their scheduling."""
 SIGNALS = ("kill", "tkill", "tgkill")
-"""Send signals; Landlock keeps them in, where it can."""
+"""Calls that send signals, denied where Landlock cannot scope them."""
 NETWORK = ("accept", "accept4", "bind", "connect", "listen", "socket")
 SHARED = ("memfd_create", "memfd_secret", "mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive",
           "mq_timedsend", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop",
           "semtimedop", "shmat", "shmctl", "shmdt", "shmget")
-"""System V IPC and POSIX message queues, all of them: whoever guesses an identifier needs no ``*get``. And
-memory without a file, which no limit counts."""
+"""System V IPC and POSIX message queues, completely: a guessed identifier needs no ``*get``. And memory
+without a file, which no limit counts."""
 MACHINE = ("acct", "adjtimex", "bpf", "capset", "chroot", "clock_adjtime", "clock_settime", "delete_module",
            "fanotify_init", "finit_module", "init_module", "ioperm", "iopl", "kexec_file_load", "kexec_load",
            "add_key", "keyctl", "request_key", "lookup_dcookie", "modify_ldt", "nfsservctl",
@@ -43,19 +43,20 @@ PROGRAMS = ("execve", "execveat")
 FORKS = ("fork", "vfork")
 ABSENT = ("clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "io_setup", "io_uring_enter",
           "io_uring_register", "io_uring_setup", "landlock_add_rule", "landlock_create_ruleset")
-"""Return ENOSYS; libraries have another way then. Rulesets of Landlock take kernel memory without a limit."""
+"""Fail with ENOSYS, after which libraries use another call. Landlock rulesets take kernel memory without a
+limit."""
 LENT_PAGES = ("sendfile", "splice", "tee", "vmsplice")
-"""Return ENOSYS: a pipe or a socket keeps the whole page (2 MiB, if it is huge) of a single byte that was
-lent to it, and no limit counts that. ``shutil``, ``socket`` and ``asyncio`` copy the bytes then."""
+"""Fail with ENOSYS: a pipe or socket keeps the whole page (2 MiB if huge) of each byte that is lent to it,
+and no limit counts that. ``shutil``, ``socket`` and ``asyncio`` then copy the bytes."""
 ATTRIBUTES = ("fremovexattr", "fsetxattr", "lremovexattr", "lsetxattr", "removexattr", "setxattr")
-"""Are said not to be supported, which copies of files take as an answer."""
+"""Fail with ENOTSUP, which copies of files accept."""
 FOR_ALL = ("sync", "syncfs")
-"""Do nothing and say that they have: they write what all programs have not written yet."""
+"""Do nothing and report success: they would flush the data of all programs to disk."""
 IN_VAIN = ("chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "futimesat", "lchown",
            "utime", "utimensat", "utimes")
-"""Do nothing and say that they have: Landlock does not see them, and archives cannot be unpacked without."""
+"""Do nothing and report success: Landlock does not see them, and archives cannot be unpacked if they fail."""
 ON_ONESELF = ("prlimit64", "sched_setaffinity")
-"""Are allowed for the process that calls, which they know as 0."""
+"""Allowed for the calling process, given as 0."""
 # fmt: on
 
 _LD, _AND, _JEQ, _JSET, _JGE, _JGT, _RET = 0x20, 0x54, 0x15, 0x45, 0x35, 0x25, 0x06
@@ -63,31 +64,31 @@ _NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 _ALLOW, _ERROR, _NOTIFY, _KILL = 0x7FFF0000, 0x00050000, 0x7FC00000, 0x80000000
 _X32 = 0x40000000
 _NAMESPACES = 0x7E020000
-"""All flags of ``clone`` for namespaces."""
+"""All ``clone`` flags that create namespaces."""
 _CLONE_THREAD, _AF_UNIX, _SIGKILL = 0x00010000, 1, 9
 _KIND, _CONNECTED = 0xF, (1, 5)
-"""Which bits of the type of a socket are its kind, and which kinds are connected: streams, and of packets."""
+"""The bits of a socket's type that are its kind, and the kinds with connections: stream and seqpacket."""
 _SIGNAL_OTHERS, _SET_PIPE_SIZE = (8, 10, 15), 1031
-"""Commands of ``fcntl`` that let the kernel signal other processes, and that make a pipe larger."""
+"""``fcntl`` commands that have the kernel signal other processes, and the one that enlarges a pipe."""
 _TYPE_FOR_OTHERS = 0x5412
-"""The ``ioctl`` that puts input into a terminal."""
+"""The ``ioctl`` that puts input into a terminal (TIOCSTI)."""
 _REQUEST_KIND, _ON_SOCKETS = 0xFF00, (0x8900, 0x8B00)
-"""Which bits of an ``ioctl`` are its kind, and the kinds that work on every socket: they list interfaces with
-their addresses, set owners that get signals, and ask wireless devices."""
+"""The bits of an ``ioctl`` that are its kind, and the kinds that work on every socket: they list interfaces
+and addresses, set owners that get signals, and query wireless devices."""
 _SOCKET_OPTIONS = (7, 8, 32, 33, 25, 26, 50, 62)
-"""Enlarge the buffers of a socket, which no limit counts without a cgroup: 256 pairs would hold 2 GB. Bind to
-an interface (whose name can be read then), and attach a filter."""
+"""Options that enlarge the buffers of a socket, which no limit counts without a cgroup (256 pairs would hold
+2 GB), bind it to an interface, whose name can then be read, or attach a filter."""
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 
 Instruction = Tuple[int, int, int, int]
 
 
 def confine(*, programs: bool, signals: bool, attributes: bool, notify: bool) -> int | None:
-    """Put the filter over this process for good.
+    """Apply the filter to this process for good.
 
-    ``programs`` is whether it may start others, ``signals`` whether it may send them, as Landlock keeps them
-    in, and ``attributes`` whether it may change those of files, as none are its user's but its own. With
-    ``notify`` every fork asks whoever holds the descriptor that is returned.
+    ``programs`` allows starting programs, ``signals`` sending signals where Landlock scopes them,
+    ``attributes`` changing those of files, for a worker with a user of its own. With ``notify`` every fork
+    waits for the holder of the returned descriptor to allow it.
     """
     program = _program(programs, signals, attributes, notify)
     try:
@@ -100,13 +101,13 @@ def confine(*, programs: bool, signals: bool, attributes: bool, notify: bool) ->
 
 
 def keep_off_others() -> None:
-    """Deny the calls that read, write, limit or reschedule other processes, for good; allow all else."""
+    """Deny the calls that read, write, limit or reschedule other processes, for good; allow all others."""
     denied = _all((*MEMORY_OF_OTHERS, *OTHERS), _denied(errno.EPERM))
     _load([*_of_this_machine(), *denied, *_on_oneself(), (_RET, 0, 0, _ALLOW)], 0)
 
 
 def _on_oneself() -> Iterator[Instruction]:
-    """Allow calls that take a process only with 0, which is the caller."""
+    """Allow calls that take a PID only with 0, the caller."""
     for name in ON_ONESELF:
         yield from _only_if(name, _ARG0, 0)
 
@@ -120,7 +121,7 @@ def _load(instructions: Iterable[Instruction], flags: int) -> int:
 
 
 def _of_this_machine() -> list[Instruction]:
-    """Kill whoever makes the calls of another machine, whose numbers mean other things; load the number."""
+    """Kill callers of another architecture's system calls, whose numbers differ; load the call's number."""
     column = machine()
     if column is None:
         raise OSError("the numbers of the system calls of this machine are not known")
@@ -170,7 +171,7 @@ def _refused_from(first: int, code: int) -> Sequence[Instruction]:
 
 
 def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
-    """The same verdict over all of these calls."""
+    """Give all of these calls the same verdict."""
     for name in names:
         found = number(name)
         if found >= 0:
@@ -179,19 +180,19 @@ def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
 
 
 def _where(name: str, judged: Sequence[Instruction]) -> Iterator[Instruction]:
-    """What is done with one call, and with no other."""
+    """Apply instructions to one call only."""
     yield (_JEQ, 0, len(judged), number(name))
     yield from judged
 
 
 def _only_if(name: str, argument: int, *values: int) -> Iterator[Instruction]:
-    """Allow a call with such an argument alone."""
+    """Allow a call only with one of these argument values."""
     allowed = _each(values, _ALLOW)
     return _where(name, [(_LD, 0, 0, argument), *allowed, (_RET, 0, 0, _denied(errno.EPERM))])
 
 
 def _unless(name: str, argument: int, *values: int) -> Iterator[Instruction]:
-    """Allow a call, but with such an argument."""
+    """Allow a call except with these argument values."""
     refused = _each(values, _denied(errno.EPERM))
     return _where(name, [(_LD, 0, 0, argument), *refused, (_RET, 0, 0, _ALLOW)])
 
@@ -203,7 +204,7 @@ def _each(values: Iterable[int], verdict: int) -> Iterator[Instruction]:
 
 
 def _pair() -> Iterator[Instruction]:
-    """Both ends of a connection may be made; what takes datagrams could send them to sockets with names."""
+    """Allow pairs of connected sockets; datagram sockets could send to sockets with names."""
     refused = (_RET, 0, 0, _denied(errno.EPERM))
     family = [(_LD, 0, 0, _ARG0), (_JEQ, 1, 0, _AF_UNIX), refused]
     kind = [(_LD, 0, 0, _ARG1), (_AND, 0, 0, _KIND), *_each(_CONNECTED, _ALLOW), refused]
@@ -211,7 +212,7 @@ def _pair() -> Iterator[Instruction]:
 
 
 def _ioctl() -> Iterator[Instruction]:
-    """Requests of files and terminals may be made, and none of the network's devices."""
+    """Allow requests on files and terminals, and none on network devices."""
     refused = _denied(errno.EPERM)
     kinds = [(_LD, 0, 0, _ARG1), (_AND, 0, 0, _REQUEST_KIND), *_each(_ON_SOCKETS, refused)]
     one = [(_LD, 0, 0, _ARG1), *_each((_TYPE_FOR_OTHERS,), refused)]
@@ -219,19 +220,19 @@ def _ioctl() -> Iterator[Instruction]:
 
 
 def _clone(fork: int) -> Iterator[Instruction]:
-    """A thread may be made; a process is a fork."""
+    """Allow threads; give processes the verdict of a fork."""
     thread = [(_JSET, 0, 1, _CLONE_THREAD), (_RET, 0, 0, _ALLOW)]
     return _where("clone", [(_LD, 0, 0, _ARG0), *thread, (_RET, 0, 0, fork)])
 
 
 def _clone_within() -> Iterator[Instruction]:
-    """A process may be made, and no namespace for it."""
+    """Allow processes without new namespaces."""
     namespace = [(_JSET, 0, 1, _NAMESPACES), (_RET, 0, 0, _denied(errno.EPERM))]
     return _where("clone", [(_LD, 0, 0, _ARG0), *namespace, (_RET, 0, 0, _ALLOW)])
 
 
 def _death_signal() -> Iterator[Instruction]:
-    """That it dies with its parent can be said, and not taken back."""
+    """Allow setting the parent-death signal to SIGKILL, and to nothing else."""
     signal = [(_LD, 0, 0, _ARG1), (_JEQ, 1, 0, _SIGKILL), (_RET, 0, 0, _denied(errno.EPERM))]
     option = [(_LD, 0, 0, _ARG0), (_JEQ, 0, len(signal), PR_SET_PDEATHSIG), *signal]
     return _where("prctl", [*option, (_RET, 0, 0, _ALLOW)])

@@ -1,4 +1,4 @@
-"""The numbers of system calls, by name: on x86-64 and on 64-bit ARM (-1: it has none)."""
+"""Numbers of system calls by name, on x86-64 and 64-bit ARM (-1 where there is none)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import platform
 
 MACHINES = {"x86_64": 0, "aarch64": 1, "arm64": 1}
 AUDIT = (0xC000003E, 0xC00000B7)
-"""What a filter is told of the machine."""
+"""The architecture as a seccomp filter sees it."""
 NEWEST = 462
-"""Newer calls than this are not known here: whoever makes one is told that there is none."""
+"""The highest number in the table; filters refuse newer calls with ENOSYS."""
 
 _TABLE = """
 accept 43 202, accept4 288 242, acct 163 89, add_key 248 217, adjtimex 159 171, bind 49 200, bpf 321 280,
@@ -48,11 +48,11 @@ _NUMBERS = {
 
 
 def machine() -> int | None:
-    """Which of the two this machine is; ``None`` where it is another."""
+    """Return the column of this machine; None for other architectures."""
     return MACHINES.get(platform.machine())
 
 
 def number(name: str) -> int:
-    """The number of a call on this machine; -1 where it has none."""
+    """Return the number of a call on this machine; -1 where there is none."""
     column = machine()
     return -1 if column is None else _NUMBERS[name][column]

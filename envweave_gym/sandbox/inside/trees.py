@@ -1,4 +1,4 @@
-"""Removes folders that somebody has filled who may not want them to be removed."""
+"""Removes folders that programs have filled, however deep, locked or linked their content is."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import time
 from typing import Any
 
 _TRIES, _PAUSE = 50, 0.002
-"""So often it is begun anew, with so many seconds between: a process that is about to end may still write."""
+"""How often removal starts again, and the pause: a process that is being killed may still write."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(folder: str) -> None:
-    """Remove a folder with all that is in it, as far as that is allowed.
+    """Remove a folder with all its content, as far as permissions allow.
 
-    Folders in folders are moved up before they are looked into, so paths stay short and nothing recurses,
-    however deep they lie; those that may not be listed are opened up. Links are removed and never followed.
+    Subfolders are moved to the top before they are listed: paths stay short and nothing recurses, however
+    deep they are. Unreadable ones are made readable. Links are removed and never followed.
     """
     for _ in range(_TRIES):
         try:
@@ -46,7 +46,7 @@ def _remove(folder: str) -> None:
 
 
 def _emptied(place: int, top: int) -> list[str]:
-    """Remove the files of a folder, and move its folders to the top; gives what they are called there."""
+    """Remove the files of a folder and move its subfolders to the top; return their names there."""
     listed: Any = place if sys.version_info >= (3, 7) else f"/proc/self/fd/{place}"
     with os.scandir(listed) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -64,7 +64,7 @@ def _emptied(place: int, top: int) -> list[str]:
 
 
 def _opened(name: str, above: int | None) -> int:
-    """Open a folder, and open it up for its owner."""
+    """Open a folder and make it accessible to its owner."""
     try:
         folder = os.open(name, _FOLDER, dir_fd=above)
     except PermissionError:

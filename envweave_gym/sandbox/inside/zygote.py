@@ -1,12 +1,13 @@
-"""The zygote: a program of one thread that has imported everything, and forks itself when it is told to.
+"""The zygote: a process with one thread that has imported everything and is forked for each worker.
 
-Its host starts it with the number of a descriptor, see ``forkserver.py``. On its standard input it finds
-where to import from, a function ``prepare`` and its argument: that is called once, and gives what every child
-does with its descriptors. From then on the descriptor, a socket of packets, brings orders: fork (with the
-descriptors of the child), kill, and take for a child what a child has forked. It takes notes back: ready,
-which child was taken, and how which ended. What a child leaves behind is killed.
+Its host starts it with the number of a descriptor (see ``forkserver.py``). On standard input it reads the
+import path, a function ``prepare`` and its argument. It calls that once; the result is called in every child
+with its descriptors.
 
-It ends with its host, however that ends, and takes all children with it, and their children.
+Then orders come as packets over the descriptor: fork (with the descriptors of the child), kill, adopt what a
+child has forked. Notices go back: ready, adopted, ended. Processes that a child leaves behind are killed.
+
+It ends when its host ends in any way, and kills all children and their descendants.
 """
 
 from __future__ import annotations
@@ -31,54 +32,54 @@ from .kernel import (
     children,
     end_with_parent,
     exit_code,
-    hear_of_ends_alone,
+    ignore_stopped_children,
     is_child,
-    kill_families,
+    kill_trees,
     threads,
 )
 from .trees import remove_tree
 
 PACKET = struct.Struct("<cQ")
-"""An order or a note: what, and the number of the child; more may follow."""
+"""The head of an order or notice: its kind, and the key of the child."""
 END = struct.Struct("<idQ")
-"""How a child ended: the code, the seconds of processor time, and the most memory in kilobytes."""
+"""How a child ended: exit code, seconds of processor time, peak memory in kilobytes."""
 FORK, KILL = b"f", b"k"
 EXPECT, ADOPT, GIVE_UP = b"w", b"a", b"g"
-"""A child forks itself: what it leaves behind is left alone, until it is adopted or given up."""
+"""A child forks itself: unknown children are left alone until the copy is adopted or given up."""
 PID = struct.Struct("<i")
-"""What follows :data:`ADOPT`: the number of the process, as the zygote sees it."""
+"""Follows :data:`ADOPT`: the PID, as the zygote sees it."""
 READY, ENDED, FAILED, ADOPTED = b"r", b"e", b"x", b"t"
 _PACKET = PACKET.size + PID.size
 _LONGEST = 1000
-"""So many characters of why it cannot begin are told."""
+"""The most characters of a start-up error."""
 _MOST = 8
-"""So many descriptors a child may be given."""
+"""The most descriptors of a child."""
 
 Run = Callable[[List[int]], None]
-"""What a child does with its descriptors."""
+"""The function that a child runs with its descriptors."""
 
 
 class Zygote:
-    """Forks, kills and reaps until the host has gone."""
+    """Forks, kills and reaps until the host is gone."""
 
     def __init__(self, control: socket.socket, run: Run) -> None:
         self._control, self._run = control, run
         self._pid = os.getpid()
         self._workers: dict[int, int] = {}
         self._expected = 0
-        """So many children are to come that are not forked here."""
+        """How many copies are announced that this process does not fork itself."""
         self._is_untidy = False
-        """Whether a child has ended, or who was expected is."""
+        """Whether children have ended or unknown ones may exist."""
         self._signals, self._wake = socket.socketpair()
 
     def work(self) -> None:
-        """Do what the host orders."""
+        """Follow the orders of the host."""
         self._wake.setblocking(False)
         quietly: dict[str, Any] = {"warn_on_full_buffer": False} if sys.version_info >= (3, 7) else {}
         signal.set_wakeup_fd(self._wake.fileno(), **quietly)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
-        hear_of_ends_alone()
+        ignore_stopped_children()
         self._tell(READY, 0)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -97,7 +98,7 @@ class Zygote:
         self._end()
 
     def _obey(self) -> bool:
-        """Do the next order; whether there was one."""
+        """Execute the next order; return False if the host is gone."""
         size = socket.CMSG_LEN(_MOST * array.array("i", [0]).itemsize)
         try:
             packet, ancillary, _, _ = self._control.recvmsg(_PACKET, size, socket.MSG_CMSG_CLOEXEC)
@@ -140,7 +141,7 @@ class Zygote:
             os.close(descriptor)
 
     def _be_a_worker(self, descriptors: list[int]) -> NoReturn:
-        """In the child: let go of what is the zygote's, and never come back."""
+        """In the child: release what belongs to the zygote, run, and exit."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -159,10 +160,10 @@ class Zygote:
             os._exit(code)
 
     def _tidy(self) -> bool:
-        """Tell how children ended, once what they have left behind is killed too; whether the host is there.
+        """Kill what ended children left behind, then report their ends; return False if the host is gone.
 
-        A child that another forks is announced before it is there. So first it is seen who is there, then
-        what is announced, and who of those is a stranger last.
+        A copy is announced before it exists. So the children are listed first, then announcements are read,
+        and only then are unknown children killed.
         """
         self._is_untidy = False
         ended = list(self._reaped())
@@ -171,13 +172,13 @@ class Zygote:
         while is_host_there and select.select([self._control], [], [], 0)[0]:
             is_host_there = self._obey()
         if not self._expected:
-            kill_families(there - self._workers.keys())
+            kill_trees(there - self._workers.keys())
         for key, end in ended:
             self._tell(ENDED, key, end)
         return is_host_there
 
     def _reaped(self) -> Iterator[tuple[int, bytes]]:
-        """The children that have ended, and how."""
+        """Reap ended children; yield key and status of each."""
         with suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -189,12 +190,12 @@ class Zygote:
                     yield key, END.pack(exit_code(status), seconds, usage.ru_maxrss)
 
     def _end(self) -> None:
-        """Kill all children, and then those that have become children by that."""
+        """Kill all children, and those that become children by that."""
         while True:
             pids = children(self._pid) or set(self._workers)
             if not pids:
                 break
-            kill_families(pids)
+            kill_trees(pids)
             for _ in pids:
                 self._workers.pop(os.waitpid(-1, 0)[0], None)
 
@@ -204,7 +205,7 @@ class Zygote:
 
 
 def _found(name: str) -> Any:
-    """What ``"module:name"`` means."""
+    """Resolve ``"module:name"``."""
     module, _, path = name.partition(":")
     found = importlib.import_module(module)
     for part in path.split("."):
@@ -213,7 +214,7 @@ def _found(name: str) -> Any:
 
 
 def main() -> None:
-    """Get ready, and work."""
+    """Start up, and follow orders."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     source = sys.stdin.buffer

@@ -1,4 +1,4 @@
-"""Lets Python 3.6 import the modules beside this one: takes the annotations out of their syntax trees.
+"""An import hook for Python 3.6: loads the modules beside this one without their annotations.
 
 That version has no ``from __future__ import annotations``, and would evaluate annotations it does not know.
 """
@@ -33,13 +33,13 @@ class _Loader(SourceFileLoader):
 
 
 class Finder:
-    """Finds the modules of a package as usual, and has them loaded without their annotations."""
+    """Finds the modules of a package as usual, and loads them without annotations."""
 
     def __init__(self, package: str) -> None:
         self._prefix = package + "."
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As ``importlib`` asks for it."""
+        """The hook that ``importlib`` calls."""
         spec = PathFinder.find_spec(name, path, target) if name.startswith(self._prefix) else None
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)

@@ -1,4 +1,4 @@
-"""Values as text and as JSON, of bounded size, whatever their classes do."""
+"""Bounded text and JSON of any Python value, whatever its class does."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .channel import encoded
 
 _NODES = 10_000
 _name_of = type.__dict__["__name__"].__get__
-"""Reads the name of a class, though it may define one of its own."""
+"""Reads a class's name even if its metaclass redefines ``__name__``."""
 
 
 def type_name(value: Any) -> str:
-    """What the class of a value is called."""
+    """Return the name of a value's class."""
     return _name_of(type(value))
 
 
 def shown(value: Any, longest: int) -> str:
-    """The ``repr`` of a value, cut in the middle where it is longer.
+    """Return the ``repr`` of a value, cut in the middle if it is longer.
 
-    What is built in is measured first, so that no text of a gigabyte is made to be cut.
+    Built-in containers are measured first, to avoid building a text of a gigabyte and cutting it.
     """
     try:
         text = repr(value) if _size(value, longest, _NODES) <= longest else _short(longest).repr(value)
@@ -32,7 +32,7 @@ def shown(value: Any, longest: int) -> str:
 
 
 def cut(text: str, longest: int) -> str:
-    """A text, without its middle where it is longer."""
+    """Replace the middle of a text that is longer by a mark."""
     if len(text) <= longest:
         return text
     mark = f" … {len(text) - longest} more … "
@@ -43,7 +43,7 @@ def cut(text: str, longest: int) -> str:
 
 
 def _size(value: Any, most: int, nodes: int) -> int:
-    """About how long the ``repr`` of a value is, if that is less than ``most``."""
+    """Estimate the length of a value's ``repr``, up to ``most``."""
     stack, size = [value], 0
     while stack and size <= most and nodes > 0:
         nodes -= 1
@@ -73,20 +73,21 @@ def _short(longest: int) -> reprlib.Repr:
 
 
 def as_json(value: Any, most: int, nodes: int = _NODES) -> Any:
-    """The same value if it is JSON, at most about so many bytes and values of it; else ``ValueError``.
+    """Return the value if it is JSON of at most about ``most`` bytes and ``nodes`` values; else raise
+    ``ValueError``.
 
-    Tuples are lists there, and numbers are finite.
+    Tuples become lists; NaN and infinities are no JSON.
     """
     return json_within(value, [most, nodes])
 
 
 def json_within(value: Any, budget: list[int]) -> Any:
-    """The same, which takes what it needs from a budget of bytes and of values."""
+    """Do the same with a budget of bytes and values, which it reduces."""
     return _json(value, budget, 50)
 
 
 def weight(text: str) -> int:
-    """About so many bytes a text has as JSON."""
+    """Estimate the bytes of a text as JSON."""
     return len(text) if _is_ascii(text) and text.isprintable() else len(encoded(text))
 
 

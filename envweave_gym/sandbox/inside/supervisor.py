@@ -1,4 +1,6 @@
-"""Stays outside of the namespaces that a zygote is in: ends them with its host, and cleans up after them."""
+"""Runs a zygote that is inside namespaces from outside of them: ends it with its host, then removes its
+folder.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from .trees import remove_tree
 
 
 def _become(user: int) -> None:
-    """In the child: be this user alone."""
+    """Change this child to the user, without groups."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def main() -> None:
-    """Run a command, whose last word is a descriptor of this process; at its end remove the folder."""
+    """Run the command in the arguments, whose last word is a descriptor of this process."""
     host, user, folder, *command = sys.argv[1:]
     control, wanted = int(command[-1]), int(user) or None
     become = None if wanted is None else lambda: _become(wanted)

@@ -1,20 +1,22 @@
-"""The tools of the host as Python functions: with a signature, a docstring, and help."""
+"""Host tools as Python functions with a signature, a docstring and help."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, Callable, Dict, List
 
-from .values import json_within, type_name
+from .bounded_values import json_within, type_name
 
 _LARGEST, _MANY = 4 << 20, 200_000
-"""So many bytes, and values, the arguments of a call may have."""
+"""The most bytes and values in the arguments of one call."""
 _EMPTY = inspect.Parameter.empty
 Call = Callable[[str, List[Any], Dict[str, Any]], Any]
 
 
 def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
-    """A function that calls the tool; wrong arguments are a ``TypeError`` before the host hears of them."""
+    """Create a function that calls the tool; it raises ``TypeError`` for wrong arguments before the host is
+    called.
+    """
     name = spec["name"]
     parameters = [
         inspect.Parameter(
@@ -35,7 +37,7 @@ def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
 
 
 def own_function(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that does what a method does, and is called what programs know it by."""
+    """Wrap a method under the name that programs use."""
     bare = [one.replace(annotation=_EMPTY) for one in inspect.signature(method).parameters.values()]
     return _function(name, inspect.Signature(bare), method.__doc__, lambda given: method(**given))
 
