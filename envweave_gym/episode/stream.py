@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Any
 
@@ -107,21 +106,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return self
 
 
-@dataclass(init=False, eq=False)
-class Stream:
-    """The requests now open and the events since the last answer. No length: NumPy must not unpack it.
+class Stream(msgspec.Struct, frozen=True, gc=False):
+    """The requests now open and the events since the last answer. No length: NumPy must not unpack it."""
 
-    Take it for frozen: others hold the same one. Most have ``late`` instead at first (:data:`unbuilt`), and
-    are built when somebody looks at them: a trainer looks at few, and building one costs as much as the step
-    of a small environment.
-    """
-
-    __slots__ = ("events", "late", "requests")
-    requests: tuple[Request, ...]
-    events: tuple[Event, ...]
-
-    def __init__(self, requests: tuple[Request, ...] = (), events: tuple[Event, ...] = ()) -> None:
-        self.requests, self.events = requests, events
+    requests: tuple[Request, ...] = ()
+    events: tuple[Event, ...] = ()
 
     def of_kind(self, kind: EventKind) -> tuple[Event, ...]:
         """The events of one kind."""
@@ -130,30 +119,6 @@ class Stream:
     def agents(self) -> tuple[str, ...]:
         """The agents who must act now."""
         return tuple(r.agent for r in self.requests if r.kind == RequestKind.ACT and r.agent is not None)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Stream):
-            return NotImplemented
-        return self.requests == other.requests and self.events == other.events
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - the data of events are dictionaries
-
-    def __reduce__(self) -> Any:
-        return Stream, (self.requests, self.events)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("requests", "events"):
-            raise AttributeError(f"a stream has no {name!r}; it has requests and events")
-        late: Any = self.late
-        if late:
-            self.requests, self.events = late[0](*late[1:])
-            self.late: Any = ()
-        return object.__getattribute__(self, name)
-
-
-unbuilt: Callable[[type[Stream]], Stream] = object.__new__
-"""``unbuilt(Stream)`` is a stream without fields, to be given as ``late`` a function that builds them, and
-its arguments: see :mod:`envweave_gym.wrappers.late_streams`."""
 
 
 def message(
@@ -182,8 +147,20 @@ def reveal(to: tuple[str, ...], **data: Any) -> Event:
     return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
 
 
-# looking up a member of an enum costs as much as making an event
+# Looking up a member of an enum costs as much as making an event.
 _MESSAGE = EventKind.MESSAGE
+
+
+def fault_event(fault: Fault) -> Event:
+    """The event of a loss."""
+    data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
+    return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
+
+
+def end_event(terminated: Any, truncated: Any) -> Event:
+    """The event that ends an episode."""
+    data = {"terminated": bool(terminated), "truncated": bool(truncated)}
+    return Event(UNNUMBERED, EventKind.EPISODE_END, None, None, data)
 
 
 def jsonable(value: Any) -> Any:

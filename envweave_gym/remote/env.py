@@ -15,14 +15,12 @@ from envweave_gym.core.faults import (
     Fault,
     InvalidAction,
     InvalidArgument,
-    ResetNeeded,
     shown,
 )
 from envweave_gym.core.protocols import read_action
 from envweave_gym.core.seeding import HashedRandomness, Seeds
 from envweave_gym.core.spaces import placeholder
-from envweave_gym.episode.losses import lost_info, lost_reset_info
-from envweave_gym.episode.stream import EventKind, Stream, jsonable
+from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
 from envweave_gym.wire.values import pack
 
@@ -74,10 +72,8 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         self._served.reproducible = reproducible
         self._render_mode = kwargs.get("render_mode")
         self._spaces, self._seeds = Spaces(self._served), Seeds(self.name)
-        self._live, self._lost, self._episode = False, False, -1
-        self._broken: Fault | None = None
+        self.record, self._lost = EpisodeRecord(self.name), False
         self._last: Any = None
-        self._stream = Stream()
 
     # What the server says of it
 
@@ -115,27 +111,23 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         if options is not None:
             check_options(self.name, options, self.metadata)
         chosen, self._served.is_drawn = self._seeds.next(seed), seed is None
-        self._live, self._lost, self._broken = False, False, None
+        record, self._lost = self.record, False
+        record.abandon()
         outcome = self._served.reset(chosen, options)
-        self.seed_late(self._served.sent_seed)
-        self._episode += 1
+        sent = self._served.sent_seed
+        self.seed_late(sent)
         if isinstance(outcome, Fault):
-            return self._lost_reset(self._served.sent_seed, options, outcome)
-        self._last, info = outcome.observation, outcome.info
-        self._live, self._broken, self._stream = True, info.get("fault"), info["stream"]
-        return self._last, info
-
-    def _lost_reset(self, seed: int | None, options: Any, fault: Fault) -> tuple[Any, dict[str, Any]]:
-        self._broken = fault
-        start = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
-        info = lost_reset_info(fault, start)
-        self._stream, self._last = info["stream"], placeholder(self.observation_space)
-        return self._last, info
+            self._last = placeholder(self.observation_space)
+            return self._last, record.lost_reset(outcome, sent, options)
+        self._last = outcome.observation
+        record.adopt_reset(outcome.info)
+        return self._last, outcome.info
 
     def step(self, action: Any) -> _Step:
         """Act once."""
-        if not self._live:
-            return self._step_nowhere(action)
+        record = self.record
+        if not record.live:
+            return self._step_without_episode(action)
         packed = self._packed(action)
         try:
             outcome = self._served.step(packed)
@@ -146,14 +138,14 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         except HARMLESS:
             raise
         except BaseException:
-            self._live = False
+            record.abandon()
             raise
         if isinstance(outcome, Fault):
-            return self._lose(outcome, EventKind.ACT, action)
+            return self._last, 0.0, False, True, record.lost(outcome, action)
         self._last, info = outcome.observation, outcome.info
-        self._stream = info["stream"]
-        if outcome.terminated or outcome.truncated:
-            self._over(info)
+        is_over = bool(outcome.terminated or outcome.truncated)
+        self._lost = is_over and "fault" in info
+        record.adopt_step(info, is_over)
         return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, info
 
     def _packed(self, action: Any) -> Any:
@@ -163,34 +155,17 @@ class RemoteEnv(HashedRandomness[Any, Any]):
             raise self._refusal(action)
         return packed
 
-    def _over(self, info: dict[str, Any]) -> None:
-        self._live = False
-        if "fault" in info:
-            self._lost = True
-            self._served.faults.add(info["fault"])
-        else:
-            self._served.faults.clear()
-
-    def _step_nowhere(self, action: Any) -> _Step:
-        """A step without an episode: the one after a lost reset truncates, any other is refused."""
+    def _step_without_episode(self, action: Any) -> _Step:
+        """Report the fault of a reset that was lost, and refuse any other step."""
         self._served.check_whole()
-        if self._broken is None:
-            when = "before reset()" if self._episode < 0 else "after the episode ended"
-            raise ResetNeeded(f"{self.name}: step() was called {when}; call reset()")
+        if self.record.pending_fault is None:
+            raise self.record.refusal()
         if not self.action_space.contains(action):
             raise self._refusal(action)
-        return self._lose(self._broken, EventKind.IGNORED, action)
+        return self._last, 0.0, False, True, self.record.report_loss(action)
 
     def _refusal(self, action: Any) -> InvalidAction:
         return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
-
-    def _lose(self, fault: Fault, kind: EventKind, action: Any) -> _Step:
-        """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
-        self._live, self._broken = False, None
-        request = self._stream.requests[0]
-        info = lost_info(fault, kind, jsonable(action), seq=request.seq, turn=request.turn + 1)
-        self._stream = info["stream"]
-        return self._last, 0.0, False, True, info
 
     def render(self) -> Any:
         """What the environment draws; of a lost episode what it drew last."""
@@ -198,8 +173,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
 
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives; of a lost episode only the counters are left."""
-        turn = self._stream.requests[0].turn if self._stream.requests else 0
-        known = {"episode": self._episode, "step_count": turn}
+        known = self.record.counters()
         return {**self._served.recall("state", known), **known}
 
     state = stream_state
@@ -208,14 +182,14 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         """The action that ``text`` means; where the episode is lost, any one, for the step that says so."""
         if not self.description["parses"]:
             return read_action(self.action_space, text)
-        if self._live or self._broken is None:
+        if self.record.pending_fault is None:
             try:
                 return self._served.ask("parse_action", [text, agent])
             except LOSSES as error:
-                if not self._live:
+                if not self.record.live:
                     raise
-                self._live = False
-                self._broken = self._served.lost(error)
+                self.record.abandon()  # ``lost`` may raise
+                self.record.lost_between_steps(self._served.lost(error))
         return placeholder(self.action_space)
 
     def get_wrapper_attr(self, name: str) -> Any:
@@ -242,7 +216,8 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     def close(self) -> None:
         """Close the session."""
         self._served.close()
-        self._live, self._lost, self._broken = False, False, None
+        self.record.abandon()
+        self._lost = False
 
     def _spec_arguments(self) -> dict[str, Any]:
         """The arguments that make it again."""

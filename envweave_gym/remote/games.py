@@ -99,7 +99,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             if self._turn != before:
                 self._held = {}
         if not self._live():
-            self._served.faults.clear()
+            self._faults.clear()
 
     def _live(self) -> list[str]:
         return [one for one in self._agents if not (self.terminations[one] or self.truncations[one])]
@@ -108,7 +108,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         """Truncate everybody who lives, if anybody does; from now on agents leave without the server."""
         live, self._lost, self._broken = self._live(), True, None
         if not live:
-            self._served.faults.clear()
+            self._faults.clear()
             return
         events = lost_round(fault, live, acted=dict(acted), ignored=dict(ignored))
         unread = {one: info for one, info in self._infos.items() if one != actor}
@@ -200,7 +200,7 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
             self._note(info)
             break
         if not self._agents:
-            self._served.faults.clear()
+            self._faults.clear()
 
     def _lose(self, fault: Fault, acted: dict[str, Any], ignored: dict[str, Any]) -> ParallelStep:
         live, self._agents, self._broken = self._agents, [], None

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envweave_gym.core.faults import Fault
-from envweave_gym.episode.losses import fault_event
 from envweave_gym.episode.stream import (
     UNNUMBERED,
     Event,
@@ -14,6 +13,7 @@ from envweave_gym.episode.stream import (
     Request,
     RequestKind,
     Stream,
+    fault_event,
     jsonable,
     number,
 )

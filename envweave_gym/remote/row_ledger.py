@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault
 from envweave_gym.core.seeding import GOLDEN, SEED_BITS, SeedRows, mix_many
-from envweave_gym.episode.losses import end_event, lost_info, lost_reset_info
-from envweave_gym.episode.stream import EventKind, Request, RequestKind, Stream, jsonable, number
+from envweave_gym.episode.record import EpisodeRecord
+from envweave_gym.episode.stream import EventKind
 from envweave_gym.vector.calls import Bools
 
 _ONE = np.array(1)
@@ -87,17 +87,16 @@ class RowLedger:
 
     def lost(self, row: int, fault: Fault, kind: EventKind, action: Any) -> dict[str, Any]:
         """The info of a row that has acted and is lost."""
-        seq, turn = int(self._seq[row]), int(self._turns[row]) + 1
-        return lost_info(fault, kind, jsonable(action), seq=seq, turn=turn)
+        record = EpisodeRecord(seq=int(self._seq[row]), turn=int(self._turns[row]))
+        if kind is EventKind.ACT:
+            return record.lost(fault, action)
+        record.lost_between_steps(fault)
+        return record.report_loss(action)
 
     def lost_start(self, seed: int | None, fault: Fault, options: Any = None) -> dict[str, Any]:
         """The info of a row whose reset was lost, which the next step says of it."""
-        start: dict[str, Any] = {"seed": seed}
-        return lost_reset_info(fault, start | ({"options": jsonable(options)} if options else {}))
+        return EpisodeRecord().lost_reset(fault, seed, options)
 
     def lost_at_start(self, seed: int, fault: Fault) -> dict[str, Any]:
         """The info of a row whose step was a reset, and that was lost with the others of its server."""
-        info = self.lost_start(None if self.goes_on else seed, fault)
-        seq, events = info["seq"] + 1, info["stream"].events
-        events += number([end_event(False, True)], seq)
-        return {**info, "stream": Stream((Request(seq, RequestKind.RESET, None, 0),), events), "seq": seq}
+        return EpisodeRecord().lost_at_start(fault, None if self.goes_on else seed)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envweave_gym.core.faults import Fault
+from envweave_gym.episode.record import FaultCount
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import at_once
 from envweave_gym.wire.messages import Reply, Reset
@@ -32,15 +33,16 @@ class RowGroup(ServedEnvironment):
         super().__init__(*arguments, **options)
         self.rows, self.size = rows, rows.stop - rows.start
         self.numbers = range(rows.start, rows.stop)
+        self.faults = FaultCount(self.name)
 
     def lost(self, error: Exception) -> Fault:
         """All rows are lost: leave the session, and count the fault or raise ``error``."""
         self.live = False
         return super().lost(error)
 
-    def _count(self, error: Exception) -> Fault:
+    def _fault_of(self, error: Exception) -> Fault:
         self.shaky = True
-        return super()._count(error)
+        return self.faults.add(super()._fault_of(error))
 
     def _leave(self) -> None:
         super()._leave()

@@ -18,7 +18,6 @@ from envweave_gym.core.faults import (
     SessionLost,
     fault_of,
 )
-from envweave_gym.episode.losses import FaultCount
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
@@ -37,7 +36,7 @@ FAULTS = (*LOSSES, EnvironmentCrashed)
 
 
 class ServedEnvironment:
-    """What every remote environment holds: an address, a description, a session, and a count of its losses.
+    """What every remote environment holds: an address, a description and a session.
 
     - Nothing is asked of the server before :attr:`description` is, and a session is opened by the first call.
     - ``reset`` and ``step`` give the server's reply, or the :class:`Fault` that the episode was lost to. With
@@ -62,7 +61,6 @@ class ServedEnvironment:
         check_faults(self.name, on_fault, reset_deadline)
         check_deadline(self.name, "call_deadline", call_deadline)
         self.address = Address.of(self.name, url, token)
-        self.faults = FaultCount(self.name)
         self.truncates = on_fault == "truncate"
         self._reset_deadline, self._call_deadline = reset_deadline, call_deadline
         self._create = wanted(self.name, env_id, api, kwargs)
@@ -120,7 +118,7 @@ class ServedEnvironment:
         return self.is_drawn and not self.reproducible and self.description.get("goes_on", False)
 
     def _give_up(self, error: Exception) -> Fault:
-        fault = self._count(error)
+        fault = self._fault_of(error)
         self._leave()
         return fault
 
@@ -170,9 +168,9 @@ class ServedEnvironment:
         return self._picture
 
     def lost(self, error: Exception) -> Fault:
-        """Leave a session that is lost, and count the fault; or raise ``error``, where that is wanted."""
+        """Leave a session that is lost, and return the fault; ``on_fault="raise"`` raises ``error``."""
         self._part(error)
-        return self._count(error)
+        return self._fault_of(error)
 
     def _part(self, error: Exception) -> None:
         """Leave a session that is lost; one that has crashed may be asked about it until the next reset."""
@@ -184,11 +182,11 @@ class ServedEnvironment:
                 self._session.discard()
             self._session, self.gone = None, True
 
-    def _count(self, error: Exception) -> Fault:
+    def _fault_of(self, error: Exception) -> Fault:
         if not self.truncates:
             raise error
         crash = Fault(FaultKind.CRASH, str(error), retryable=True)
-        return self.faults.add(crash if self._crashed else fault_of(error))
+        return crash if self._crashed else fault_of(error)
 
     def close(self) -> None:
         """Close the session."""

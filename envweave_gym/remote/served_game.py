@@ -13,8 +13,8 @@ from envweave_gym.core.faults import RESET_DEADLINE, Fault, FaultStorm
 from envweave_gym.core.protocols import read_action
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.ledger import Ledger
-from envweave_gym.episode.losses import fault_event
-from envweave_gym.episode.stream import Request
+from envweave_gym.episode.record import FaultCount
+from envweave_gym.episode.stream import Request, fault_event
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
 from envweave_gym.wrappers.narrator import Infos, Narrator
 
@@ -56,7 +56,7 @@ class RemoteGame:
         self.name = self._served.name
         check_reproducible(self.name, reproducible)
         self._served.reproducible = reproducible
-        self._narrator = Narrator(self, self.name)
+        self._narrator, self._faults = Narrator(self, self.name), FaultCount(self.name)
         self._spaces = Spaces(self._served)
         self.render_mode = kwargs.get("render_mode")
         self._begin()
@@ -155,15 +155,21 @@ class RemoteGame:
         self._served.is_drawn = seed is None
         outcome = self._narrator.reset(self._served, seed, options)
         self._begin()
-        return outcome
+        return self._counted(outcome)
 
     def _tried(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """What a call gives; where it raises and that is no refusal, the episode is over."""
-        try:
-            return self._narrator.play(call, argument)
-        except FaultStorm:
-            self._agents = []
-            raise
+        return self._counted(self._narrator.play(call, argument))
+
+    def _counted(self, outcome: Any) -> Any:
+        """The outcome; if it is a fault, count it."""
+        if isinstance(outcome, Fault):
+            try:
+                self._faults.add(outcome)
+            except FaultStorm:
+                self._agents = []
+                raise
+        return outcome
 
     def _note(self, info: dict[str, Any]) -> None:
         """Remember who has not left, and who must act."""

@@ -17,8 +17,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault
-from envweave_gym.episode.losses import end_event, fault_event
-from envweave_gym.episode.stream import Request, RequestKind, Stream, number
+from envweave_gym.episode.stream import Request, RequestKind, Stream, end_event, fault_event, number
 from envweave_gym.episode.vector_infos import writeable_streams
 from envweave_gym.vector.row_groups import Groups
 

@@ -20,7 +20,6 @@ from envweave_gym.core.faults import (
     Fault,
     InvalidAction,
     InvalidArgument,
-    ResetNeeded,
     fault_of,
     shown,
 )
@@ -28,16 +27,14 @@ from envweave_gym.core.protocols import layers, own_state
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.emitter import Emitter, drain
-from envweave_gym.episode.losses import FaultCount, fault_event, lost_info
-from envweave_gym.episode.stream import EventKind, RequestKind, Stream, jsonable, unbuilt
-from envweave_gym.wrappers.late_streams import began, ended, stepped
+from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.wrappers.scalar_rewards import as_number, scalar_reward
 
 OnFault = Literal["raise", "truncate"]
 
-_ACT = EventKind.ACT
-_ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
 _FAULTS = (Exception, SystemExit)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+"""Between two tries of a reset: the pause doubles each time."""
 
 
 class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -99,11 +96,8 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._limit = sys.maxsize if max_steps is None else max_steps
         self._seeds = Seeds(self.name)
         self._inner = env
-        self._live = False
-        self._episode, self._turn, self._seq = -1, 0, -1
         self._last: Any = None
-        self._broken: Fault | None = None
-        self._faults = FaultCount(self.name)
+        self.record = EpisodeRecord(self.name)
         self._emitter = (self.unwrapped if isinstance(self.unwrapped, Emitter) else Emitter()).listen()
         self._compile()
 
@@ -130,27 +124,28 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if options is not None:
             check_options(self.name, options, self.metadata)
         chosen = None if seed is None and self._goes_on else self._seeds.next(seed)
-        self._inner = _past_checker(self.env, has_begun=self._live or self._turn > 0)
-        self._live, self._broken = False, None
+        record = self.record
+        self._inner = _past_checker(self.env, has_begun=record.live or record.turn > 0)
+        record.abandon()
         observation, info = self._reset_env(chosen, options)
         if self._inner.action_space is not self._space:
             self._compile()  # each episode may have a space of its own
-        self._live, self._last = self._broken is None, observation
-        self._goes_on = self._live and not self.reproducible
-        self._episode, self._turn = self._episode + 1, 0
-        told = drain(self._emitter)
-        if self._broken is not None:
-            told = [*told, fault_event(self._broken)]
-        info["stream"] = stream = unbuilt(Stream)
-        stream.late = began, chosen, options and jsonable(options), told
-        self._seq = info["seq"] = len(told)
+        self._last, emitted = observation, drain(self._emitter)
+        if isinstance(info, Fault):
+            info = record.lost_reset(info, chosen, options, emitted)
+        else:
+            info["stream"] = record.began(chosen, options, emitted)
+            info["seq"] = record.seq
+        self._goes_on = record.live and not self.reproducible
         return observation, info
 
-    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment, again and again where it fails, and copy its info."""
-        deadline, pause = self._truncates and time.monotonic() + self._reset_deadline, 0.02
+    def _reset_env(
+        self, seed: int | None, options: dict[str, Any] | None
+    ) -> tuple[Any, dict[str, Any] | Fault]:
+        """Reset the environment, again and again if it fails; a copy of its info, or the last fault."""
+        deadline, pause = self._truncates and time.monotonic() + self._reset_deadline, _FIRST_PAUSE_S
         while True:
-            drain(self._emitter)  # what a failed try has told is not of this episode
+            drain(self._emitter)  # events of a failed try are not part of this episode
             try:
                 observation, info = self.env.reset(seed=seed, options=options)
                 info = info.copy()
@@ -163,15 +158,15 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
                     raise
                 fault = fault_of(error)
                 if not fault.retryable or time.monotonic() + pause > deadline:
-                    self._broken = self._faults.add(fault)
-                    return placeholder(self.observation_space), {"fault": self._broken}
+                    return placeholder(self.observation_space), fault
             time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Act once."""
-        if not self._live:
-            return self._step_nowhere(action)
+        record, emitter = self.record, self._emitter
+        if not record.live:
+            return self._step_without_episode(action)
         admit = self._admit  # an attribute that is called in place is looked for as a method first
         admitted = admit(action)
         if admitted is REFUSED:
@@ -179,84 +174,59 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         try:
             observation, reward, terminated, truncated, info = self._inner.step(action)
             info = info.copy()
-            info["stream"] = stream = unbuilt(Stream)
+            info["stream"] = None  # what is no dict fails here, before anything is recorded
             if self._scalar is not None:
                 reward = self._scalar(reward)
             earned: Any = reward if type(reward) is float else as_number(self.name, reward)
             over = terminated or truncated
         except REFUSALS:
-            drain(self._emitter)  # what was told of it goes with the step that is not done
+            drain(emitter)  # events of a step that was refused go with it
             raise
         except BaseException as error:
-            self._live = False  # what the step has done is unknown, so the episode cannot go on
+            record.abandon()  # nobody knows how far the step came, so the episode cannot go on
             if not self._truncates or not isinstance(error, _FAULTS):
                 raise
-            return self._lose(self._faults.add(fault_of(error)), _ACT, admitted)
+            info = record.lost(fault_of(error), admitted, drain(emitter))
+            return self._last, 0.0, False, True, info
         if self._truncates:
             self._last = observation
-        before, told = self._seq, self._emitter._emitted
-        seq = before + 1
-        if told:
-            self._emitter._emitted = ()
-            seq += len(told)
-        if earned:
-            seq += 1
-        self._seq = info["seq"] = seq
-        self._turn = turn = self._turn + 1
-        stream.late = stepped, before, admitted, told, earned, turn
-        if turn >= self._limit:
+        emitted = emitter._emitted or ()
+        if emitted:
+            emitter._emitted = ()
+        if record.turn + 1 >= self._limit:
             over = truncated = True
         if over:
-            self._end(info, stream, bool(terminated), bool(truncated))
+            fault = info.get("fault")
+            ends = bool(terminated), bool(truncated), fault if isinstance(fault, Fault) else None
+            info["stream"] = record.ended(admitted, earned, emitted, *ends)
+        else:
+            info["stream"] = record.acted(admitted, earned, emitted)
+        info["seq"] = record.seq
         return observation, reward, terminated, truncated, info
 
-    def _end(self, info: dict[str, Any], stream: Stream, terminated: bool, truncated: bool) -> None:
-        """Write down the end of an episode: a good one unless the environment itself calls it lost."""
-        self._live = False
-        fault = info.get("fault")
-        if isinstance(fault, Fault):
-            self._faults.add(fault)
-            self._seq += 1
-        else:
-            self._faults.clear()
-            fault = None
-        self._seq = info["seq"] = self._seq + 1
-        stream.late = ended, *stream.late[1:], terminated, truncated, fault
-
-    def _step_nowhere(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A step without an episode: the one after a lost reset truncates, any other is refused."""
-        if self._broken is None:
-            when = "before reset()" if self._episode < 0 else "after the episode ended"
-            raise ResetNeeded(f"{self.name}: step() was called {when}; call reset()")
+    def _step_without_episode(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Report the fault of a reset that was lost, and refuse any other step."""
+        record = self.record
+        if record.pending_fault is None:
+            raise record.refusal()
         admitted = self._admit(action)
         if admitted is REFUSED:
             raise self._refusal(action)
-        return self._lose(self._broken, EventKind.IGNORED, admitted)
+        return self._last, 0.0, False, True, record.report_loss(admitted)
 
     def _refusal(self, action: Any) -> InvalidAction:
         return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
 
-    def _lose(
-        self, fault: Fault, kind: EventKind, admitted: Any
-    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """End the episode as a fault: it was lost, and nothing in it may look like a reward."""
-        self._live, self._broken = False, None
-        self._turn += 1
-        own = drain(self._emitter)
-        info = lost_info(fault, kind, admitted, seq=self._seq, turn=self._turn, own=own)
-        self._seq = info["seq"]
-        return self._last, 0.0, False, True, info
-
     def stream_state(self) -> dict[str, Any]:
         """What :func:`envweave_gym.state_of` gives."""
-        counters = {"episode": self._episode, "step_count": self._turn}
+        counters = self.record.counters()
         return {**counters, **own_state(self.unwrapped), **counters}
 
     state = stream_state
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_admit", "_scalar")
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        closures = ("_admit", "_scalar")
+        return {name: value for name, value in self.__dict__.items() if name not in closures}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

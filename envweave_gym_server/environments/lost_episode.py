@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from envweave_gym.core.faults import EnvironmentCrashed, Fault, FaultKind, fault_of
-from envweave_gym.episode.losses import lost_info
-from envweave_gym.episode.stream import EventKind, RequestKind, Stream, jsonable
+from envweave_gym.episode.record import EpisodeRecord
+from envweave_gym.episode.stream import RequestKind, Stream
 from envweave_gym.wire.messages import Began, Step, Stepped, read_reply
 from envweave_gym.wire.values import pack
 
@@ -28,6 +28,5 @@ def lost_step(message: Step, last: bytes | None, error: BaseException) -> Steppe
         return None
     crash = Fault(FaultKind.CRASH, str(error), retryable=True)
     fault = crash if isinstance(error, EnvironmentCrashed) else fault_of(error)
-    action = jsonable(message.action)
-    info = lost_info(fault, EventKind.ACT, action, seq=request.seq, turn=request.turn + 1)
+    info = EpisodeRecord(seq=request.seq, turn=request.turn).lost(fault, message.action)
     return Stepped(message.call, pack(before.observation), 0.0, False, True, pack(info))

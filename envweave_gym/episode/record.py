@@ -1,0 +1,212 @@
+"""The state machine of an episode with one agent: sequence numbers, turn, open request, faults.
+
+Wrappers, remote environments and the server all use this one, so an episode reads the same wherever it is
+played. It does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from envweave_gym.core.faults import FAULTS_IN_A_ROW, Fault, FaultStorm, ResetNeeded
+from envweave_gym.episode.stream import (
+    AGENT,
+    UNNUMBERED,
+    Event,
+    EventKind,
+    Request,
+    RequestKind,
+    Stream,
+    end_event,
+    fault_event,
+    jsonable,
+    number,
+)
+
+# Looking up a member of an enum costs as much as making an event.
+_ACT, _REWARD = EventKind.ACT, EventKind.REWARD
+_ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
+
+
+class FaultCount:
+    """Counts faults in a row: episodes of one environment that were lost one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._in_a_row = name, 0
+
+    def add(self, fault: Fault) -> Fault:
+        """Count a fault and return it; the tenth in a row raises :class:`FaultStorm`."""
+        self._in_a_row += 1
+        if self._in_a_row >= FAULTS_IN_A_ROW:
+            raise FaultStorm(f"{self._name}: {self._in_a_row} faults in a row, the last: {fault.message}")
+        return fault
+
+    def clear(self) -> None:
+        """Count from zero again: an episode was played to its end."""
+        self._in_a_row = 0
+
+
+class EpisodeRecord:
+    """The record of the current episode: each method records what happened and returns its stream or info.
+
+    The journal of an episode is the events of all these streams, one after the other: ``episode_start`` has
+    the seed and the options, ``act`` the actions, ``reward`` the rewards, ``episode_end`` the two flags. To
+    record, replay or fork an episode takes no other state machine.
+    """
+
+    def __init__(self, name: str = "", *, seq: int = -1, turn: int = 0) -> None:
+        """``name`` is what errors call the environment."""
+        self.name = name
+        self.episode = -1
+        """The number of the current episode, from 0; -1 before the first."""
+        self.seq, self.turn = seq, turn
+        self.live = False
+        """Whether the agent may act."""
+        self.pending_fault: Fault | None = None
+        """A loss that was found outside of a step; the next step reports it."""
+        self._faults = FaultCount(name)
+
+    def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> Stream:
+        """Record the start of an episode; without a ``seed`` the generator of the environment went on."""
+        self._begin()
+        start = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
+        events = number([Event(UNNUMBERED, EventKind.EPISODE_START, None, None, start), *emitted], 0)
+        self.seq, self.turn = len(events) - 1, 0
+        return Stream((Request(self.seq, _ASK_ACT, AGENT, 0),), events)
+
+    def acted(self, action: Any, reward: float, emitted: Sequence[Event] = ()) -> Stream:
+        """Record a step after which the episode goes on; ``action`` is JSON already."""
+        # Every environment pays for this at every step: events are built with their numbers, in a tuple.
+        seq = self.seq + 1
+        self.turn = turn = self.turn + 1
+        events: tuple[Event, ...] = (Event(seq, _ACT, AGENT, None, {"action": action}),)
+        if emitted:
+            events += number(emitted, seq + 1)
+            seq += len(emitted)
+        if reward:
+            seq += 1
+            paid = reward if isfinite(reward) else jsonable(reward)
+            events += (Event(seq, _REWARD, AGENT, None, {"reward": paid}),)
+        self.seq = seq
+        return Stream((Request(seq, _ASK_ACT, AGENT, turn),), events)
+
+    def ended(
+        self,
+        action: Any,
+        reward: float,
+        emitted: Sequence[Event],
+        terminated: bool,
+        truncated: bool,
+        fault: Fault | None = None,
+    ) -> Stream:
+        """Record the last step; ``fault`` is a loss that the environment itself reports."""
+        self._count(fault)
+        self.turn += 1
+        acted = Event(UNNUMBERED, _ACT, AGENT, None, {"action": action})
+        return self._ended([acted, *_after_action(reward, emitted)], fault, terminated, truncated)
+
+    # Losses
+
+    def lost(self, fault: Fault, action: Any, emitted: Sequence[Event] = ()) -> dict[str, Any]:
+        """Record a step that lost the episode, and return its info; nothing in it looks like a reward."""
+        self._count(fault)
+        return self._lost(fault, EventKind.ACT, action, emitted)
+
+    def lost_reset(
+        self, fault: Fault, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()
+    ) -> dict[str, Any]:
+        """Record a reset that failed, and return its info; the next step reports the fault."""
+        stream = self.began(seed, options, [*emitted, fault_event(fault)])
+        self.lost_between_steps(fault)
+        return {"fault": fault, "stream": stream, "seq": self.seq}
+
+    def lost_at_start(self, fault: Fault, seed: int | None) -> dict[str, Any]:
+        """Record an episode that started and was lost in the same step, and return its info."""
+        stream = self.began(seed)
+        ended = self._ended([], fault, False, True)
+        return {
+            "fault": fault,
+            "stream": Stream(ended.requests, stream.events + ended.events),
+            "seq": self.seq,
+        }
+
+    def lost_between_steps(self, fault: Fault) -> None:
+        """End the episode outside of a step; :meth:`report_loss` is the next step."""
+        self._count(fault)
+        self.pending_fault = fault
+
+    def report_loss(self, action: Any) -> dict[str, Any]:
+        """Record the step that reports the pending fault, and return its info; the action is ignored."""
+        assert self.pending_fault is not None
+        return self._lost(self.pending_fault, EventKind.IGNORED, action, ())
+
+    def _lost(self, fault: Fault, kind: EventKind, action: Any, emitted: Sequence[Event]) -> dict[str, Any]:
+        self.turn += 1
+        acted = Event(UNNUMBERED, kind, AGENT, None, {"action": jsonable(action)})
+        stream = self._ended([acted, *emitted], fault, False, True)
+        return {"fault": fault, "stream": stream, "seq": self.seq}
+
+    def _ended(self, events: list[Event], fault: Fault | None, terminated: bool, truncated: bool) -> Stream:
+        """End the episode after ``events``, whose numbers are given here."""
+        if fault is not None:
+            events.append(fault_event(fault))
+        events.append(end_event(terminated, truncated))
+        first, self.pending_fault = self.seq + 1, None
+        self.seq += len(events)
+        return Stream((Request(self.seq, _ASK_RESET, None, self.turn),), number(events, first))
+
+    def _count(self, fault: Fault | None) -> None:
+        self.live = False
+        if fault is None:
+            self._faults.clear()
+        else:
+            self._faults.add(fault)
+
+    def abandon(self) -> None:
+        """Leave the episode unrecorded, because a reset begins or something stopped a call halfway."""
+        self.live, self.pending_fault = False, None
+
+    # Replies of a server, whose own record has made the stream
+
+    def adopt_reset(self, info: dict[str, Any]) -> None:
+        """Take over the numbers of a reset."""
+        self._begin()
+        self._adopt(info)
+        fault = info.get("fault")
+        if fault is not None:
+            self.lost_between_steps(fault)
+
+    def adopt_step(self, info: dict[str, Any], is_over: bool) -> None:
+        """Take over the numbers of a step."""
+        self._adopt(info)
+        if is_over:
+            self._count(info.get("fault"))
+
+    def _begin(self) -> None:
+        self.episode += 1
+        self.live, self.pending_fault = True, None
+
+    def _adopt(self, info: dict[str, Any]) -> None:
+        request = info["stream"].requests[0]
+        self.seq, self.turn = request.seq, request.turn
+
+    # For the caller
+
+    def counters(self) -> dict[str, int]:
+        """The counters that :func:`envweave_gym.state_of` shows."""
+        return {"episode": self.episode, "step_count": self.turn}
+
+    def refusal(self) -> ResetNeeded:
+        """The exception for a step without an episode."""
+        when = "before reset()" if self.episode < 0 else "after the episode ended"
+        return ResetNeeded(f"{self.name}: step() was called {when}; call reset()")
+
+
+def _after_action(reward: float, emitted: Sequence[Event]) -> list[Event]:
+    events = [*emitted]
+    if reward:
+        paid = reward if isfinite(reward) else jsonable(reward)
+        events.append(Event(UNNUMBERED, _REWARD, AGENT, None, {"reward": paid}))
+    return events
