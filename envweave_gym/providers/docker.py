@@ -27,10 +27,10 @@ from envweave_gym.containers.owner_stdin import OwnerStdin
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.providers.base import Provider
 from envweave_gym.providers.health import is_healthy
-from envweave_gym.providers.options import image_in, named, numbers_in, options_in
+from envweave_gym.providers.options import image_in, named, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, with_code
-from envweave_gym.providers.shared import shared_urls
 
 OPTIONS = ("image", *(field.name for field in fields(Box)))
 """What ``make`` takes beside ``backend="docker"``, ``replicas`` and ``warm``."""
@@ -224,18 +224,15 @@ def _slots(config: dict[str, Any]) -> dict[str, Any]:
     return {str(shared_folder()): {"bind": there, "mode": "ro"}}
 
 
-# What asks for it
+class DockerProvider(Provider):
+    """Starts servers in containers."""
 
+    name, noun = "docker", "containers"
+    uses_images = mounts_data = True
 
-def docker_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
-    """The URLs of containers that are shared, whose options are taken out of ``kwargs``."""
-    count, warm = numbers_in(name, kwargs, "containers")
-    return shared_urls(docker_start(name, image, kwargs), count, warm)
-
-
-def docker_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[DockerReplica]:
-    """What starts a container, whose options are taken out of ``kwargs``."""
-    options = options_in(kwargs, OPTIONS)
-    image = image_in(name, options, image)
-    with named(name):
-        return partial(DockerReplica, image, Box(**options))
+    def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[DockerReplica]:
+        """A function that starts a container."""
+        own = options_in(options, OPTIONS)
+        image = image_in(name, own, image)
+        with named(name):
+            return partial(DockerReplica, image, Box(**own))

@@ -15,7 +15,7 @@ from envweave_gym.containers.images import CORE
 from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_local import Owner
-from envweave_gym.providers import PROVIDERS, provider_named, start_of
+from envweave_gym.providers.base import provider_names, provider_of
 from envweave_gym.providers.health import is_healthy, sessions_of
 from envweave_gym.providers.options import check_number
 from envweave_gym.providers.shared import ReplicaUrl
@@ -73,9 +73,10 @@ class Fleet:
         ``options`` are those of the provider, like ``image="envweave-echo"`` and ``memory="512m"``.
         """
         self.name = f"Fleet({shown(backend)})"
-        provider = provider_named(backend)
+        provider = provider_of(backend)
         if provider is None:
-            raise InvalidArgument(f"{self.name}: there is no such provider; there are {', '.join(PROVIDERS)}")
+            there_are = ", ".join(provider_names())
+            raise InvalidArgument(f"{self.name}: there is no such provider; there are {there_are}")
         check_number(self.name, "replicas", replicas)
         _check_ids(self.name, ids)
         if check_every is not None:
@@ -84,10 +85,10 @@ class Fleet:
             raise InvalidArgument(f"{self.name}: misses={shown(misses)} is no number of checks from 1 on")
         if not isinstance(token, str | None):
             raise InvalidArgument(f"{self.name}: token= is a text, or None for one that is made up")
-        start = start_of(self.name, provider, options, CORE)
+        start = provider.start(self.name, CORE, options)
         if options:
             raise InvalidArgument(f"{self.name} takes no option {shown(next(iter(options)))}")
-        self.backend, self._owner = provider, Owner()
+        self.backend, self._owner = provider.name, Owner()
         self._token = token or secrets.token_urlsafe(32)
         served = {"ids": tuple(ids)} if ids else {}
         self._replicas = start_all([partial(start, token=self._token, **served)] * replicas)

@@ -11,7 +11,7 @@ from functools import partial
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.process_local import Owner
-from envweave_gym.providers import at_end_of_block
+from envweave_gym.providers.base import at_release
 from envweave_gym.providers.replica import Replica, Start
 from envweave_gym.providers.together import at_once, is_ending, start_all
 from envweave_gym.providers.watch import Watch
@@ -48,10 +48,10 @@ class Pool:
     def take(self, count: int) -> list[Replica]:
         """So many replicas, those in use first; what is missing starts at the same time.
 
-        In a block that is :func:`envweave_gym.providers.settled` they count as used until it ends.
+        In a :func:`~envweave_gym.providers.base.release_unused` block they count as used until it ends.
         """
         taken: list[Replica] = []
-        is_settled = at_end_of_block(lambda: self._settle(taken))
+        is_settled = at_release(lambda: self._settle(taken))
         try:
             with self._taking:
                 with self._changed:

@@ -22,10 +22,10 @@ from typing import Any
 from weakref import WeakSet
 
 from envweave_gym.core.faults import PACKAGE, MissingExtra, NotAvailable
-from envweave_gym.providers.options import numbers_in
+from envweave_gym.providers.base import Provider
 from envweave_gym.providers.pipe_log import PipeLog
 from envweave_gym.providers.replica import AT_REST, Replica, with_code
-from envweave_gym.providers.shared import ReplicaUrl, shared_urls
+from envweave_gym.providers.shared import ReplicaUrl
 
 _BACKLOG = 2048
 _PATIENCE = 60.0
@@ -177,17 +177,19 @@ def private_server() -> PrivateServer:
     return _server
 
 
-def subprocess_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
-    """The URL of the private server; or of so many as ``replicas`` says, which is taken out of ``kwargs``."""
-    if "replicas" not in kwargs and "warm" not in kwargs:
-        return [own_url()]
-    count, warm = numbers_in(name, kwargs)
-    return shared_urls(subprocess_start(name, image, kwargs), count, warm)
+class SubprocessProvider(Provider):
+    """Starts private servers, which have no options."""
 
+    name = "subprocess"
+    shares_modules = same_packages = True
 
-def subprocess_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[PrivateServer]:
-    """What starts a private server, which has no options."""
-    return partial(_started)
+    def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[PrivateServer]:
+        """A function that starts a private server."""
+        return partial(_started)
+
+    def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
+        """The URL of the private server of this process, or of ``replicas`` others."""
+        return super().urls(name, image, options) if {"replicas", "warm"} & options.keys() else [own_url()]
 
 
 def _started(token: str | None = None, ids: Sequence[str] = ()) -> PrivateServer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym.providers import PROVIDERS, provider_named, start_of
+from envweave_gym.providers.base import provider_names, provider_of
 from envweave_gym.providers.options import check_number
 from envweave_gym.providers.shared import pool_of
 from envweave_gym.registry.catalog import cards
@@ -23,13 +23,13 @@ def warm_up(
 
         warm_up("envweave/Counter-v0", 2)
     """
-    provider = provider_named(backend)
+    provider = provider_of(backend)
     if provider is None:
-        known = ", ".join(map(repr, PROVIDERS))
+        known = ", ".join(map(repr, provider_names()))
         raise InvalidArgument(f"{name}: backend={shown(backend)} keeps none ready; there are {known}")
     check_number(name, "warm", warm, least=0)
     card = cards().get(name.rpartition(":")[2])
-    start = start_of(name, provider, options, card and card.image)
+    start = provider.start(name, card and card.image, options)
     if options:
         raise InvalidArgument(f"{name}: warm_up takes no option {shown(next(iter(options)))}")
     pool = pool_of(start)

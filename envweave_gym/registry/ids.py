@@ -15,7 +15,7 @@ import pettingzoo
 
 from envweave_gym.core.arguments import check_autoreset, check_num_envs, check_reproducible, one_limit
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, UnknownEnvironment, shown
-from envweave_gym.providers import provider_named, settled, urls_of
+from envweave_gym.providers.base import provider_of, release_unused, urls_of
 from envweave_gym.registry.catalog import REGISTRIES, Api, cards
 from envweave_gym.registry.foreign import (
     elsewhere,
@@ -124,7 +124,7 @@ def make(
     limit = one_limit(name, kwargs.pop("max_steps", None), kwargs.pop("max_episode_steps", None))
     given = {"max_steps": limit, **({"autoreset": True} if autoreset else {})}
     kwargs |= {key: value for key, value in given.items() if value is not None}
-    with settled():
+    with release_unused():
         return _builder(name, api, backend, kwargs)(num_envs, kwargs)
 
 
@@ -196,17 +196,12 @@ def _imported_if_here(name: str, backend: Any) -> str:
     Where this process starts the server the module is imported if it is installed, as its card may say how
     the server is started. For a server at an address nothing is imported here.
     """
-    if provider_named(backend) is None:
+    if provider_of(backend) is None:
         return _split(name)[1]
     try:
         return _imported(name)
     except (ImportError, UnknownEnvironment):
         return _split(name)[1]
-
-
-def _is_own_machine(backend: Any) -> bool:
-    """Whether the server runs what this process could run, and imports what it is told to."""
-    return provider_named(backend) in ("subprocess", "ray")
 
 
 def resolve(name: str) -> str | None:
@@ -230,14 +225,15 @@ def _registered(name: str, api: Api | None, backend: Any, kwargs: dict[str, Any]
     card = cards().get(env_id or "")
     if card is not None and card.game is not None and api in ("aec", "parallel"):
         return _registered(card.game, api, backend, kwargs)
-    if env_id is None and not _split(name)[0] and provider_named(backend) == "subprocess":
-        raise UnknownEnvironment(_unknown(known_as))  # its server knows what this process does, and no more
+    provider = provider_of(backend)
+    if env_id is None and not _split(name)[0] and provider is not None and provider.same_packages:
+        raise UnknownEnvironment(_unknown(known_as))
     launched = card is not None and "gym" in kinds  # the launch of our IDs picks their servers itself
     if not launched and (
         urls := urls_of(name, backend, kwargs, card and card.image, card is not None and card.data)
     ):
         module, env_id = name.removesuffix(known_as), env_id or known_as
-        here = bool(kinds) and not module and _is_own_machine(backend)
+        here = bool(kinds) and not module and provider is not None and provider.shares_modules
         named = with_modules(env_id) if here else module + env_id
         return partial(elsewhere, named, urls, api)
     if env_id is None:

@@ -36,7 +36,7 @@ from envweave_gym.core.arguments import (
     step_limit,
 )
 from envweave_gym.core.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
-from envweave_gym.providers import settled, urls_of
+from envweave_gym.providers.base import release_unused, urls_of
 from envweave_gym.registry.catalog import EnvCard, card_of, package_of
 from envweave_gym.remote import remote_game, remote_gym, remote_vector
 from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
@@ -65,7 +65,7 @@ class Launch:
 
     def __call__(self, **kwargs: Any) -> Any:
         """Make the environment."""
-        with settled():
+        with release_unused():
             return _LAUNCHERS[self.kind](self.card, **kwargs)
 
     @property

@@ -24,7 +24,8 @@ from engines import CORE, client
 from servers import runs, until
 
 import envweave_gym as ew
-from envweave_gym.providers import PROVIDERS, of_provider, replica, start_of, watch
+from envweave_gym.providers import replica, watch
+from envweave_gym.providers.base import PROVIDERS, Provider, provider_of
 from envweave_gym.providers.fleet import Fleet, KnownFleet, statuses
 from envweave_gym.providers.together import start_all
 from envweave_gym.remote.address import Address
@@ -330,10 +331,12 @@ def test_what_is_no_fleet_is_refused(given: dict[str, Any], sentence: str):
         Fleet(**{"backend": "subprocess", **given})
 
 
-def test_every_provider_has_both_of_its_functions():
-    for provider in PROVIDERS:
-        assert callable(start_of("test", provider, {}, CORE))
-        assert callable(of_provider(provider, "urls"))
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_every_provider_of_the_table_is_one_and_starts_replicas(name: str):
+    provider = provider_of(name)
+    assert isinstance(provider, Provider)
+    assert provider.name == name
+    assert callable(provider.start("test", CORE, {}))
 
 
 def test_its_replicas_are_what_every_provider_gives(fleet: Fleet):

@@ -18,7 +18,8 @@ from engines import client, ours
 from servers import until
 
 import envweave_gym as ew
-from envweave_gym.providers import settled, shared, subprocess, together, watch
+from envweave_gym.providers import shared, subprocess, together, watch
+from envweave_gym.providers.base import release_unused
 from envweave_gym.providers.pool import Pool
 from envweave_gym.providers.together import at_once, start_all
 from envweave_gym.remote import upkeep
@@ -183,7 +184,7 @@ def test_no_container_is_left_where_nothing_could_be_made(client: Any):
 
 def test_what_is_taken_counts_as_used_until_the_block_is_settled():
     kept = Pool(Fake)
-    with settled():
+    with release_unused():
         one, other = kept.take(2)
         user = User(one.url)
         leave(one.url, user)
@@ -196,8 +197,8 @@ def test_what_is_taken_counts_as_used_until_the_block_is_settled():
 
 def test_of_blocks_within_each_other_the_outermost_settles():
     kept = Pool(Fake)
-    with settled():
-        with settled():
+    with release_unused():
+        with release_unused():
             (one,) = kept.take(1)
         assert (kept.take(1), one.runs) == ([one], True)
     assert not one.runs
@@ -207,7 +208,7 @@ def test_who_takes_it_while_the_last_user_leaves_keeps_it():
     kept = Pool(Fake)
     (one,) = kept.take(1)
     old = User(one.url)
-    with settled():
+    with release_unused():
         assert kept.take(1) == [one]
         leave(one.url, old)
         new = User(one.url)
@@ -221,7 +222,7 @@ def test_many_who_come_and_go_at_once_never_lose_theirs():
 
     def come_and_go() -> None:
         for _ in range(50):
-            with settled():
+            with release_unused():
                 (one,) = kept.take(1)
                 user = User(one.url)
             if not one.runs:

@@ -33,7 +33,7 @@ class Waits(Evaluates):
     """Waits for a server for ten minutes."""
 
     def step(self, action: Any) -> Any:
-        from envweave_gym.providers import urls_of
+        from envweave_gym.providers.base import urls_of
 
         print("begun", urls_of("this test", "http://127.0.0.1:1", {}), flush=True)
         time.sleep(600)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from envweave_gym.containers.images import is_ours
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.providers.base import Provider
 from envweave_gym.providers.kubernetes import manifests
 from envweave_gym.providers.kubernetes.api_errors import (
     is_busy,
@@ -43,9 +44,8 @@ from envweave_gym.providers.kubernetes.pod_state import (
     why_over,
 )
 from envweave_gym.providers.kubernetes.port_forward import Direct, Door, Pipe, Tunnel
-from envweave_gym.providers.options import check_patience, image_in, named, numbers_in, options_in
+from envweave_gym.providers.options import check_patience, image_in, named, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
-from envweave_gym.providers.shared import shared_urls
 
 _PATIENCE = 120.0
 """So many seconds a Pod may take until it serves: nodes pull images, and clusters add nodes."""
@@ -250,23 +250,20 @@ class KubernetesReplica(Replica):
         self._door.close()
 
 
-# What asks for it
+class KubernetesProvider(Provider):
+    """Starts servers in Pods."""
 
+    name = "kubernetes"
+    uses_images = True
 
-def kubernetes_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
-    """The URLs of Pods that are shared, whose options are taken out of ``kwargs``."""
-    count, warm = numbers_in(name, kwargs)
-    return shared_urls(kubernetes_start(name, image, kwargs), count, warm)
-
-
-def kubernetes_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[KubernetesReplica]:
-    """What starts a Pod, whose options are taken out of ``kwargs``."""
-    options = options_in(kwargs, OPTIONS)
-    image = image_in(name, options, image)
-    place = options_in(options, _PLACE)
-    with named(name):
-        _check_place(**place)
-        return partial(KubernetesReplica, image, PodTemplate(**options), **place)
+    def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[KubernetesReplica]:
+        """A function that starts a Pod."""
+        own = options_in(options, OPTIONS)
+        image = image_in(name, own, image)
+        place = options_in(own, _PLACE)
+        with named(name):
+            _check_place(**place)
+            return partial(KubernetesReplica, image, PodTemplate(**own), **place)
 
 
 def _check_place(namespace: Any = None, context: Any = None, patience: Any = _PATIENCE) -> None:

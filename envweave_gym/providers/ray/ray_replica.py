@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.providers.base import Provider
 from envweave_gym.providers.options import check_patience, named, numbers_in, options_in
 from envweave_gym.providers.ray.placement import Placement, check_room, no_room
 from envweave_gym.providers.ray.ray_actor import SERVER, Actor
@@ -159,22 +160,24 @@ class RayReplica(Replica):
                 _log.debug("%s is no actor of this cluster: %s", self.url, one_line(error))
 
 
-# What asks for it
+class RayProvider(Provider):
+    """Starts servers in actors, which are in no image."""
 
+    name = "ray"
+    shares_modules = True
 
-def ray_urls(name: str, image: str | None, kwargs: dict[str, Any]) -> list[str]:
-    """The URLs of actors that are shared, whose options are taken out of ``kwargs``; they are in no image."""
-    count, warm = numbers_in(name, kwargs)
-    return _urls(None, ray_start(name, image, kwargs), count, warm)
+    def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[RayReplica]:
+        """A function that starts an actor."""
+        own = options_in(options, OPTIONS)
+        patience = options_in(own, ("patience",))
+        with named(name):
+            check_patience(**{"patience": _PATIENCE, **patience})
+            return partial(RayReplica, Placement(**own), **patience)
 
-
-def ray_start(name: str, image: str | None, kwargs: dict[str, Any]) -> partial[RayReplica]:
-    """What starts an actor, whose options are taken out of ``kwargs``."""
-    options = options_in(kwargs, OPTIONS)
-    patience = options_in(options, ("patience",))
-    with named(name):
-        check_patience(**{"patience": _PATIENCE, **patience})
-        return partial(RayReplica, Placement(**options), **patience)
+    def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
+        """The URLs of shared actors, which in pickles are on the same cluster."""
+        count, warm = numbers_in(name, options)
+        return _urls(None, self.start(name, image, options), count, warm)
 
 
 def _urls(near: str | None, start: partial[RayReplica], count: int = 1, warm: int | None = None) -> list[str]:
