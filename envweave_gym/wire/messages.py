@@ -28,6 +28,14 @@ class _Message(msgspec.Struct, array_like=True, gc=False):
 # From the client
 
 
+class Hello(_Message, tag="hello"):
+    """The first frame of a connection over a Unix socket; a server replies only to refuse it."""
+
+    token: str = ""
+    session: str = ""
+    """The session whose frames follow; without one creates follow, to be described, and questions."""
+
+
 class Create(_Message, tag="create"):
     """Make the environment of a new session: call 0."""
 
@@ -132,17 +140,26 @@ Reply = Created | Began | Stepped | Answer | Refused
 DONE_ALL_THE_SAME = ("EnvironmentCrashed", "FaultStorm")
 """The kinds of refusals of calls that were done: what they did is all there is to tell."""
 
+HEALTH = "health"
+"""The question about a server, asked without a session; the answer has ``sessions`` and ``stopping``."""
+
 NUMBERLESS = -1
 """The number of what could not be read."""
 
 _encoder = msgspec.msgpack.Encoder()
+_hellos = msgspec.msgpack.Decoder(Hello)
 _calls = msgspec.msgpack.Decoder(Call, ext_hook=unpack)
 _replies = msgspec.msgpack.Decoder(Reply, ext_hook=unpack)
 
 
-def encode(message: Call | Reply) -> bytes:
+def encode(message: Hello | Call | Reply) -> bytes:
     """The frame of a message; its values are packed already (:func:`envweave_gym.wire.values.pack`)."""
     return _encoder.encode(message)
+
+
+def read_hello(frame: bytes) -> Hello:
+    """The first message of a connection; ``ValueError`` if the frame is none."""
+    return _hellos.decode(frame)
 
 
 def read_call(frame: bytes) -> Call:
@@ -157,6 +174,7 @@ def read_reply(frame: bytes) -> Reply:
 
 __all__ = [
     "DONE_ALL_THE_SAME",
+    "HEALTH",
     "NUMBERLESS",
     "VERSION",
     "Answer",
@@ -166,6 +184,7 @@ __all__ = [
     "Close",
     "Create",
     "Created",
+    "Hello",
     "Refused",
     "Reply",
     "Reset",
@@ -175,5 +194,6 @@ __all__ = [
     "number_of",
     "pack",
     "read_call",
+    "read_hello",
     "read_reply",
 ]

@@ -77,6 +77,16 @@ class Settings:
                 object.__setattr__(self, name, bytes_of(value))
 
 
+LARGEST_FRAME_OF_OWNER = 1 << 30
+"""Bytes; the limit for a server whose only client is the process that started it."""
+
+
+def settings_of_owner() -> Settings:
+    """The settings of a server whose only client is its owner: no limit but those of the machine."""
+    limits: dict[str, Any] = {"max_sessions": 4096, "max_rows": 1 << 20, "max_environments": 1 << 24}
+    return Settings(idle_timeout=60.0, log_size=0, largest_frame=LARGEST_FRAME_OF_OWNER, **limits)
+
+
 def checked_token(token: str, where: str) -> str:
     """``token``, if it can be one and travel in a header; it is never shown."""
     can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token

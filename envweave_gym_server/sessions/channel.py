@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from envweave_gym.core.faults import NotAvailable, shown
 from envweave_gym.wire.keys import check_keys
-from envweave_gym.wire.messages import NUMBERLESS, VERSION, Call, Create, encode, number_of, read_call
+from envweave_gym.wire.messages import (
+    NUMBERLESS,
+    VERSION,
+    Answer,
+    Call,
+    Create,
+    encode,
+    number_of,
+    pack,
+    read_call,
+)
 from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.sessions.service import SessionService
 from envweave_gym_server.sessions.session import Left, Session
@@ -54,6 +64,17 @@ class ClientChannel:
         session, self._session = self._session, None
         if session is not None:
             session.detach(self._left)
+
+
+def describe(service: SessionService, frame: bytes) -> bytes:
+    """The frame that describes the environment which the create message in ``frame`` would make."""
+    try:
+        message = read_message(frame)
+        if not isinstance(message, Create):
+            raise BadRequest("send the message that would create the session")
+        return encode(Answer(NUMBERLESS, pack(service.description(message))))
+    except Exception as error:  # noqa: BLE001 - the client learns of everything that happens
+        return encode(service.refusal_of(error, NUMBERLESS))
 
 
 def read_message(frame: bytes) -> Call:

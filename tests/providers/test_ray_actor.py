@@ -26,13 +26,13 @@ def server() -> Iterator[ActorServer]:
 def test_a_call_that_comes_after_its_client_has_left_opens_no_line(server: ActorServer) -> None:
     here, late = line_of("one", "here"), line_of("two", "late")
     assert isinstance(read_reply(server.frames(here + FRAME)), Created)
-    assert list(server._lines) == [here]
+    assert list(server._channels) == [here]
     server.leave(here)
     server.leave(late)
     for line in (here, late):
         server.frames(line + FRAME)
-    assert server._lines == {}
-    assert {session and session.attached for session in server._state.sessions._sessions.values()} <= {0}
+    assert server._channels == {}
+    assert {session and session.attached for session in server._service.sessions._sessions.values()} <= {0}
 
 
 def test_who_leaves_while_lines_are_looked_through_is_no_error(
@@ -47,10 +47,10 @@ def test_who_leaves_while_lines_are_looked_through_is_no_error(
         leaving.join(0.1)
         return True
 
-    monkeypatch.setattr(actor._ClientLine, "has_left", leaves)
+    monkeypatch.setattr(actor.ActorChannel, "has_left", leaves)
     server._opened(second)
     leaving.join(10)
-    assert (leaving.is_alive(), list(server._lines)) == (False, [second])
+    assert (leaving.is_alive(), list(server._channels)) == (False, [second])
     monkeypatch.undo()
 
 

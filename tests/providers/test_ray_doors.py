@@ -17,9 +17,8 @@ from envweave_gym.remote.address import Address
 from envweave_gym.remote.doors import DoorTransport, way_to
 from envweave_gym.wire.framing import socket_of_actor
 from envweave_gym.wire.messages import Began, Create, Created, Reset, encode, read_reply
-from envweave_gym_server.protocols.native import door as server_door
+from envweave_gym_server.protocols.native import framed_listener
 from envweave_gym_server.protocols.native.actor import ActorServer
-from envweave_gym_server.protocols.native.door import Doorkeeper
 
 COUNTER = "envweave/Counter-v0"
 
@@ -33,6 +32,7 @@ def name() -> str:
 def server(name: str) -> Iterator[ActorServer]:
     server = ActorServer([COUNTER])
     server.open_door(name)
+    assert comes(lambda: is_there(name))
     yield server
     server.stop()
 
@@ -69,11 +69,11 @@ def test_frames_are_answered_in_their_order_and_who_hangs_up_leaves_the_session(
     way.send(encode(Reset(1, seed=0)), soon(), before=encode(Create(COUNTER)))
     assert isinstance(read_reply(way.receive(soon())), Created)
     assert isinstance(read_reply(way.receive(soon())), Began)
-    (session,) = server._state.sessions._sessions.values()
+    (session,) = server._service.sessions._sessions.values()
     assert session is not None
     assert session.attached == 1
     way.close()
-    assert comes(lambda: (session.attached, server._lines) == (0, {}))
+    assert comes(lambda: (session.attached, server._channels) == (0, {}))
 
 
 def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
@@ -105,41 +105,42 @@ def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
     began = way.receive(soon())
     assert isinstance(read_reply(began), Began)
     assert calls == [reset]
-    (session,) = server._state.sessions._sessions.values()
+    (session,) = server._service.sessions._sessions.values()
     assert session is not None
     assert (session.core.committed, session.core.last_reply) == (1, began), "it was done once"
     way.send(reset, soon())
     assert way.receive(soon()) == began
     assert calls == [reset, reset]
     way.close()
-    assert comes(lambda: (session.attached, server._lines) == (0, {}))
+    assert comes(lambda: (session.attached, server._channels) == (0, {}))
 
 
 def test_a_process_of_another_user_is_not_answered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(listener: Any) -> FramedSocket:
+    def refuse(listener: Any, largest: int) -> FramedSocket:
         listener.accept()[0].close()
         raise PermissionError("another user")
 
-    monkeypatch.setattr(server_door, "accept", refuse)
+    monkeypatch.setattr(framed_listener, "accept", refuse)
     server = ActorServer([COUNTER])
     server.open_door(name)
     way = transport_to(name)
     with pytest.raises(ConnectionError, match=rf"ray\+actor://{name}: "):
         ask(way, encode(Create(COUNTER)))
     way.close()
-    assert server._lines == {}
+    assert server._channels == {}
     server.stop()
 
 
 def test_a_name_that_another_process_still_listens_at_is_taken_when_it_leaves(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_door, "_PAUSE", 0.01)
+    monkeypatch.setattr(framed_listener, "_PAUSE_S", 0.01)
     before = listen(socket_of_actor(name))
-    keeper = Doorkeeper(name, lambda frame: frame, lambda line: None)
+    server = ActorServer([COUNTER])
+    server.open_door(name)
     before.close()
     assert comes(lambda: is_there(name))
-    keeper.close()
+    server.stop()
     assert comes(lambda: not is_there(name))
 
 

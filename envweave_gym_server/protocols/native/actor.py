@@ -1,7 +1,8 @@
-"""A server without a port: the frames come as calls of a Ray actor, which holds an :class:`ActorServer`."""
+"""A server in a Ray actor: frames come as calls of the actor, or over its Unix socket on the same machine."""
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
@@ -10,93 +11,119 @@ from typing import Any
 
 import numpy as np
 
-from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, encode, pack
-from envweave_gym_server.core.errors import BadRequest
-from envweave_gym_server.core.settings import Settings
+from envweave_gym.net.framed_socket import FramedSocket
+from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
+from envweave_gym_server.core.settings import LARGEST_FRAME_OF_OWNER, settings_of_owner
 from envweave_gym_server.offers.everything import Everything
 from envweave_gym_server.offers.offers import offers_of
-from envweave_gym_server.protocols.native.door import Doorkeeper
-from envweave_gym_server.sessions.channel import ClientChannel, read_message
+from envweave_gym_server.protocols.native.framed_listener import FramedListener, listen_when_free
+from envweave_gym_server.sessions.channel import ClientChannel, describe
 from envweave_gym_server.sessions.service import SessionService
 
 _MOST_LEFT = 4096
-"""So many clients that have hung up are remembered: calls of theirs that are under way may come later."""
-SILENCE = 3600.0
-"""After so many seconds without a call a client that has not hung up is taken to be dead."""
-
+"""The number of hung-up clients to remember: calls of theirs that are under way may arrive later."""
+SILENCE_S = 3600.0
+"""A client that has neither called nor hung up for this long is taken to be dead."""
+_TAKEN_S = 30.0
+"""How long the process that was this actor before may take to release the address of its socket."""
 LARGE = 1 << 20
-"""Replies of so many bytes go as arrays, which Ray maps into the client's memory instead of copying them."""
+"""Bytes; larger replies go as arrays, which Ray maps into the client's memory instead of copying them."""
 
 
 class ActorServer:
-    """Answers frames, in as many threads as call it; whoever may call the actor may play everything."""
+    """Answers frames, in as many threads as call it; whoever may call the actor may play everything.
+
+    Each frame begins with the id of its channel (:func:`envweave_gym.remote.actors.line_of`).
+    """
 
     def __init__(self, ids: Sequence[str] = (), paths: Sequence[str] = ()) -> None:
         """It offers ``ids``, or whatever can be made here; modules are also looked for in ``paths``."""
         sys.path += [path for path in paths if path not in sys.path]
         offers = offers_of(ids) if ids else Everything()
-        limits: dict[str, Any] = {"max_sessions": 4096, "idle_timeout": 60.0}
-        limits |= {"max_rows": 1 << 20, "max_environments": 1 << 24}
-        self._state = SessionService(offers, Settings(log_size=0, **limits))
-        self._lines: dict[bytes, ActorChannel] = {}
+        self._service = SessionService(offers, settings_of_owner())
+        self._channels: dict[bytes, ActorChannel] = {}
         self._left: dict[bytes, None] = {}
         self._lock = threading.Lock()
-        self._door: Doorkeeper | None = None
+        self._stopped = threading.Event()
+        self._listener: FramedListener | None = None
 
     def open_door(self, name: str) -> None:
-        """Let those in who are on the same machine."""
-        self._door = Doorkeeper(name, self.frames, self.leave)
+        """Accept clients on the same machine, in a thread, at the Unix socket of the actor ``name``."""
+        address = socket_of_actor(name)
+        arguments = (address, listen_when_free(address, 0.0, self._stopped))
+        threading.Thread(target=self._accept, args=arguments, name="framed listener", daemon=True).start()
 
-    def frames(self, told: bytes) -> Any:
-        """The reply to the next frame on a line, which :func:`envweave_gym.remote.actors.line_of` names."""
-        size = told[0] + 1
-        name = told[:size]
-        line = self._lines.get(name) or self._opened(name)
-        reply = line.answer(told[size:])
+    def _accept(self, address: str, listener: socket.socket | None) -> None:
+        listener = listener or listen_when_free(address, _TAKEN_S, self._stopped)
+        if listener is None:
+            return  # then all clients call
+        self._listener = FramedListener(listener, self._serve, LARGEST_FRAME_OF_OWNER)
+        if self._stopped.is_set():
+            self._listener.close()
+        self._listener.run()
+
+    def _serve(self, peer: FramedSocket) -> None:
+        """Answer the frames of one connection; after a reply that is too large for it, its client calls."""
+        channel_id = b""
+        try:
+            while True:
+                frame = peer.receive()
+                channel_id = frame[: frame[0] + 1]
+                reply = self.frames(frame)
+                if type(reply) is not bytes:
+                    peer.send(TOO_LARGE)
+                    channel_id = b""
+                    return
+                peer.send(reply)
+        finally:
+            if channel_id:
+                self.leave(channel_id)
+
+    def frames(self, frame: bytes) -> Any:
+        """The reply to the next frame of a channel."""
+        size = frame[0] + 1
+        channel_id = frame[:size]
+        channel = self._channels.get(channel_id) or self._opened(channel_id)
+        reply = channel.answer(frame[size:])
         return np.frombuffer(reply, np.uint8) if len(reply) >= LARGE else reply
 
-    def _opened(self, name: bytes) -> ActorChannel:
-        opened = ActorChannel(self._state, name[1:].partition(b"/")[0].decode())
+    def _opened(self, channel_id: bytes) -> ActorChannel:
+        opened = ActorChannel(self._service, channel_id[1:].partition(b"/")[0].decode())
         with self._lock:
-            for other in [key for key, line in self._lines.items() if line.has_left()]:
-                self._lines.pop(other).leave()
-            if name in self._left:
+            for other in [key for key, channel in self._channels.items() if channel.has_left()]:
+                self._channels.pop(other).leave()
+            if channel_id in self._left:
                 opened.leave()  # it is closed after its answer
                 return opened
-            return self._lines.setdefault(name, opened)
+            return self._channels.setdefault(channel_id, opened)
 
-    def leave(self, name: bytes) -> None:
-        """The client has hung up: the lease of its session runs, unless there is another line to it."""
+    def leave(self, channel_id: bytes) -> None:
+        """Close the channel of a client that has hung up; the lease of its session runs from now on."""
         with self._lock:
-            line = self._lines.pop(name, None)
-            self._left[name] = None
+            channel = self._channels.pop(channel_id, None)
+            self._left[channel_id] = None
             if len(self._left) > _MOST_LEFT:
                 del self._left[next(iter(self._left))]
-        if line is not None:
-            line.leave()
+        if channel is not None:
+            channel.leave()
 
     def describe(self, frame: bytes) -> bytes:
-        """The frame that tells what an environment is like."""
-        try:
-            message = read_message(frame)
-            if not isinstance(message, Create):
-                raise BadRequest("send the message that would create the session")
-            return encode(Answer(NUMBERLESS, pack(self._state.description(message))))
-        except Exception as error:  # noqa: BLE001 - whatever happens is told to the client
-            return encode(self._state.refusal_of(error, NUMBERLESS))
+        """The frame that describes an environment."""
+        return describe(self._service, frame)
 
     def stop(self) -> None:
-        """Close the door, and all environments."""
-        if self._door is not None:
-            self._door.close()
-        self._state.stop()
+        """Accept no more connections, and close all environments."""
+        self._stopped.set()
+        if self._listener is not None:
+            self._listener.close()
+        self._service.stop()
 
 
 class ActorChannel(ClientChannel):
-    """A line whose client hangs up by a call of its own, and may die without one."""
+    """A channel whose client hangs up by a call of its own, and may die without one."""
 
-    def __init__(self, server: SessionService, session_id: str) -> None:
-        super().__init__(server, session_id, self.has_left)
+    def __init__(self, service: SessionService, session_id: str) -> None:
+        super().__init__(service, session_id, self.has_left)
         self._used, self._is_left, self._turn = time.monotonic(), False, threading.Lock()
 
     def answer(self, frame: bytes) -> bytes:
@@ -110,11 +137,11 @@ class ActorChannel(ClientChannel):
                     self.close()
 
     def has_left(self) -> bool:
-        """Whether the client is gone."""
-        return self._is_left or time.monotonic() - self._used > SILENCE
+        """Whether the client has hung up or is dead."""
+        return self._is_left or time.monotonic() - self._used > SILENCE_S
 
     def leave(self) -> None:
-        """The client is gone; a call that is under way ends first."""
+        """Close the channel, after the call that is under way."""
         self._is_left = True
         if self._turn.acquire(blocking=False):
             try:

@@ -1,0 +1,100 @@
+"""Sessions over framed Unix sockets: a hello names the session, and each frame after it is a call."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+import time
+
+from envweave_gym.net.framed_socket import FramedSocket
+from envweave_gym.wire.messages import HEALTH, NUMBERLESS, Answer, Ask, Hello, encode, read_hello
+from envweave_gym_server.core.errors import BadRequest, Unauthorized
+from envweave_gym_server.protocols.native.framed_listener import FramedListener
+from envweave_gym_server.sessions.channel import ClientChannel, describe, read_message
+from envweave_gym_server.sessions.service import SessionService
+from envweave_gym_server.sessions.session_core import CREATED
+
+
+class FramedSessions:
+    """Plays the sessions of a service with the processes of this user that know its token."""
+
+    def __init__(self, service: SessionService, listener: socket.socket, token: str) -> None:
+        self._service, self._token = service, token.encode()
+        self._waiting: set[FramedSocket] = set()
+        """The connections whose clients have no call under way."""
+        self._is_stopping = False
+        self._timeout_s = service.settings.client_timeout
+        self._listener = FramedListener(listener, self._serve, service.settings.largest_frame)
+        service.before_stop.append(self.stop)
+
+    def start(self) -> None:
+        """Accept connections, in a thread."""
+        threading.Thread(target=self._listener.run, name="framed listener", daemon=True).start()
+
+    def stop(self) -> None:
+        """End all connections, each after the call that is under way."""
+        self._is_stopping = True
+        self._listener.close()
+        for peer in list(self._waiting):
+            peer.cut()
+
+    def _serve(self, peer: FramedSocket) -> None:
+        hello = self._hello(peer)
+        if hello is None:
+            return
+        if hello.session:
+            self._play(peer, hello.session)
+        else:
+            while (frame := self._next(peer)) is not None:
+                peer.send(self._answer(frame), self._deadline())
+
+    def _hello(self, peer: FramedSocket) -> Hello | None:
+        """The first frame of a connection; one without the token gets a refusal and nothing else."""
+        try:
+            hello = read_hello(peer.receive(self._deadline()))
+            if not hmac.compare_digest(hello.token.encode(), self._token):
+                raise Unauthorized("the token is wrong; the server was started with another")
+        except (ValueError, Unauthorized) as error:
+            problem = error if isinstance(error, Unauthorized) else BadRequest(f"that is no hello: {error}")
+            peer.send(encode(self._service.refusal_of(problem, NUMBERLESS)), self._deadline())
+            return None
+        return hello
+
+    def _play(self, peer: FramedSocket, session_id: str) -> None:
+        channel, held = ClientChannel(self._service, session_id, lambda: peer.is_hung_up), b""
+        try:
+            while (frame := self._next(peer)) is not None:
+                reply = channel.answer(frame)
+                if reply == CREATED and peer.has_buffered:
+                    held = reply  # the client has sent its first reset along with the create, and awaits both
+                    continue
+                if held:
+                    peer.send_many((held, reply), self._deadline())
+                    held = b""
+                else:
+                    peer.send(reply, self._deadline())
+        finally:
+            channel.close()
+
+    def _next(self, peer: FramedSocket) -> bytes | None:
+        """The next frame; ``None`` once the server stops."""
+        self._waiting.add(peer)  # before the check: whoever stops cuts all that are in the set afterwards
+        try:
+            return None if self._is_stopping else peer.receive()
+        finally:
+            self._waiting.discard(peer)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
+
+    def _answer(self, frame: bytes) -> bytes:
+        """The reply to a question about the server: what an environment is like, or how busy it is."""
+        try:
+            message = read_message(frame)
+        except Exception as error:  # noqa: BLE001 - the client learns of everything that happens
+            return encode(self._service.refusal_of(error, NUMBERLESS))
+        if not isinstance(message, Ask) or message.question != HEALTH:
+            return describe(self._service, frame)
+        sessions = self._service.sessions
+        return encode(Answer(message.number, {"sessions": len(sessions), "stopping": sessions.stopped}))

@@ -1,0 +1,208 @@
+"""Sessions over a framed Unix socket: who is let in, pipelined calls, hang-ups, and how a server stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import served_envs  # noqa: F401 - registers served/Nap-v0
+from servers import until
+
+from envweave_gym.net.framed_socket import FramedSocket, connect, listen
+from envweave_gym.wire.messages import (
+    HEALTH,
+    Answer,
+    Ask,
+    Began,
+    Close,
+    Create,
+    Created,
+    Hello,
+    Refused,
+    Reset,
+    Step,
+    Stepped,
+    encode,
+    pack,
+    read_reply,
+)
+from envweave_gym_server.core.settings import Settings
+from envweave_gym_server.offers.everything import Everything
+from envweave_gym_server.protocols.native import framed_listener
+from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
+from envweave_gym_server.sessions.service import SessionService
+
+COUNTER, NAP = "envweave/Counter-v0", "served_envs:served/Nap-v0"
+TOKEN = "a token of a test"
+
+
+class Server:
+    """A service behind a framed socket, and connections to it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.address = f"@envweave/tests/{uuid.uuid4().hex}"
+        self.service = SessionService(Everything(), Settings(**settings))
+        self._peers: list[FramedSocket] = []
+        FramedSessions(self.service, listen(self.address), TOKEN).start()
+
+    def connect(self, session: str = "", token: str = TOKEN) -> FramedSocket:
+        peer = connect(self.address, soon())
+        self._peers.append(peer)
+        peer.send(encode(Hello(token, session)))
+        return peer
+
+    def stop(self) -> None:
+        self.service.stop()
+        for peer in self._peers:
+            peer.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+def soon() -> float:
+    return time.monotonic() + 10
+
+
+def ask(peer: FramedSocket, message: Any) -> Any:
+    peer.send(encode(message))
+    return reply_of(peer)
+
+
+def reply_of(peer: FramedSocket) -> Any:
+    return read_reply(peer.receive(soon()))
+
+
+def test_an_episode_is_played_and_a_hang_up_detaches_the_session(server: Server) -> None:
+    peer = server.connect("one")
+    assert isinstance(ask(peer, Create(COUNTER)), Created)
+    assert isinstance(ask(peer, Reset(1, 0)), Began)
+    stepped = ask(peer, Step(2, {"delta": 1}))
+    assert isinstance(stepped, Stepped)
+    session = server.service.sessions.get("one")
+    assert session.attached == 1
+    peer.close()
+    until(lambda: session.attached == 0)
+    again = server.connect("one")
+    assert ask(again, Step(2, {"delta": 1})).info["seq"] == stepped.info["seq"], "it was done once"
+    assert isinstance(ask(again, Close(-3)), Answer)
+    until(lambda: len(server.service.sessions) == 0)
+
+
+def test_calls_that_are_sent_together_are_answered_in_order(server: Server) -> None:
+    peer = server.connect("one")
+    calls = (Create(COUNTER), Reset(1, 0), Step(2, {"delta": 1}), Ask(-2, "state"))
+    peer.send_many([encode(call) for call in calls])
+    assert [type(reply_of(peer)) for _ in calls] == [Created, Began, Stepped, Answer]
+
+
+@pytest.mark.parametrize("token", ["", "another token", "ä"])
+def test_without_the_token_nothing_is_answered(server: Server, token: str) -> None:
+    peer = server.connect("one", token)
+    refused = reply_of(peer)
+    assert isinstance(refused, Refused)
+    assert (refused.kind, "token" in refused.message) == ("Unauthorized", True)
+    with pytest.raises(ConnectionError):
+        reply_of(peer)
+    assert len(server.service.sessions) == 0
+
+
+def test_a_first_frame_that_is_no_hello_is_refused(server: Server) -> None:
+    peer = connect(server.address, soon())
+    refused = ask(peer, Create(COUNTER))
+    assert (refused.kind, "hello" in refused.message) == ("BadRequest", True)
+    peer.close()
+
+
+def test_a_process_of_another_user_gets_no_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = framed_listener.accept
+    refused = [True, False]
+
+    def refuse_the_first(*arguments: Any) -> FramedSocket:
+        peer = accept(*arguments)
+        if refused.pop(0):
+            peer.close()
+            raise PermissionError("a process of user 7")
+        return peer
+
+    monkeypatch.setattr(framed_listener, "accept", refuse_the_first)
+    ask(server.connect(), Ask(-2, HEALTH))  # it was accepted before the patch
+    stranger = connect(server.address, soon())
+    with pytest.raises(ConnectionError):
+        stranger.receive(soon())
+    stranger.close()
+    assert isinstance(ask(server.connect(), Ask(-2, HEALTH)), Answer), "others are answered still"
+
+
+def test_without_a_session_environments_are_described_and_the_server_reports_its_health(
+    server: Server,
+) -> None:
+    peer = server.connect()
+    described = ask(peer, Create(COUNTER))
+    assert (described.value["env_id"], "action_space" in described.value) == (COUNTER, True)
+    assert ask(peer, Ask(-2, HEALTH)) == Answer(-2, {"sessions": 0, "stopping": False})
+    refused = ask(peer, Create("envweave/Nothing-v0"))
+    assert refused.kind == "UnknownEnvironment"
+    assert ask(peer, Reset(1)).kind == "BadRequest"
+    peer.send(b"\xc1")
+    assert reply_of(peer).kind == "BadRequest"
+
+
+def test_a_frame_above_the_limit_ends_the_connection_and_leaves_the_session() -> None:
+    server = Server(largest_frame=1000)
+    peer = server.connect("one")
+    ask(peer, Create(COUNTER))
+    peer.send(bytes(2000))
+    with pytest.raises(ConnectionError):
+        reply_of(peer)
+    assert isinstance(ask(server.connect("one"), Reset(1, 0)), Began)
+    server.stop()
+
+
+def test_a_server_that_stops_ends_idle_connections_and_answers_the_call_that_is_under_way() -> None:
+    server = Server()
+    idle, busy = server.connect("idle"), server.connect("busy")
+    ask(idle, Create(COUNTER))
+    ask(busy, Create(NAP))
+    ask(busy, Reset(1, 0))
+    busy.send(encode(Step(2, pack(np.array(0.5)))))
+    until(lambda: server.service.sessions.under_way == 1)
+    stopping = threading.Thread(target=server.service.stop)
+    stopping.start()
+    with pytest.raises(ConnectionError):
+        reply_of(idle)
+    assert isinstance(reply_of(busy), Stepped)
+    with pytest.raises(ConnectionError):
+        reply_of(busy)
+    stopping.join(10)
+    assert len(server.service.sessions) == 0
+    with pytest.raises(ConnectionRefusedError):
+        connect(server.address, soon())
+    server.stop()
+
+
+def test_a_connection_waits_where_there_is_no_thread_for_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(server.connect(), Ask(-2, HEALTH))
+    start, failed = threading.Thread.start, list[str]()
+
+    def fail_once(thread: threading.Thread) -> None:
+        if thread.name == "framed peer" and not failed:
+            failed.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    with pytest.raises(ConnectionError):
+        reply_of(server.connect())
+    assert isinstance(ask(server.connect(), Ask(-2, HEALTH)), Answer)
