@@ -13,7 +13,8 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.cli.tables import print_json, screen_width, table, wrapped
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.episode.stream import AGENT, jsonable
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.protocols import AGENT
 from envweave_gym.registry.catalog import EnvCard, cards
 from envweave_gym.registry.ids import make, resolve
 

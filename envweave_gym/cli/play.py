@@ -24,9 +24,10 @@ from pettingzoo import AECEnv
 
 from envweave_gym.cli.info import card_named, make_single
 from envweave_gym.core.faults import InvalidAction
-from envweave_gym.core.protocols import parse_action
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.protocols import AGENT, parse_action
 from envweave_gym.core.spaces import Json
-from envweave_gym.episode.stream import AGENT, Event, EventKind, Stream, jsonable, stream_of
+from envweave_gym.episode.stream import Event, EventKind, Stream, stream_of
 
 _CLEAR = "\033[2J\033[3J\033[H"
 _QUOTES = '"""'

@@ -17,9 +17,9 @@ import msgspec
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import name_of, read_action, state_of
 from envweave_gym.core.spaces import Json
-from envweave_gym.episode.stream import jsonable
 from envweave_gym.registry.ids import make
 
 ActionType = TypeVar("ActionType")

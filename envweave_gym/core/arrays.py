@@ -13,7 +13,6 @@ from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import shown
-from envweave_gym.episode.stream import Stream
 
 _CONVERTERS = (
     "gymnasium.wrappers.array_conversion",
@@ -77,7 +76,6 @@ def _adapt(module: ModuleType) -> None:
             convert.register(np.ndarray, _unless_objects(convert.dispatch(np.ndarray)))
             convert.register(str, _as_it_is)
             convert.register(msgspec.Struct, _as_it_is)
-            convert.register(Stream, _as_it_is)
 
 
 def _as_it_is(value: Any, *args: Any, **kwargs: Any) -> Any:

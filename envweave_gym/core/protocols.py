@@ -33,7 +33,9 @@ from envweave_gym.core.arrays import as_array
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.spaces import Json
 from envweave_gym.core.thinking import without_thinking
-from envweave_gym.episode.stream import AGENT
+
+AGENT = "agent"
+"""The name of the only agent of a Gymnasium environment."""
 
 
 @runtime_checkable

@@ -11,8 +11,9 @@ from math import isfinite
 from typing import Any
 
 from envweave_gym.core.faults import FAULTS_IN_A_ROW, Fault, FaultStorm, ResetNeeded
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.stream import (
-    AGENT,
     UNNUMBERED,
     Event,
     EventKind,
@@ -21,7 +22,6 @@ from envweave_gym.episode.stream import (
     Stream,
     end_event,
     fault_event,
-    jsonable,
     number,
 )
 

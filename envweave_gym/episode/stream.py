@@ -10,15 +10,13 @@ Glossary:
 - ``info["seq"]`` is the number of the last event, a plain int for replay buffers and logs.
 
 Numbers only, no clocks and no random ids: two runs with the same seed hand out equal streams. The ``data`` of
-an event is always JSON, see :func:`jsonable`.
+an event is always JSON, see :func:`envweave_gym.core.jsonable.jsonable`.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -26,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault, InvalidArgument, shown
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.vector_infos import StreamRows
-
-AGENT = "agent"
-"""The name of the only agent of a Gymnasium environment."""
 
 UNNUMBERED = -1
 """``seq`` of an event an environment has written itself, before the stream wrapper numbers it."""
@@ -161,57 +157,6 @@ def end_event(terminated: Any, truncated: Any) -> Event:
     """The event that ends an episode."""
     data = {"terminated": bool(terminated), "truncated": bool(truncated)}
     return Event(UNNUMBERED, EventKind.EPISODE_END, None, None, data)
-
-
-def jsonable(value: Any) -> Any:
-    """``value`` as plain JSON that comes back equal from JSON and from msgpack.
-
-    NumPy scalars and arrays, enums, tuples and mappings become what they hold. What neither format has
-    becomes its ``repr``: NaN is ``"nan"``, which ``float`` reads back, and an int beyond 64 bits its
-    hexadecimal digits. Memory addresses are left out of a ``repr``, and a lone surrogate is spelled as its
-    escape.
-    """
-    kind = type(value)
-    if kind is str:
-        return value if value.isascii() else _utf8(value)
-    if kind is bool or value is None:
-        return value
-    if kind is int:
-        return value if -(1 << 63) <= value < 1 << 64 else hex(value)
-    if kind is float:
-        return value if math.isfinite(value) else repr(value)
-    if kind is dict or isinstance(value, Mapping):
-        return {str(jsonable(key)): jsonable(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [jsonable(item) for item in value]
-    return _unpacked(value)
-
-
-def _utf8(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace").decode()
-    return text
-
-
-def _unpacked(value: Any) -> Any:
-    """:func:`jsonable` of what is rare: arrays, enums, subclasses of the plain types, and everything else."""
-    if isinstance(value, np.ndarray | np.generic):
-        wide = _NARROWER.get(value.dtype.char)  # long doubles have no plain Python form
-        return jsonable((value if wide is None else value.astype(wide)).tolist())
-    if isinstance(value, Enum):
-        return jsonable(value.value)
-    for plain in (int, float):
-        if isinstance(value, plain):
-            return jsonable(plain(value))
-    if isinstance(value, str):
-        return jsonable(str.__str__(value))
-    return jsonable(_ADDRESS.sub("", repr(value)))
-
-
-_NARROWER = {"g": np.float64, "G": np.complex128}
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 def stream_of(info: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envweave_gym.core.faults import Fault
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.stream import (
     UNNUMBERED,
     Event,
@@ -14,7 +15,6 @@ from envweave_gym.episode.stream import (
     RequestKind,
     Stream,
     fault_event,
-    jsonable,
     number,
 )
 from envweave_gym.wrappers.narrator import Infos

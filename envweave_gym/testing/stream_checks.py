@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.episode.stream import AGENT, Event, EventKind, Request, RequestKind, Stream, jsonable
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.protocols import AGENT
+from envweave_gym.episode.stream import Event, EventKind, Request, RequestKind, Stream
 from envweave_gym.testing.seed_checks import SEED
 from envweave_gym.testing.subject import ConformanceError, Subject
 from envweave_gym.testing.traces import Moment, brief

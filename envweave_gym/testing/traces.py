@@ -22,7 +22,8 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 from pettingzoo import AECEnv, ParallelEnv
 
-from envweave_gym.episode.stream import AGENT, Stream
+from envweave_gym.core.protocols import AGENT
+from envweave_gym.episode.stream import Stream
 
 
 class Moment(NamedTuple):

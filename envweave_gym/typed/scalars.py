@@ -16,8 +16,8 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, T
 
 from envweave_gym.core.arrays import as_array
 from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.spaces import Json, Unicode
-from envweave_gym.episode.stream import jsonable
 from envweave_gym.typed.hints import bounds_in, choices, chosen, name_of, split
 
 MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError)

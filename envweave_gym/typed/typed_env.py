@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import jsonable
 from envweave_gym.typed.hints import fields_of, is_model, name_of
 from envweave_gym.typed.models import codec_of, space_of
 from envweave_gym.typed.scalars import MISFITS, Codec

@@ -19,17 +19,10 @@ from numpy.typing import NDArray
 from envweave_gym.core.actions import contains
 from envweave_gym.core.arrays import adapt_converters
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.protocols import AGENT
 from envweave_gym.core.seeding import SeedRows
-from envweave_gym.episode.stream import (
-    AGENT,
-    Event,
-    EventKind,
-    Request,
-    RequestKind,
-    Stream,
-    jsonable,
-    number,
-)
+from envweave_gym.episode.stream import Event, EventKind, Request, RequestKind, Stream, number
 from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 from envweave_gym.vector.calls import Bools, Options, as_batch, check_order, options_of, read_reset
 from envweave_gym.vector.row_groups import Groups

@@ -14,7 +14,8 @@ import numpy as np
 from msgspec.msgpack import Decoder, Encoder, Ext
 from numpy.typing import NDArray
 
-from envweave_gym.episode.stream import _BOUNDARY, Event, Stream, jsonable
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.episode.stream import _BOUNDARY, Event, Stream
 from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 from envweave_gym.vector.calls import Bools
 from envweave_gym.vector.native import NativeStreams, Steps

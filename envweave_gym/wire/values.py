@@ -2,7 +2,7 @@
 
 Arrays travel as dtype, shape and bytes, and arrive as writeable arrays of their own; those of other
 libraries arrive as NumPy's. :func:`pack_exactly` refuses a value that has no such form. :func:`pack` sends it
-(an object in an info, say) as :func:`envweave_gym.episode.stream.jsonable` writes it.
+(an object in an info, say) as :func:`envweave_gym.core.jsonable.jsonable` writes it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from msgspec.msgpack import Ext
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault, shown
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.spaces import encodable
-from envweave_gym.episode.stream import Stream, jsonable
+from envweave_gym.episode.stream import Stream
 from envweave_gym.episode.vector_infos import StreamRows
 
 ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, TEXT, PAIRS = range(1, 13)

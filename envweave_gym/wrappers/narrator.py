@@ -10,11 +10,12 @@ from gymnasium.spaces import Space
 from envweave_gym.core.actions import REFUSED, Admission, admission
 from envweave_gym.core.arguments import check_options, check_reproducible
 from envweave_gym.core.faults import REFUSALS, InvalidAction, InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import no_agent, own_state
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.episode.emitter import Emitter, drain
 from envweave_gym.episode.ledger import Ledger
-from envweave_gym.episode.stream import EventKind, Request, RequestKind, Stream, jsonable
+from envweave_gym.episode.stream import EventKind, Request, RequestKind, Stream
 
 Infos = dict[str, dict[str, Any]]
 ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]

@@ -17,7 +17,8 @@ import envweave_gym
 from envweave_gym import Chat, Unicode
 from envweave_gym.cli import main
 from envweave_gym.cli.play import as_text, event_line, hint
-from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, jsonable
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind
 
 
 def test_play_counter_to_its_target():

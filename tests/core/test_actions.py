@@ -23,8 +23,8 @@ from gymnasium.spaces import (
 )
 
 from envweave_gym.core.actions import REFUSED, admission
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.spaces import Chat, Json, Unicode
-from envweave_gym.episode.stream import jsonable
 
 SPACES: list[Space[Any]] = [
     Discrete(3),

@@ -19,9 +19,9 @@ from servers import RunningServer, running_server
 import envweave_gym as ew
 from envweave_gym.compat.repl import REPLEnv
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.jsonable import jsonable
 from envweave_gym.envs.repl.hidden_secrets import Secret
 from envweave_gym.envs.repl.model_endpoint import Endpoint
-from envweave_gym.episode.stream import jsonable
 
 TOKEN = "hf_of-the-tests-never-to-be-seen"
 ECHO = f"your key {TOKEN} is wrong"

@@ -2,7 +2,7 @@
 
 Arrays are nested lists, or ``{"dtype": …, "shape": …, "base64": …}`` where that is asked for; either is taken
 for an action. Sets are lists, dataclasses are objects, dates are in ISO 8601. Everything else is JSON as
-:func:`envweave_gym.episode.stream.jsonable` writes it: NaN is ``"nan"``.
+:func:`envweave_gym.core.jsonable.jsonable` writes it: NaN is ``"nan"``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 
 from envweave_gym.core.arrays import as_array
 from envweave_gym.core.faults import InvalidAction, shown
-from envweave_gym.episode.stream import Stream, jsonable
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.episode.stream import Stream
 from envweave_gym.wire.values import dtype_of
 
 Arrays = Literal["lists", "base64"]

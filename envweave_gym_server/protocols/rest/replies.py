@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from envweave_gym.core.faults import Fault, FaultKind
-from envweave_gym.episode.stream import AGENT, Request, RequestKind, Stream, stream_of
+from envweave_gym.core.protocols import AGENT
+from envweave_gym.episode.stream import Request, RequestKind, Stream, stream_of
 from envweave_gym.wire.messages import (
     DONE_ALL_THE_SAME,
     Answer,

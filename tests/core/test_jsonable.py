@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from envweave_gym.episode.stream import jsonable
+from envweave_gym.core.jsonable import jsonable
 
 
 class Colour(enum.Enum):
