@@ -356,7 +356,7 @@ def test_an_engine_of_another_machine_is_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("DOCKER_HOST", "tcp://engines.example:2375")
-    monkeypatch.setattr(doctor, "_asked", lambda address, path: b"OK")
+    monkeypatch.setattr(doctor, "_get", lambda address, path: b"OK")
     assert main(["doctor", "--json"]) == 0
     [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
     assert check["status"] == "missing"

@@ -237,10 +237,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert main(["fleet", "status"]) == 1
     folder = tmp_path / "file" / "envweave" / "fleets"
-    assert capsys.readouterr().err == (
-        f"envweave: {folder}, where fleets are written down, cannot be used: Not a directory; say in "
-        "XDG_STATE_HOME where there is another place\n"
-    )
+    [line] = capsys.readouterr().err.splitlines()
+    assert all(word in line for word in (str(folder), "Not a directory", "XDG_STATE_HOME"))
 
 
 def test_a_process_with_the_number_of_a_dead_keeper_is_not_taken_for_it():
