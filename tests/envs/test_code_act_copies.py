@@ -270,7 +270,7 @@ def sandbox_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Sandbox]:
         heard(self, words)
 
     def found() -> Sandbox:
-        (used,) = shared._used.values()
+        (used,) = shared._used.value.values()
         assert used.sandbox is not None
         return used.sandbox
 
