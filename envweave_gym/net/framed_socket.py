@@ -11,21 +11,17 @@ import os
 import select
 import socket
 import struct
-import time
 from collections.abc import Iterable
-from contextlib import suppress
+
+from envweave_gym.net.deadlines import TimedSocket
 
 LARGEST_FRAME = 1 << 30
 """The default limit, in bytes, of a frame that is received."""
 
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
-_TIMEVAL = struct.Struct("ll")
-_CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
 _JOINED_BYTES = 1 << 16
 """Up to this size, copying a frame behind its length costs less than a second buffer of the system call."""
-_WAIT_S = 1.0
-"""The longest wait of one system call: deadlines that are farther away need not be set for each."""
 _BACKLOG = 128
 
 
@@ -33,25 +29,17 @@ class FrameTooLarge(ConnectionError):
     """The peer announces a frame that is larger than the limit; the connection is of no more use."""
 
 
-class FramedSocket:
-    """One end of a connection, which reads ahead; one thread may send while another receives.
-
-    Deadlines are times of ``time.monotonic`` and hold for the whole frame; ``None`` waits forever. After a
-    ``TimeoutError`` :meth:`receive` may be called again, and goes on with the same frame; after one while
-    sending, the connection is of no more use.
-    """
+class FramedSocket(TimedSocket):
+    """One end of a connection over which frames travel."""
 
     def __init__(self, connected: socket.socket, largest: int = LARGEST_FRAME) -> None:
-        # A timeout of Python's polls before each call, which costs 2 us a frame; the kernel's costs 0.2 us.
-        connected.setblocking(True)
-        self.socket, self._largest = connected, largest
-        self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
-        self._ahead = b""
+        super().__init__(connected)
+        self._largest = largest
 
     def send(self, frame: bytes, deadline: float | None = None) -> None:
         """Send one frame."""
         if len(frame) < _JOINED_BYTES:
-            self._send_all(_LENGTH.pack(len(frame)) + frame, deadline)
+            self.send_all(_LENGTH.pack(len(frame)) + frame, deadline)
         else:
             self.send_many((frame,), deadline)
 
@@ -65,74 +53,24 @@ class FramedSocket:
             sent = 0
         for part in parts:
             if sent < len(part):
-                self._send_all(memoryview(part)[sent:], deadline)
+                self.send_all(memoryview(part)[sent:], deadline)
             sent = max(sent - len(part), 0)
 
-    def _send_all(self, data: bytes | memoryview, deadline: float | None) -> None:
-        while data:
-            self._limit(socket.SO_SNDTIMEO, deadline)
-            try:
-                sent = self.socket.send(data)
-            except BlockingIOError:
-                continue
-            if sent == len(data):
-                return
-            data = memoryview(data)[sent:]
-
     def receive(self, deadline: float | None = None) -> bytes:
-        """Receive the next frame; ``ConnectionResetError`` when the peer has closed its end."""
-        data = self._ahead or self._read(_CHUNK, deadline)
-        while len(data) < _LENGTH.size:
-            self._ahead = data
-            data += self._read(_CHUNK, deadline)
-        size = _LENGTH.unpack_from(data)[0]
+        """Receive the next frame; after a ``TimeoutError`` the next call goes on with the same one.
+
+        ``ConnectionResetError`` when the peer has closed its end.
+        """
+        if len(self.ahead) < _LENGTH.size:
+            self.fill(_LENGTH.size, deadline)
+        size = _LENGTH.unpack_from(self.ahead)[0]
         if size > self._largest:
             raise FrameTooLarge(f"a frame of {size} bytes, where {self._largest} are the limit")
         end = _LENGTH.size + size
-        if len(data) < end:
-            data = self._read_until(data, end, deadline)
-        self._ahead = data[end:]
-        return data[_LENGTH.size : end]
-
-    def _read_until(self, data: bytes, size: int, deadline: float | None) -> bytes:
-        """Read on behind ``data`` until there are ``size`` bytes; what has come is retained if that fails."""
-        parts, missing = [data], size - len(data)
-        try:
-            while missing > 0:
-                parts.append(self._read(min(max(missing, _CHUNK), _LARGEST_CHUNK), deadline))
-                missing -= len(parts[-1])
-        finally:
-            self._ahead = b"".join(parts)
-        return self._ahead
-
-    def _read(self, most: int, deadline: float | None) -> bytes:
-        while True:
-            self._limit(socket.SO_RCVTIMEO, deadline)
-            try:
-                data = self.socket.recv(most)
-            except BlockingIOError:
-                continue
-            if not data:
-                raise ConnectionResetError("the peer has closed the connection")
-            return data
-
-    def _limit(self, option: int, deadline: float | None) -> None:
-        """Set how long the next system call may wait; ``TimeoutError`` once the deadline is over."""
-        seconds = 0.0  # which the kernel takes for no limit
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("the deadline is over")
-            seconds = min(max(left, 1e-6), _WAIT_S)
-        if seconds != self._limits[option]:
-            whole, rest = divmod(seconds, 1)
-            self.socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(rest * 1e6)))
-            self._limits[option] = seconds
-
-    @property
-    def has_buffered(self) -> bool:
-        """Whether bytes have been read ahead of :meth:`receive`, which ``poll`` does not see."""
-        return bool(self._ahead)
+        if len(self.ahead) < end:
+            self.fill(end, deadline)
+        frame, self.ahead = self.ahead[_LENGTH.size : end], self.ahead[end:]
+        return frame
 
     @property
     def is_hung_up(self) -> bool:
@@ -140,19 +78,6 @@ class FramedSocket:
         poll = select.poll()  # select.select takes no descriptors from 1,024 on
         poll.register(self.socket, 0)  # POLLHUP is reported unasked
         return bool(poll.poll(0))
-
-    def fileno(self) -> int:
-        """Return the descriptor, for ``poll``."""
-        return self.socket.fileno()
-
-    def cut(self) -> None:
-        """End the connection in both directions, which wakes threads that send or receive."""
-        with suppress(OSError):  # the peer was first, or it is closed
-            self.socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close this end."""
-        self.socket.close()
 
 
 def listen(address: str) -> socket.socket:

@@ -1,27 +1,27 @@
-"""How a server is, as far as it answers."""
+"""Asks a server over HTTP whether it is healthy, and how many sessions it has."""
 
 from __future__ import annotations
 
-import http.client
-from urllib.parse import urlsplit
+import time
 
-from envweave_gym.remote.address import unix_path
-from envweave_gym.remote.dialling import at_unix_socket
+from envweave_gym.net.http import HttpConnection
+
+_LARGEST = 1 << 24
 
 
 def is_healthy(url: str, timeout: float = 1.0) -> bool:
-    """Whether a server takes calls."""
-    return _answer(url, "/health", timeout)[0] == 200
+    """Return whether a server takes calls."""
+    return _get(url, "/health", timeout)[0] == 200
 
 
 def answers(url: str, timeout: float) -> bool:
-    """Whether a server answers at all: one that is full, or is stopping, does too."""
-    return _answer(url, "/health", timeout)[0] != 0
+    """Return whether a server answers at all: one that is full, or is stopping, does too."""
+    return _get(url, "/health", timeout)[0] != 0
 
 
 def sessions_of(url: str, token: str | None, timeout: float) -> int | None:
-    """How many sessions a server has open, as far as it says so."""
-    status, text = _answer(url, "/metrics", timeout, token)
+    """Return how many sessions a server has open, if it says so."""
+    status, text = _get(url, "/metrics", timeout, token)
     for line in text.splitlines() if status == 200 else ():
         name, _, number = line.partition(" ")
         if name == "envweave_sessions":
@@ -29,18 +29,12 @@ def sessions_of(url: str, token: str | None, timeout: float) -> int | None:
     return None
 
 
-def _answer(url: str, path: str, timeout: float, token: str | None = None) -> tuple[int, str]:
-    """The status and the text of what a server answers; the status is 0 where it does not."""
-    at = unix_path(url)
-    place = urlsplit(url if at is None else "http://localhost")
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=timeout)
+def _get(url: str, path: str, timeout: float, token: str | None = None) -> tuple[int, str]:
+    """Return the status and the text of a response; the status is 0 where there is none."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        if at is not None:
-            connection.sock = at_unix_socket(at, timeout)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
+        with HttpConnection(url) as connection:
+            response = connection.request("GET", path, time.monotonic() + timeout, headers)
+            return response.status, response.body(_LARGEST).decode(errors="replace")
+    except OSError:
         return 0, ""
-    finally:
-        connection.close()

@@ -52,7 +52,7 @@ class Replica(ABC):
         self._owner, self._lock = Owner(), threading.RLock()
         self.starts, self._is_over = 0, False
         self._failed, self._not_before = "", 0.0
-        self.upkeep = Upkeep(self.ensure, place=self.place)
+        self.upkeep = Upkeep(self.ensure, shortcut=self.place)
 
     # What a provider says of its servers
 

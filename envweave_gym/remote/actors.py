@@ -11,10 +11,11 @@ from concurrent.futures import TimeoutError as StillLooking
 from typing import Any
 from urllib.parse import urlsplit
 
+from envweave_gym.net.deadlines import seconds_left, too_late
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.ray_cluster import cluster, one_line
-from envweave_gym.remote.transport import left, lost, too_late
+from envweave_gym.remote.transport import lost
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class ActorTransport:
         """Send a frame, and perhaps one before it."""
         if before:
             self.send(before, deadline)
-        left(deadline, self._url)
+        seconds_left(deadline, self._url)
         if not self._ray.is_initialized():  # or Ray would start a cluster by itself
             raise lost(self._url, "this process has left the cluster")
         try:
@@ -55,7 +56,7 @@ class ActorTransport:
         if not self._ray.is_initialized():
             raise lost(self._url, "this process has left the cluster")
         try:
-            reply = self._ray.get(self._replies[0], timeout=left(deadline, self._url))
+            reply = self._ray.get(self._replies[0], timeout=seconds_left(deadline, self._url))
         except TimeoutError:
             raise too_late(self._url) from None
         except Exception as error:  # noqa: BLE001 - the same
@@ -109,7 +110,7 @@ def actor_at(ray: Any, url: str, deadline: float) -> Any:
 
     threading.Thread(target=look_up, name=f"lookup of {url}", daemon=True).start()
     try:
-        return lookup.result(left(deadline, url))
+        return lookup.result(seconds_left(deadline, url))
     except StillLooking:
         raise too_late(url) from None
     except Exception as error:  # noqa: BLE001 - of an actor that is gone Ray tells in many ways

@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.net.dial import UNIX, unix_path
 from envweave_gym.remote import upkeep
 
 TOKEN = "ENVWEAVE_TOKEN"
@@ -17,8 +18,7 @@ TOKEN = "ENVWEAVE_TOKEN"
 ACTOR = "ray+actor"
 """The scheme of the URLs of Ray actors: ``ray+actor://namespace/name``."""
 
-_UNIX = "http+unix"
-SCHEMES = ("http", "https", _UNIX, ACTOR)
+SCHEMES = ("http", "https", UNIX, ACTOR)
 """What the URLs of servers begin with."""
 
 _tokens: dict[str, str] = {}
@@ -88,6 +88,10 @@ class Address:
         """Whether this process has stopped the server for good, so that nobody will ever start it again."""
         return upkeep.was_stopped(self.url, self.since)
 
+    def shortcut(self) -> tuple[str, int] | None:
+        """Return a host and port that reach the server more directly than its URL, if there are any."""
+        return upkeep.shortcut_to(self.url)
+
     @property
     def is_actor(self) -> bool:
         """Whether it is a Ray actor."""
@@ -110,7 +114,7 @@ def _parts(url: Any) -> SplitResult | None:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in SCHEMES or not parts.hostname or parts.port == 0:
             return None
-        if parts.scheme == _UNIX:
+        if parts.scheme == UNIX:
             return parts if parts.path in ("", "/") else None
         parts.hostname.encode("idna")
     except ValueError:  # of brackets, of a port, or of a name that nothing can have
@@ -133,12 +137,6 @@ def _surplus(parts: SplitResult) -> str:
 def is_actor(url: str) -> bool:
     """Whether a URL is that of a Ray actor."""
     return url.startswith(f"{ACTOR}://")
-
-
-def unix_path(url: str) -> str | None:
-    """The path of the Unix socket that a URL names, with ``/`` as ``%2F``."""
-    scheme, _, path = url.partition("://")
-    return unquote(path.rstrip("/")) if scheme == _UNIX else None
 
 
 def remember_token(url: str, token: str) -> None:

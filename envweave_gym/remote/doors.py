@@ -9,10 +9,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from envweave_gym.net.deadlines import seconds_left
 from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.remote.actors import ActorTransport, line_of, place_in
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.transport import Transport, left, lost, too_late
+from envweave_gym.remote.transport import Transport, lost
 from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
 
 _CONNECT_TIMEOUT_S = 0.5
@@ -22,7 +23,7 @@ _CONNECT_TIMEOUT_S = 0.5
 def way_to(address: Address, session_id: str, deadline: float) -> Transport:
     """The transport to an actor: its Unix socket on the same machine, else calls of Ray."""
     line = line_of(session_id, uuid.uuid4().hex)
-    until = time.monotonic() + min(_CONNECT_TIMEOUT_S, left(deadline, address.url))
+    until = time.monotonic() + min(_CONNECT_TIMEOUT_S, seconds_left(deadline, address.url))
     try:
         peer = connect(socket_of_actor(place_in(address.url)), until)
     except OSError:
@@ -67,10 +68,8 @@ class DoorTransport:
     def _errors_of_transports(self) -> Generator[None]:
         try:
             yield
-        except TimeoutError:
-            raise too_late(self._address.url) from None
         except OSError as error:
-            raise lost(self._address.url, str(error)) from None
+            raise lost(self._address.url, error) from None
 
     def _call_from_now_on(self, deadline: float) -> None:
         self._peer.close()

@@ -149,7 +149,7 @@ def _readable(sockets: Sequence[FramedSocket], seconds: float) -> list[Any]:
     poll, known = select.poll(), {one.fileno(): one for one in sockets}
     for descriptor in known:
         poll.register(descriptor, select.POLLIN)
-    ahead = [one for one in sockets if one.has_buffered]
+    ahead = [one for one in sockets if one.ahead]
     return ahead + [known[one] for one, _ in poll.poll(0 if ahead else seconds * 1000)]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from envweave_gym.core import faults
+from envweave_gym.net.dial import GATEWAY_ERRORS
 from envweave_gym.remote.address import TOKEN
 from envweave_gym.wire.messages import Refused
 
@@ -35,8 +36,6 @@ _KINDS: dict[str, type[Exception]] = {
 }
 _ABOUT_SERVERS = ("Unauthorized", "Forbidden", "NoSession", "RequestEntityTooLarge")
 
-OUT_OF_ORDER = (502, 503, 504)
-"""What a proxy answers while the server behind it is not there."""
 _TOO_LARGE, _TOO_BIG = 413, 1009
 """What HTTP and WebSockets answer to a frame that is larger than they take."""
 _UNWELCOME = (1003, 1008, 1010)
@@ -112,13 +111,6 @@ def untrusted(url: str, error: ssl.SSLCertVerificationError) -> Exception:
     )
 
 
-def distrust_in(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The certificate error that is behind an error of a library, where one is."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
 def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
     """Raise what an answer means that is no frame: the words of a server, or of what stands before it."""
     told = refusal_in(body)
@@ -126,7 +118,7 @@ def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
         raise_refused(told, url)
     if status == _TOO_LARGE:
         raise faults.InvalidArgument(f"{url}: the frame is larger than what stands before the server takes")
-    if status in OUT_OF_ORDER:
+    if status in GATEWAY_ERRORS:
         raise ConnectionError(f"{url} is not reached: HTTP {status}")
     raise Strange(f"{url} is no envweave-gym server: HTTP {status}")
 

@@ -14,10 +14,10 @@ import msgspec
 
 from envweave_gym.core.faults import AtCapacity, EnvweaveError, NotAvailable, SessionLost
 from envweave_gym.remote import upkeep
+from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.doors import way_to
 from envweave_gym.remote.errors import raise_refused
-from envweave_gym.remote.farewell import say_farewell
 from envweave_gym.remote.http import HttpTransport
 from envweave_gym.remote.transport import Transport
 from envweave_gym.remote.websockets import WebSocketBlocked, WebSocketTransport
@@ -261,7 +261,10 @@ class RemoteSession:
             call.was_refused, call.deadline = True, now + self._deadline
         if now - call.missed >= _SAY_AFTER_S and url not in _unreached:
             _unreached.add(url)
-            why, left = str(error).removeprefix(f"{url}: "), min(call.deadline, call.hope) - now
+            why, left = (
+                str(error).removeprefix(f"{url} does not answer: "),
+                min(call.deadline, call.hope) - now,
+            )
             what = f"{call.what.lower()} of {self._env_id or 'its environment'}"
             _log.warning("%s cannot be reached (%s); %s waits %.0f s more for it", url, why, what, left)
 
@@ -380,7 +383,7 @@ class RemoteSession:
     def discard(self) -> None:
         """Leave a session that is lost; its server is told meanwhile, so that its place is free."""
         if os.getpid() == self._pid and self._maybe_there:
-            say_farewell(self.address, self.id)
+            delete_abandoned(self.address, self.id)
         self.abandon()
 
     def abandon(self) -> None:

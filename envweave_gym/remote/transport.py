@@ -1,9 +1,10 @@
-"""How frames get to a server and back: what every way has in common."""
+"""Transports: how frames get to a server and their replies back."""
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
+
+from envweave_gym.net.deadlines import too_late
 
 
 class Transport(Protocol):
@@ -26,19 +27,11 @@ class Transport(Protocol):
         ...
 
 
-def left(deadline: float, url: str) -> float:
-    """So many seconds are left; none is an exception."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise too_late(url)
-    return seconds
-
-
-def too_late(url: str) -> TimeoutError:
-    """That the deadline is over."""
-    return TimeoutError(f"{url} did not answer before the deadline")
-
-
-def lost(url: str, why: str) -> ConnectionError:
-    """That nothing more is heard of the server, and why."""
-    return ConnectionError(f"{url}: {why}")
+def lost(url: str, error: Exception | str) -> Exception:
+    """The loss that an error of a connection is; a refused connection stays one."""
+    if isinstance(error, TimeoutError):
+        return too_late(url)
+    reason = str(error) or type(error).__name__
+    kind = ConnectionRefusedError if isinstance(error, ConnectionRefusedError) else ConnectionError
+    subject = f"{url}:" if isinstance(error, str) else f"{url} does not answer:"
+    return kind(reason if reason.startswith(url) else f"{subject} {reason}")

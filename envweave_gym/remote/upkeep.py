@@ -27,8 +27,8 @@ class Upkeep:
     """Starts it unless it runs."""
     unused: Callable[[], None] | None = None
     """Called when the last environment that used it is closed, or forgotten."""
-    place: Callable[[], tuple[str, int] | None] | None = None
-    """A shorter way to it than its URL, where there is one."""
+    shortcut: Callable[[], tuple[str, int] | None] | None = None
+    """Returns a host and port that reach it more directly than its URL, if there are any."""
     trusted: bool = True
     """Whether clients import the classes of spaces that the server names."""
     ended: tuple[float, str] | None = None
@@ -180,7 +180,7 @@ def begin(url: str) -> Start | None:
     return start
 
 
-def place_of(url: str) -> tuple[str, int] | None:
-    """A shorter way to the server than its URL, where this process knows one."""
+def shortcut_to(url: str) -> tuple[str, int] | None:
+    """Return a host and port that reach the server more directly than its URL, if this process knows them."""
     upkeep = _kept.get(url)
-    return None if upkeep is None or upkeep.place is None else upkeep.place()
+    return None if upkeep is None or upkeep.shortcut is None else upkeep.shortcut()

@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 
 import websocket
 
+from envweave_gym.net.deadlines import seconds_left
+from envweave_gym.net.dial import GATEWAY_ERRORS, TunnelRefused, dial, proxy_for
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.dialling import NoTunnel, dialled
-from envweave_gym.remote.errors import OUT_OF_ORDER, hung_up, raise_refused, refusal_in, untrusted
-from envweave_gym.remote.transport import left, too_late
+from envweave_gym.remote.errors import hung_up, raise_refused, refusal_in, untrusted
+from envweave_gym.remote.transport import lost
 from envweave_gym.wire.framing import (
     CLOSE,
     FINAL,
@@ -64,7 +65,7 @@ class BufferedSocket:
 
     def send(self, data: bytes | memoryview) -> int:
         """Send some of the bytes; how many."""
-        self._plain.settimeout(left(self.deadline, self._url))
+        self._plain.settimeout(seconds_left(self.deadline, self._url))
         return self._plain.send(data)
 
     def gettimeout(self) -> float:
@@ -105,7 +106,7 @@ class BufferedSocket:
         return first, self._ahead[start:end]
 
     def _read(self, size: int) -> bytes:
-        self._plain.settimeout(left(self.deadline, self._url))
+        self._plain.settimeout(seconds_left(self.deadline, self._url))
         return self._plain.recv(min(max(size, _CHUNK), _LARGEST_CHUNK))
 
     def _read_on(self, size: int) -> None:
@@ -129,7 +130,7 @@ class WebSocketTransport:
             self._socket = _connected(address, f"/v1/sessions/{session_id}/stream", deadline)
         except websocket.WebSocketBadStatusException as error:
             _turned_away(error, self._url)
-        except NoTunnel:
+        except TunnelRefused:
             raise WebSocketBlocked from None
         except ssl.SSLCertVerificationError as error:
             raise untrusted(self._url, error) from None
@@ -197,13 +198,15 @@ def _packed(first: int, payload: bytes) -> bytes:
 def _connected(address: Address, path: str, deadline: float) -> BufferedSocket:
     """A WebSocket after the handshake."""
     headers = [f"{name}: {value}" for name, value in address.headers().items()]
-    ours = BufferedSocket(dialled(address.url, deadline), address.url, deadline)
+    at = address.shortcut()
+    opened = dial(address.url, deadline, at=at, proxy=proxy_for(address.url) if at is None else None)
+    ours = BufferedSocket(opened, address.url, deadline)
     try:
         library: Any = websocket.WebSocket(enable_multithread=False)
         library.connect(
             address.websocket + path,
             socket=ours,
-            timeout=left(deadline, address.url),
+            timeout=seconds_left(deadline, address.url),
             header=headers,
             suppress_origin=True,
             redirect_limit=0,
@@ -221,14 +224,10 @@ def _turned_away(error: Any, url: str) -> NoReturn:
     told = refusal_in(error.resp_body) if error.status_code in _SAYS_WHY else None
     if told is not None:
         raise_refused(told, url)
-    if error.status_code in OUT_OF_ORDER:
+    if error.status_code in GATEWAY_ERRORS:
         raise ConnectionError(f"{url} is not reached: HTTP {error.status_code}") from None
     raise WebSocketBlocked from None
 
 
 def _lost(url: str, error: Exception) -> Exception:
-    if isinstance(error, websocket.WebSocketTimeoutException | TimeoutError):
-        return too_late(url)
-    told = str(error) or type(error).__name__
-    kind = ConnectionRefusedError if isinstance(error, ConnectionRefusedError) else ConnectionError
-    return kind(told if told.startswith(url) else f"{url}: {told}")
+    return lost(url, TimeoutError() if isinstance(error, websocket.WebSocketTimeoutException) else error)

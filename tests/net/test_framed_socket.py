@@ -41,7 +41,7 @@ def test_frames_that_are_sent_together_or_are_large_arrive_as_they_were_sent(pai
     sender = threading.Thread(target=one.send_many, args=(frames, soon()))
     sender.start()
     assert [other.receive(soon()) for _ in frames] == frames
-    assert not other.has_buffered
+    assert not other.ahead
     sender.join(10)
     sender = threading.Thread(target=lambda: [one.send(frame, soon()) for frame in frames])
     sender.start()

@@ -21,8 +21,8 @@ from remote_peers import (
 from remote_worlds import block_websockets, transport, url
 
 import envweave_gym as ew
+from envweave_gym.net.dial import proxy_for
 from envweave_gym.remote.address import Address, remember_token
-from envweave_gym.remote.dialling import proxy_for
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import Create

@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from remote_peers import Talk, lets_through, peer, plays, plays_over_http, repli
 from remote_worlds import transport
 
 from envweave_gym import NotAvailable
-from envweave_gym.remote import dialling, websockets
+from envweave_gym.remote import websockets
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.websockets import WebSocketTransport
@@ -29,7 +28,7 @@ CA_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 @pytest.fixture
-def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     """What a server on loopback shows, which clients are told to trust."""
     needs_command("openssl")
     files = [str(tmp_path / name) for name in ("certificate", "key")]
@@ -42,9 +41,7 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLCont
     for name in CA_BUNDLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(CA_BUNDLES[0], files[0])
-    dialling._tls.cache_clear()
-    yield context
-    dialling._tls.cache_clear()
+    return context
 
 
 def test_tls(tls: ssl.SSLContext, transport: str) -> None:
@@ -121,7 +118,7 @@ def test_a_connection_that_comes_too_late_for_its_handshake_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(websockets, "dialled", lambda url, deadline: ours)
+    monkeypatch.setattr(websockets, "dial", lambda *_, **how: ours)
     with theirs, pytest.raises(TimeoutError):
         WebSocketTransport(Address("http://127.0.0.1:9"), "x", time.monotonic() - 1)
     assert ours.fileno() == -1

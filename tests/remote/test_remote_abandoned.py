@@ -1,4 +1,4 @@
-"""Who leaves a session that is lost has its place back at once, also while its step runs on."""
+"""A session that is abandoned frees its slot on the server at once, also while its step runs on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from remote_worlds import TROUBLE, transport
 from servers import TOKEN, RunningServer, running_server, serving_at, until
 
 import envweave_gym as ew
-from envweave_gym.remote import farewell, session, upkeep
+from envweave_gym.remote import abandoned_sessions, session, upkeep
+from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.env import RemoteEnv
-from envweave_gym.remote.farewell import say_farewell
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.vector import RemoteVectorEnv
 from envweave_gym.wire.messages import Create, Step
@@ -38,7 +38,7 @@ def full() -> Iterator[RunningServer]:
 
 
 def at_work(url: str) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == f"farewell to {url}"]
+    return [thread for thread in threading.enumerate() if thread.name == f"deletions at {url}"]
 
 
 def test_as_many_environments_as_sessions_play_on_after_a_timeout(
@@ -127,7 +127,7 @@ def test_nothing_is_said_of_a_session_that_never_was_or_is_another_process_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[Any] = []
-    monkeypatch.setattr(session, "say_farewell", lambda *told: said.append(told))
+    monkeypatch.setattr(session, "delete_abandoned", lambda *told: said.append(told))
     with peer(answers(204)) as server:
         server.session(1.0).discard()
         forked = in_a_session(server)
@@ -152,7 +152,7 @@ def test_what_is_gone_already_is_not_closed_again(
     error: Exception, says: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(session, "say_farewell", lambda address, session_id: said.append(session_id))
+    monkeypatch.setattr(session, "delete_abandoned", lambda address, session_id: said.append(session_id))
     with peer(answers(204)) as server:
         env = RemoteEnv("x/X-v0", server.url)
         one = env._served.session()
@@ -168,17 +168,17 @@ def test_no_server_is_started_and_no_actor_is_called() -> None:
     with peer(answers(204)) as server:
         upkeep.keep_up(server.url, upkeep.Upkeep(starts))
         try:
-            say_farewell(Address(server.url), "one")
+            delete_abandoned(Address(server.url), "one")
             until(lambda: not at_work(server.url))
         finally:
             upkeep.keep_up(server.url, None)
         assert server.methods == ["DELETE"]
-    say_farewell(Address("ray+actor://space/name"), "one")
+    delete_abandoned(Address("ray+actor://space/name"), "one")
     assert not at_work("ray+actor://space/name")
 
 
 def test_a_server_that_stands_still_holds_one_thread_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(farewell, "_DEADLINE", 0.4)
+    monkeypatch.setattr(abandoned_sessions, "_TIMEOUT_S", 0.4)
 
     def says_nothing(talk: Talk) -> None:
         talk.request()
@@ -187,17 +187,17 @@ def test_a_server_that_stands_still_holds_one_thread_for_a_while(monkeypatch: py
     with peer(says_nothing) as server:
         started = time.monotonic()
         for number in range(50):
-            say_farewell(Address(server.url), str(number))
+            delete_abandoned(Address(server.url), str(number))
         assert time.monotonic() - started < 0.2
         assert len(at_work(server.url)) == 1
         until(lambda: not at_work(server.url), 3)
-        say_farewell(Address(server.url), "another")
+        delete_abandoned(Address(server.url), "another")
         assert len(at_work(server.url)) == 1
         until(lambda: not at_work(server.url), 3)
-    assert not farewell._waiting
+    assert not abandoned_sessions._deletions.value.queues
 
 
-def test_nobody_hears_of_a_farewell_that_is_not_heard() -> None:
-    say_farewell(Address("http://127.0.0.1:9"), "one")
-    say_farewell(Address("http://no.invalid", "file:/nowhere/token"), "two")
+def test_a_deletion_that_fails_is_silent() -> None:
+    delete_abandoned(Address("http://127.0.0.1:9"), "one")
+    delete_abandoned(Address("http://no.invalid", "file:/nowhere/token"), "two")
     until(lambda: not at_work("http://127.0.0.1:9") and not at_work("http://no.invalid"))

@@ -1,0 +1,244 @@
+"""Connects sockets to URLs: address lookup with a deadline, proxies, tunnels, TLS and Unix sockets."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import ssl
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillLooking
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from envweave_gym.net.deadlines import TimedSocket, seconds_left, too_late
+from envweave_gym.os_support.process_local import ProcessLocal
+
+UNIX = "http+unix"
+"""The scheme of HTTP over a Unix socket: ``http+unix://`` and the path, with ``/`` as ``%2F``."""
+GATEWAY_ERRORS = (502, 503, 504)
+"""The statuses of a proxy while the server behind it is not there."""
+
+_OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
+_PORTS = {"http": 80, "https": 443}
+_LARGEST_HEAD = 1 << 16
+_Lookup = Future[list[Any]]
+_lookups = ProcessLocal[dict[tuple[str, int], _Lookup]](dict)
+"""The lookups that are under way, by name and port."""
+
+
+class TunnelRefused(ConnectionError):
+    """The proxy opens no tunnel to the server; it may forward requests all the same."""
+
+
+# Where to
+
+
+def unix_path(url: str) -> str | None:
+    """Return the path of the Unix socket that a URL names, if it names one."""
+    scheme, _, path = url.partition("://")
+    return unquote(path.rstrip("/")) if scheme == UNIX else None
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the URL of the proxy that the environment variables name for a server.
+
+    There is never one before loopback, whatever they say, nor before hosts that ``no_proxy`` names.
+    """
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    if unix_path(url) is not None or _is_loopback(host) or _is_excepted(host, parts.netloc):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy or None
+
+
+def _is_loopback(host: str) -> bool:
+    literal = _literal(host)
+    if literal is None:
+        return host.rpartition(".")[2] == "localhost"
+    return literal.is_loopback or literal.is_unspecified
+
+
+def _is_excepted(host: str, netloc: str) -> bool:
+    if proxy_bypass(netloc.rpartition("@")[2]):
+        return True
+    literal = _literal(host)
+    entries = getproxies().get("no", "").split(",") if literal else ()
+    return any(literal in network for entry in entries if (network := _network(entry.strip())) is not None)
+
+
+def _literal(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return None
+    return (isinstance(found, IPv6Address) and found.ipv4_mapped) or found
+
+
+def _network(entry: str) -> Any:
+    try:
+        return ip_network(entry, strict=False)
+    except ValueError:
+        return None
+
+
+# On the way
+
+
+def dial(
+    url: str, deadline: float, *, at: tuple[str, int] | None = None, proxy: str | None = None
+) -> socket.socket:
+    """Connect to the first address of a URL's host that answers, and shake hands there if it needs TLS.
+
+    ``at`` is a host and port to connect to instead. Through a ``proxy`` the connection is a tunnel. Each
+    address has its share of the time that is left, so that a silent one leaves some to the others.
+    """
+    if (path := unix_path(url)) is not None:
+        return _connected_unix(path, url, deadline)
+    if proxy is not None and not proxy.startswith("http://"):
+        raise TunnelRefused(
+            f"{url}: tunnels go through proxies with http:// only, and this is {_shown(proxy)}"
+        )
+    host, port = at or _host_and_port(proxy or url)
+    failed = OSError(f"{host} has no address")
+    found = _addresses(host, port, deadline, url)
+    for index, (family, _, _, _, where) in enumerate(found):
+        until = time.monotonic() + seconds_left(deadline, url) / (len(found) - index)
+        try:
+            return _connected(family, where, proxy, url, until)
+        except ssl.SSLCertVerificationError:
+            raise
+        except OSError as error:
+            failed = error
+    raise failed
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port or _PORTS[parts.scheme]
+    except (KeyError, ValueError):
+        raise TunnelRefused(f"{_shown(url)} is no proxy; give a URL like http://host:port") from None
+    return parts.hostname or "", port
+
+
+def _shown(url: str) -> str:
+    """Return a URL without what may be a password."""
+    return f"{url.partition('://')[0]}://{url.rpartition('@')[2].rpartition('://')[2]}"
+
+
+def _addresses(host: str, port: int, deadline: float, url: str) -> list[Any]:
+    """Look a name up.
+
+    Nothing ends a lookup but itself, so a thread does it, for all who wait for the same name.
+    """
+    if _literal(host):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    key, mine = (host, port), _Lookup()
+    lookup = _lookups.value.setdefault(key, mine)
+    if lookup is mine:
+        threading.Thread(target=_look_up, args=(key, mine), name=f"address of {host}", daemon=True).start()
+    try:
+        return lookup.result(seconds_left(deadline, url))
+    except StillLooking:
+        raise too_late(url) from None
+
+
+def _look_up(key: tuple[str, int], lookup: _Lookup) -> None:
+    try:
+        found = socket.getaddrinfo(*key, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        del _lookups.value[key]
+        lookup.set_exception(OSError(f"{key[0]} has no address: {error}"))
+    else:
+        del _lookups.value[key]
+        lookup.set_result(found)
+
+
+def _connected_unix(path: str, url: str, deadline: float) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        opened.settimeout(seconds_left(deadline, url))
+        opened.connect(path)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _connected(family: int, where: Any, proxy: str | None, url: str, deadline: float) -> socket.socket:
+    plain = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        for option in _OPTIONS:
+            plain.setsockopt(*option)
+        plain.settimeout(seconds_left(deadline, url))
+        plain.connect(where)
+        if proxy is not None:
+            _open_tunnel(TimedSocket(plain), proxy, url, deadline)
+        if not url.startswith("https:"):
+            return plain
+        plain.settimeout(seconds_left(deadline, url))
+        return _tls(trusted_certificates()).wrap_socket(plain, server_hostname=urlsplit(url).hostname)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def proxy_headers(proxy: str) -> dict[str, str]:
+    """Return the header that shows the user and the password in a proxy's URL, if they are there."""
+    parts = urlsplit(proxy)
+    if not parts.username:
+        return {}
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+def _open_tunnel(plain: TimedSocket, proxy: str, url: str, deadline: float) -> None:
+    """Let the proxy connect this socket to the server."""
+    host, port = _host_and_port(url)
+    goal = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    headers = {"Host": goal, **proxy_headers(proxy)}
+    lines = [f"CONNECT {goal} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    plain.send_all("\r\n".join(lines).encode(), deadline)
+    head = b""
+    while not head.endswith(b"\r\n\r\n") and len(head) < _LARGEST_HEAD:
+        byte = plain.receive_some(1, deadline)  # what comes after the head comes through the tunnel
+        if not byte:
+            raise ConnectionError(f"{url}: its proxy has hung up")
+        head += byte
+    status = head.split(maxsplit=2)[1:2]
+    if status and status[0].decode(errors="replace") in map(str, GATEWAY_ERRORS):
+        raise ConnectionError(f"{url} is not reached by its proxy: HTTP {status[0].decode()}")
+    if status != [b"200"]:
+        raise TunnelRefused(f"{url}: its proxy opens no tunnel, and answered {head[:40]!r}")
+
+
+# TLS
+
+
+def trusted_certificates() -> str | None:
+    """Return the certificates to trust, a file or a directory, if an environment variable names them."""
+    return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+
+
+@cache
+def _tls(certificates: str | None) -> ssl.SSLContext:
+    """Return a context that trusts these certificates, else those of this machine and of ``certifi``."""
+    if certificates:
+        if os.path.isdir(certificates):
+            return ssl.create_default_context(capath=certificates)
+        return ssl.create_default_context(cafile=certificates)
+    context = ssl.create_default_context()
+    try:
+        import certifi
+    except ImportError:
+        return context
+    context.load_verify_locations(certifi.where())
+    return context

@@ -1,0 +1,220 @@
+"""HTTP/1.1 over dialled sockets: one deadline for an exchange, streamed bodies, and a cut from any thread."""
+
+from __future__ import annotations
+
+import io
+import select
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http.client import HTTPException, HTTPMessage, HTTPResponse
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from envweave_gym.net.deadlines import TimedSocket
+from envweave_gym.net.dial import dial, proxy_for, proxy_headers, unix_path
+from envweave_gym.os_support.process_local import Owner
+
+_PIECE = 1 << 16
+_WITH_BODY = ("POST", "PUT", "PATCH")
+_AGENT = "envweave-gym"
+
+
+class BodyTooLarge(ConnectionError):
+    """The body of a response is larger than the limit."""
+
+
+class HttpConnection:
+    """A connection to one server for one exchange after the other; the first one dials it.
+
+    It goes through the proxy that the environment names, follows no redirects and keeps no cookies. Losses
+    are ``OSError``: ``TimeoutError`` once the deadline is over, and ``SSLCertVerificationError`` among them.
+    """
+
+    def __init__(self, url: str, *, at: Callable[[], tuple[str, int] | None] | None = None) -> None:
+        """``at`` returns a host and port to connect to instead of those in ``url``, if there are any."""
+        self.url, self._at = url, at
+        self._parts = urlsplit(url if unix_path(url) is None else "http://localhost")
+        self._host = self._parts.netloc.rpartition("@")[2]
+        self._owner, self._is_cut = Owner(), False
+        self._socket: TimedSocket | None = None
+        self._origin, self._proxy_headers = "", dict[str, str]()
+        self._response: Response | None = None
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Response:
+        """Send a request and receive the head of its response.
+
+        ``path`` is appended to that of the URL; without one the request is for the URL itself.
+        """
+        self.connect(deadline)
+        try:
+            assert self._socket is not None
+            data = self._head(method, path, headers or {}, body) + body
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have said why it reads no more
+                self._socket.send_all(data, deadline)
+            self._response = Response(self._socket, method, deadline)
+        except BaseException:
+            self.close()
+            raise
+        return self._response
+
+    def connect(self, deadline: float) -> None:
+        """Dial, unless the connection of the last exchange can be used again."""
+        if self._is_reusable():
+            return
+        self.close()
+        at = self._at() if self._at is not None else None
+        proxy = proxy_for(self.url) if at is None else None
+        if proxy is not None and self._parts.scheme == "http":  # which forwards requests with whole URLs
+            self._origin, self._proxy_headers = f"http://{self._host}", proxy_headers(proxy)
+            opened = dial(proxy, deadline)
+        else:
+            opened = dial(self.url, deadline, at=at, proxy=proxy)
+        self._socket = TimedSocket(opened)
+        if self._is_cut:
+            self.close()
+            raise ConnectionAbortedError("it was cut")
+
+    def _is_reusable(self) -> bool:
+        if self._is_cut or self._socket is None or self._response is None or not self._response.is_whole:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)  # what can be read now is the end of the connection
+        return not self._socket.ahead and not poll.poll(0)
+
+    def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        lines = {"Host": self._host, "User-Agent": _AGENT, "Accept-Encoding": "identity"}
+        lines |= {**self._proxy_headers, **headers}
+        if body or method in _WITH_BODY:
+            lines["Content-Length"] = str(len(body))
+        base, query = self._parts.path, self._parts.query
+        target = f"{base.rstrip('/')}{path}" if path else f"{base or '/'}{query and '?'}{query}"
+        text = [
+            f"{method} {self._origin}{target} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in lines.items()),
+        ]
+        if any("\r" in line or "\n" in line for line in text):
+            raise ValueError("there is a line break in the path or in a header of a request")
+        return "\r\n".join([*text, "", ""]).encode("latin-1")
+
+    def detach(self) -> TimedSocket:
+        """Give the connection away, after a response that switches the protocol."""
+        connected, self._socket = self._socket, None
+        assert connected is not None
+        return connected
+
+    def cut(self) -> None:
+        """End the exchange that is under way, from any thread, and refuse all others.
+
+        In a forked process the connection is the parent's, and goes on there.
+        """
+        self._is_cut, there = True, self._socket
+        if there is not None and self._owner.is_here():
+            there.cut()
+
+    def close(self) -> None:
+        """Close the connection; the next request dials again."""
+        there, self._socket, self._response = self._socket, None, None
+        if there is not None:
+            there.close()
+
+    def __enter__(self) -> HttpConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Response:
+    """The response to a request; its body is read from the connection as it is asked for."""
+
+    def __init__(self, source: TimedSocket, method: str, deadline: float) -> None:
+        self._reader = _Reader(source, deadline)
+        self._response = HTTPResponse(cast(Any, self._reader), method=method)
+        try:
+            self._response.begin()
+        except HTTPException as error:
+            raise _mangled(error) from None
+        self.status: int = self._response.status
+        self.headers: HTTPMessage = self._response.headers
+
+    def body(self, largest: int, deadline: float | None = None) -> bytes:
+        """Receive the body to its end; :class:`BodyTooLarge` if it has more than ``largest`` bytes."""
+        body = bytearray()
+        for piece in self.pieces(deadline):
+            body += piece
+            if len(body) > largest:
+                raise BodyTooLarge(f"the body is larger than {largest} bytes")
+        return bytes(body)
+
+    def pieces(self, deadline: float | None = None) -> Iterator[bytes]:
+        """Receive the body in pieces, each as soon as it comes.
+
+        ``deadline`` replaces that of the request.
+        """
+        if deadline is not None:
+            self._reader.deadline = deadline
+        response = self._response
+        try:
+            # read1() of a body with a length does not see its end before Python 3.12.1
+            while piece := response.read1(_PIECE) if response.length is None else response.read(_PIECE):
+                yield piece
+        except HTTPException as error:
+            raise _mangled(error) from None
+        if response.length:
+            raise ConnectionResetError(
+                f"the peer has closed the connection {response.length} bytes too early"
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body was read to its end, and the connection serves for another exchange."""
+        return self._response.isclosed() and not self._response.will_close
+
+
+def _mangled(error: HTTPException) -> ConnectionError:
+    return ConnectionError(f"what came is no response of HTTP: {error or type(error).__name__}")
+
+
+class _Reader(io.BufferedIOBase):
+    """The file that ``HTTPResponse`` reads: the buffer of a socket, then the socket, until a deadline."""
+
+    def __init__(self, source: TimedSocket, deadline: float) -> None:
+        self._source, self.deadline = source, deadline
+
+    def makefile(self, _mode: str) -> _Reader:
+        return self
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        source = self._source
+        if not source.ahead:
+            source.ahead = source.receive_some(_PIECE, self.deadline)
+        end = len(source.ahead) if size is None or size < 0 else size
+        data, source.ahead = source.ahead[:end], source.ahead[end:]
+        return data
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        parts: list[bytes] = []
+        missing = size
+        while missing != 0 and (data := self.read1(missing)):
+            parts.append(data)
+            missing = None if missing is None or missing < 0 else missing - len(data)
+        return b"".join(parts)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        source, limit = self._source, sys.maxsize if size is None or size < 0 else size
+        while (end := source.ahead.find(b"\n") + 1) == 0 and len(source.ahead) < limit:
+            data = source.receive_some(_PIECE, self.deadline)
+            if not data and source.ahead:
+                raise ConnectionResetError("the peer has closed the connection in the middle of a line")
+            if not data:
+                return b""
+            source.ahead += data
+        return self.read1(min(end or limit, limit))

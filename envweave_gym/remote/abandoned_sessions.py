@@ -1,0 +1,69 @@
+"""Sends DELETE for abandoned sessions in the background, which frees their slots."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+
+from envweave_gym.net.http import HttpConnection
+from envweave_gym.os_support.process_local import ProcessLocal
+from envweave_gym.remote.address import Address
+
+_TIMEOUT_S = 5.0
+"""How long a DELETE is tried after the loss; then the session is left to its lease."""
+_log = logging.getLogger(__name__)
+
+_Queue = deque[tuple[str, float]]
+
+
+class _Deletions:
+    """The sessions to delete and their deadlines, by server; the thread of a server ends with the last."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.queues: dict[Address, _Queue] = {}
+
+
+_deletions = ProcessLocal(_Deletions)
+
+
+def delete_abandoned(address: Address, session_id: str) -> None:
+    """Delete a session without waiting for it; its call may still be under way on the server.
+
+    No server is started for that, and an actor sees by itself which clients have left.
+    """
+    if address.is_actor:
+        return
+    deletions = _deletions.value
+    with deletions.lock:
+        has_thread = address in deletions.queues
+        queue = deletions.queues.setdefault(address, deque())
+        queue.append((session_id, time.monotonic() + _TIMEOUT_S))
+    if has_thread:
+        return
+    thread = threading.Thread(
+        target=_delete_all, args=(deletions, address), name=f"deletions at {address.url}", daemon=True
+    )
+    try:
+        thread.start()
+    except RuntimeError as error:  # this machine has no more threads
+        with deletions.lock:
+            del deletions.queues[address]
+        _log.debug("session %s of %s is left to its lease: %s", session_id, address.url, error)
+
+
+def _delete_all(deletions: _Deletions, address: Address) -> None:
+    queue = deletions.queues[address]
+    while True:
+        with deletions.lock:
+            if not queue:
+                del deletions.queues[address]
+                return
+            session_id, deadline = queue.popleft()
+        try:
+            with HttpConnection(address.url, at=address.shortcut) as connection:
+                connection.request("DELETE", f"/v1/sessions/{session_id}", deadline, address.headers())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the session ends with its lease
+            _log.debug("session %s of %s is left to its lease: %s", session_id, address.url, error)
