@@ -38,7 +38,7 @@ class TimedSocket:
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket, self.ahead = connected, b""
-        """What was received and not used yet."""
+        """The bytes that were received and not used yet."""
         # A timeout of Python's polls before each call, which costs 2 us a message; the kernel's costs 0.2 us.
         # TLS retries what the kernel has ended, so it has to have Python's.
         self._is_tls = hasattr(connected, "do_handshake")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from envweave_gym.os_support.process_local import Owner
 _PIECE = 1 << 16
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _AGENT = "envweave-gym"
+_ONE_LINE = re.compile(r"[^\r\n\0\u0100-\U0010ffff]*")
 
 
 class BodyTooLarge(ConnectionError):
@@ -83,7 +85,7 @@ class HttpConnection:
             raise ConnectionAbortedError("it was cut")
 
     def _is_reusable(self) -> bool:
-        if self._is_cut or self._socket is None or self._response is None or not self._response.is_whole:
+        if self._is_cut or self._socket is None or (self._response and not self._response.is_whole):
             return False
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)  # what can be read now is the end of the connection
@@ -96,12 +98,11 @@ class HttpConnection:
             lines["Content-Length"] = str(len(body))
         base, query = self._parts.path, self._parts.query
         target = f"{base.rstrip('/')}{path}" if path else f"{base or '/'}{query and '?'}{query}"
-        text = [
-            f"{method} {self._origin}{target} HTTP/1.1",
-            *(f"{name}: {value}" for name, value in lines.items()),
-        ]
-        if any("\r" in line or "\n" in line for line in text):
-            raise ValueError("there is a line break in the path or in a header of a request")
+        for name, value in {**lines, "path": target}.items():
+            if not _ONE_LINE.fullmatch(value):  # which may be a secret
+                raise ValueError(f"{name} of a request has line breaks, or characters that HTTP cannot carry")
+        text = [f"{method} {self._origin}{target} HTTP/1.1"]
+        text += [f"{name}: {value}" for name, value in lines.items()]
         return "\r\n".join([*text, "", ""]).encode("latin-1")
 
     def detach(self) -> TimedSocket:

@@ -1,4 +1,4 @@
-"""Asks a model behind an OpenAI-compatible endpoint, which may be busy, slow or wrong."""
+"""A client of OpenAI-compatible endpoints, which may be busy, slow or wrong."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Chat = list[dict[str, str]]
 _URL = re.compile(r"https?://[^\s@?#]+")
 _BUSY = frozenset({408, 425, 429})
 _PAUSE, _LONGEST_PAUSE = 0.5, 20.0
-_PIECE, _LARGEST = 1 << 16, 8 << 20
-_ANY_KEY = 16
-"""So many characters a key has at least; what is given to servers that take any, as ``none``, is no secret
+_LARGEST = 8 << 20
+_SHORTEST_KEY = 16
+"""Keys have at least this many characters. A shorter one, as ``none`` for servers that take any, is no secret
 and may well be a word of a reply."""
-_TOLD = 300
-"""So many characters of what an endpoint says of a failure are told."""
+_LONGEST_QUOTE = 300
+"""The longest part of an endpoint's error that is passed on, in characters."""
 
 
 class SubcallFailed(EnvweaveError):
@@ -39,15 +39,15 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base_url: str
     """Up to what comes before ``/chat/completions``."""
     model: str = DEFAULT_MODEL
-    """The model, where nobody names another."""
+    """The default model."""
     api_key: str | None = None
     """Where the key is: ``env:NAME`` or ``file:PATH``."""
     max_tokens: int = 2048
     temperature: float = 0.7
     deadline: float = 120.0
-    """So many seconds an answer may take, with all attempts."""
+    """How many seconds an answer may take, with all attempts."""
     attempts: int = 4
-    """So often at most a busy endpoint is asked."""
+    """How often a busy endpoint is asked at most."""
 
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.base_url):
@@ -92,10 +92,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         raise SubcallFailed(key.hidden_in(failure))
 
     def _post(self, messages: Chat, model: str, key: Secret, until: float) -> str:
-        import requests
-        import urllib3
-
-        from envweave_gym.tools.timed import deadline_of_call, timed_session
+        from envweave_gym.net.http import BodyTooLarge, HttpConnection
 
         body = {
             "model": model,
@@ -103,56 +100,35 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
         }
-        url = f"{self.base_url.rstrip('/')}/chat/completions"
+        headers = {"Content-Type": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key.reveal()}"
         try:
-            with deadline_of_call(until), timed_session(url) as session:
-                response = session.post(
-                    url,
-                    json=body,
-                    auth=_Bearer(key),
-                    timeout=max(until - time.monotonic(), 0.001),
-                    stream=True,
-                    allow_redirects=False,  # the key is for this endpoint alone
-                )
-                text, status = _read(response), response.status_code
+            with HttpConnection(self.base_url) as connection:
+                data = msgspec.json.encode(body)
+                response = connection.request("POST", "/chat/completions", until, headers, data)
+                text, status = response.body(_LARGEST).decode(errors="replace"), response.status
                 wait = response.headers.get("Retry-After", "")
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        except BodyTooLarge:
+            raise SubcallFailed(f"{self.base_url} sent a reply of more than {_LARGEST >> 20} MB") from None
+        except OSError as error:
             raise _Busy(f"{self.base_url} does not answer: {type(error).__name__}") from None
+        except ValueError as error:  # of a header
+            raise SubcallFailed(f"{self.base_url} cannot be asked: {error}") from None
         if status == 200:
             return _reply_in(text, self.base_url, key)
-        told = key.hidden_in(f"{self.base_url} answered with status {status}: {' '.join(text.split())}")
+        why = key.hidden_in(f"{self.base_url} answered with status {status}: {' '.join(text.split())}")
         if status in _BUSY or status >= 500:
-            raise _Busy(told[:_TOLD], float(wait) if wait.isdecimal() else 0.0)
-        raise SubcallFailed(told[:_TOLD])
+            raise _Busy(why[:_LONGEST_QUOTE], float(wait) if wait.isdecimal() else 0.0)
+        raise SubcallFailed(why[:_LONGEST_QUOTE])
 
 
 class _Busy(Exception):
     """An attempt has failed, and another may not."""
 
-    def __init__(self, told: str, pause: float = 0.0) -> None:
-        super().__init__(told)
+    def __init__(self, why: str, pause: float = 0.0) -> None:
+        super().__init__(why)
         self.pause = pause
-
-
-class _Bearer:
-    """Puts the key on a request, whatever a ``.netrc`` has for its host."""
-
-    def __init__(self, key: Secret) -> None:
-        self._key = key
-
-    def __call__(self, request: Any) -> Any:
-        if self._key:
-            request.headers["Authorization"] = f"Bearer {self._key.reveal()}"
-        return request
-
-
-def _read(response: Any) -> str:
-    body = bytearray()
-    for piece in response.iter_content(_PIECE):
-        body += piece
-        if len(body) > _LARGEST:
-            raise SubcallFailed(f"{response.url} sent a reply of more than {_LARGEST >> 20} MB")
-    return body.decode(errors="replace")
 
 
 def _reply_in(text: str, url: str, key: Secret) -> str:
@@ -162,4 +138,4 @@ def _reply_in(text: str, url: str, key: Secret) -> str:
         raise SubcallFailed(f"{url} sent no reply of a chat model: {shown(key.hidden_in(text))}") from None
     if not isinstance(reply, str):
         raise SubcallFailed(f"{url} sent a reply without text: {key.hidden_in(shown(reply))}")
-    return reply if len(key.reveal()) < _ANY_KEY else key.hidden_in(reply)
+    return reply if len(key.reveal()) < _SHORTEST_KEY else key.hidden_in(reply)

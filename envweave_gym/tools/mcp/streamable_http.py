@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
-import requests
-import urllib3
 
 from envweave_gym.core.faults import shown
+from envweave_gym.net.http import BodyTooLarge, HttpConnection, Response
 from envweave_gym.tools.mcp.json_rpc import (
     LARGEST_MESSAGE,
     STATELESS,
@@ -25,176 +23,175 @@ from envweave_gym.tools.mcp.json_rpc import (
     too_large,
     until,
 )
-from envweave_gym.tools.mcp.mcp_errors import McpClosed, McpTimeout, left
+from envweave_gym.tools.mcp.mcp_errors import McpClosed, McpTimeout
 from envweave_gym.tools.mcp.server_spec import ServerSpec
-from envweave_gym.tools.timed import deadline_of_call, timed_session
 from envweave_gym.tools.tool import ToolError
 
 _SESSION, _VERSION = "Mcp-Session-Id", "MCP-Protocol-Version"
 _KINDS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-_PIECE = 1 << 16
 _PLAIN = re.compile(r"(?!=\?base64\?.*\?=$)(?![ \t])[\t\x20-\x7e]*(?<![ \t])")
-_FAREWELL = 1.0
-_AFTERMATH = 0.005
+_CLOSE_TIMEOUT_S = 1.0
+_END_OF_STREAM_S = 0.005
+"""The end of a stream mostly comes with the answer; longer than this it is not worth a connection."""
 _TAKEN, _MOVED = 202, (307, 308)
-_LONGEST_WORDS = 300
-_abandoned: list[requests.Session] = []
+_LONGEST_QUOTE = 300
 
 
 class HttpTransport:
-    """The way to one server, for the calls of any number of threads."""
+    """The connections to one server, for the calls of any number of threads."""
 
     def __init__(self, spec: ServerSpec) -> None:
-        self._what, self._url = str(spec), spec.url or ""
-        self._headers = {**spec.resolved_headers(), **_KINDS, "Accept-Encoding": "identity"}
-        self._session = timed_session(self._url)
+        self._name, self._url = str(spec), spec.url or ""
+        self._headers = {**spec.resolved_headers(), **_KINDS}
+        self._idle: list[HttpConnection] = []
         self._id: dict[str, str] = {}
         self.failed = False
 
     def request(self, message: Message, deadline: float, headers: dict[str, str] | None = None) -> Message:
-        """Send a request and wait for its answer; who is too late tells the server not to go on."""
+        """Send a request and wait for its answer; one that is too late is cancelled."""
         headers = headers or {}
         try:
             return self._exchange(message, deadline, headers)
         except TimeoutError:
-            if headers.get(_VERSION, STATELESS) != STATELESS:  # else hanging up says it
+            if headers.get(_VERSION, STATELESS) != STATELESS:  # else the end of the connection cancels it
                 with suppress(ToolError):
-                    self.notify(cancellation(message["id"]), until(_FAREWELL), headers)
+                    self.notify(cancellation(message["id"]), until(_CLOSE_TIMEOUT_S), headers)
             raise self._late(message) from None
 
     def notify(self, message: Message, deadline: float, headers: dict[str, str] | None = None) -> None:
-        """Send what nobody answers."""
+        """Send a message that has no answer."""
         try:
-            with self._post(message, deadline, headers or {}) as response, deadline_of_call(deadline):
-                if response.status_code == _TAKEN:  # read to its end, so that the connection serves again
-                    list(self._pieces(response))
+            with self._posted(message, deadline, headers or {}) as response:
+                if response.status == _TAKEN:  # read to its end, so that the connection serves again
+                    response.body(LARGEST_MESSAGE)
         except TimeoutError:
             raise self._late(message) from None
 
     def _late(self, message: Message) -> McpTimeout:
-        return McpTimeout(f"{self._what} has not answered {message['method']} in time")
+        return McpTimeout(f"{self._name} has not answered {message['method']} in time")
 
     def close(self) -> None:
         """End the session, if the server keeps one."""
         self.failed = True
-        with suppress(requests.RequestException, TimeoutError), deadline_of_call(until(_FAREWELL)):
-            if self._id:
-                headers = {**self._headers, **self._id}
-                self._session.delete(self._url, headers=headers, timeout=_FAREWELL, allow_redirects=False)
-        self._session.close()
+        if self._id:
+            with suppress(OSError, ValueError), HttpConnection(self._url) as connection:
+                connection.request("DELETE", "", until(_CLOSE_TIMEOUT_S), {**self._headers, **self._id})
+        self._close_idle()
 
     def forget(self) -> None:
-        """In a forked process: leave the session to the parent.
-
-        Its connections stay open: closing them asks for locks that a thread of the parent may have held.
-        """
+        """In a forked process: leave the session to the parent."""
         self._id = {}
-        _abandoned.append(self._session)
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     # One request
 
     def _exchange(self, message: Message, deadline: float, headers: dict[str, str]) -> Message:
-        with self._post(message, deadline, headers) as response, deadline_of_call(deadline):
+        with self._posted(message, deadline, headers) as response:
             kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
             if message["method"] == "initialize" and (found := response.headers.get(_SESSION)):
                 self._id = {_SESSION: found}
-            try:
-                if kind == "text/event-stream" and response.ok:
-                    return self._streamed(response, message, deadline, headers)
-                return self._whole(response, message)
-            except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-                raise self._broken(error, deadline) from None
+            if kind == "text/event-stream" and response.status < 400:
+                return self._streamed(response, message, deadline, headers)
+            return self._whole(response, message)
 
-    def _post(self, message: Message, deadline: float, headers: dict[str, str]) -> requests.Response:
-        """Send a message, also to where the server says that it is found instead."""
+    @contextmanager
+    def _posted(self, message: Message, deadline: float, headers: dict[str, str]) -> Generator[Response]:
+        """Post a message, over an idle connection or a new one, also to where the server has moved."""
         data = msgspec.json.encode(message)
-        response = self._posted(data, deadline, headers)
-        if response.status_code in _MOVED:
-            response.close()
-            moved = urljoin(self._url, response.headers.get("Location", ""))
-            if urlsplit(moved)[:2] != urlsplit(self._url)[:2]:
-                raise ToolError(f"{self._what} has moved to another host; give its new URL")
-            self._url = moved
-            response = self._posted(data, deadline, headers)
-        return response
-
-    def _posted(self, data: bytes, deadline: float, headers: dict[str, str]) -> requests.Response:
+        all_headers = {**self._headers, **_in_ascii(headers), **self._id}
+        connection, unsent = self._idle.pop() if self._idle else HttpConnection(self._url), True
         try:
-            with deadline_of_call(deadline):
-                return self._session.post(
-                    self._url,
-                    data=data,
-                    headers={**self._headers, **_in_ascii(headers), **self._id},
-                    timeout=left(deadline),
-                    stream=True,
-                    allow_redirects=False,
-                )
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._broken(error, deadline) from None
+            connection.connect(deadline)
+            unsent = False
+            response = connection.request("POST", "", deadline, all_headers, data)
+            if response.status in _MOVED:
+                connection.close()
+                connection = HttpConnection(self._moved(response))
+                response = connection.request("POST", "", deadline, all_headers, data)
+            yield response
+            if response.is_whole:
+                self._idle.append(connection)
+                connection = None
+        except BodyTooLarge:
+            raise ToolError(too_large(self._name)) from None
+        except OSError as error:
+            raise self._lost(error, deadline, unsent=unsent) from None
+        except ValueError as error:
+            raise ToolError(f"{self._name} cannot be asked: {error}") from None
+        finally:
+            if connection is not None:
+                connection.close()
 
-    def _broken(self, error: Exception, deadline: float) -> Exception:
-        """What a connection that breaks amounts to; whoever could not connect has not been heard."""
-        if isinstance(error, TimeoutError | requests.Timeout) or time.monotonic() >= deadline:
+    def _moved(self, response: Response) -> str:
+        moved = urljoin(self._url, response.headers.get("Location", ""))
+        if urlsplit(moved)[:2] != urlsplit(self._url)[:2]:
+            raise ToolError(f"{self._name} has moved to another host; give its new URL")
+        self._close_idle()
+        self._url = moved
+        return moved
+
+    def _lost(self, error: OSError, deadline: float, *, unsent: bool) -> Exception:
+        """The error of a connection that breaks; ``unsent`` says that the server has heard nothing."""
+        if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
             return TimeoutError()
-        reason = _innermost(error)
-        text = f"{self._what} is out of reach: {reason}"
-        unheard = isinstance(error, requests.ConnectionError) and "NewConnectionError" in repr(error)
-        return McpClosed.before(text) if unheard else McpClosed(text)
+        text = f"{self._name} is out of reach: {error.strerror or error}"
+        return McpClosed.before(text) if unsent else McpClosed(text)
 
     # Its answer
 
-    def _whole(self, response: requests.Response, message: Message) -> Message:
-        """The answer that is the body of a response, or what its status says."""
-        body = b"".join(self._pieces(response))
+    def _whole(self, response: Response, message: Message) -> Message:
+        """The answer that is the body of a response; an error that quotes what else it is."""
+        body = response.body(LARGEST_MESSAGE)
         found = messages_in(body) or []
         answer = next((each for each in found if "result" in each or "error" in each), None)
-        if self._id and (response.status_code == 404 or (response.status_code == 400 and b"ession" in body)):
-            raise McpClosed.before(f"{self._what} knows the session no more")
-        if answer is None or ("result" in answer and not response.ok):
-            words = shown(body[:_LONGEST_WORDS].decode(errors="replace"))
-            hint = "; give headers= that let us in" if response.status_code in (401, 403) else ""
-            with_what = f"with status {response.status_code} and {words}{hint}"
-            raise ToolError(f"{self._what} answers {message['method']} {with_what}")
+        if self._id and (response.status == 404 or (response.status == 400 and b"ession" in body)):
+            raise McpClosed.before(f"{self._name} knows the session no more")
+        if answer is None or ("result" in answer and response.status >= 400):
+            quote = shown(body[:_LONGEST_QUOTE].decode(errors="replace"))
+            hint = "; give headers= that let us in" if response.status in (401, 403) else ""
+            with_status = f"with status {response.status} and {quote}{hint}"
+            raise ToolError(f"{self._name} answers {message['method']} {with_status}")
         if answer.get("id") != message["id"] and "result" in answer:
-            raise ToolError(f"{self._what} answers {shown(answer.get('id'))}, which was not asked")
+            raise ToolError(f"{self._name} answers {shown(answer.get('id'))}, which was not asked")
         return answer
 
     def _streamed(
-        self, response: requests.Response, message: Message, deadline: float, headers: dict[str, str]
+        self, response: Response, message: Message, deadline: float, headers: dict[str, str]
     ) -> Message:
-        """The answer among the events of a stream, in which the server may also ask."""
+        """The answer among the events of a stream, in which the server may also send requests."""
         for data in self._events(response):
             for found in messages_in(data) or []:
                 if "method" in found:
                     if found.get("id") is not None:
                         self.notify(reply_to(found), deadline, headers)
                 elif found.get("id") == message["id"]:
-                    self._read_end(response)
+                    with suppress(OSError):
+                        next(response.pieces(until(_END_OF_STREAM_S)), b"")
                     return found
                 else:
-                    raise ToolError(f"{self._what} answers {shown(found.get('id'))}, which was not asked")
-        raise McpClosed(f"{self._what} has hung up before it answered {message['method']}")
+                    raise ToolError(f"{self._name} answers {shown(found.get('id'))}, which was not asked")
+        raise McpClosed(f"{self._name} has hung up before it answered {message['method']}")
 
-    def _read_end(self, response: requests.Response) -> None:
-        """Read the end of a stream, which mostly comes with the answer: the connection then serves again."""
-        with suppress(urllib3.exceptions.HTTPError, OSError), deadline_of_call(until(_AFTERMATH)):
-            next(self._pieces(response), b"")
-
-    def _events(self, response: requests.Response) -> Iterator[bytes]:
+    def _events(self, response: Response) -> Iterator[bytes]:
         """The data of each event of a stream."""
         data: list[bytes] = []
         for line in self._lines(response):
             if line.startswith(b"data:"):
                 data.append(line[5:].removeprefix(b" "))
                 if sum(map(len, data)) > LARGEST_MESSAGE:
-                    raise ToolError(too_large(self._what))
+                    raise ToolError(too_large(self._name))
             elif not line and data:
                 yield b"\n".join(data)
                 data = []
 
-    def _lines(self, response: requests.Response) -> Iterator[bytes]:
+    def _lines(self, response: Response) -> Iterator[bytes]:
         rest, searched = bytearray(), 0
-        for piece in self._pieces(response, at_most=None):
+        for piece in response.pieces():
             rest += piece
             while (end := rest.find(b"\n", searched)) >= 0:
                 yield bytes(rest[:end]).removesuffix(b"\r")
@@ -202,18 +199,7 @@ class HttpTransport:
                 searched = 0
             searched = len(rest)
             if searched > LARGEST_MESSAGE:
-                raise ToolError(too_large(self._what))
-
-    def _pieces(self, response: requests.Response, at_most: int | None = LARGEST_MESSAGE) -> Iterator[bytes]:
-        """What comes of a body, as soon as it comes."""
-        raw: Any = response.raw
-        read = getattr(raw, "read1", raw.read)
-        size = 0
-        while piece := read(_PIECE):
-            size += len(piece)
-            if at_most is not None and size > at_most:
-                raise ToolError(too_large(self._what))
-            yield piece
+                raise ToolError(too_large(self._name))
 
 
 def _in_ascii(headers: dict[str, str]) -> dict[str, str]:
@@ -223,14 +209,3 @@ def _in_ascii(headers: dict[str, str]) -> dict[str, str]:
 
 def _base64(value: str) -> str:
     return f"=?base64?{base64.b64encode(value.encode(errors='replace')).decode()}?="
-
-
-def _innermost(error: BaseException) -> str:
-    """Why a connection failed, in the words of the system and without its URL."""
-    seen: Any = error
-    while isinstance(seen, BaseException):
-        if isinstance(seen, OSError) and seen.strerror and not isinstance(seen, requests.RequestException):
-            return seen.strerror
-        inner = next((each for each in seen.args if isinstance(each, BaseException)), None)
-        seen = getattr(seen, "reason", None) or inner or seen.__cause__ or seen.__context__
-    return type(error).__name__
