@@ -46,14 +46,13 @@ if TYPE_CHECKING:
     from envweave_gym.core.protocols import parse_action, state_of
     from envweave_gym.core.spaces import Chat, Json, Unicode
     from envweave_gym.episode.emitter import Emitter
+    from envweave_gym.episode.message import Message, message, messages_of
     from envweave_gym.episode.stream import (
         Event,
         EventKind,
         Request,
         RequestKind,
         Stream,
-        message,
-        messages_of,
         metrics,
         reveal,
         stream_of,
@@ -102,8 +101,8 @@ _HOMES = {
     "core.spaces": "Chat Json Unicode",
     "sandbox": "Execution Limits Sandbox Setup",
     "episode.emitter": "Emitter",
-    "episode.stream": "Event EventKind Request RequestKind Stream message messages_of metrics reveal "
-    "stream_of trainable",
+    "episode.message": "Message message messages_of",
+    "episode.stream": "Event EventKind Request RequestKind Stream metrics reveal stream_of trainable",
     "tools": "Tool ToolError ToolRegistry",
     "typed": "JsonOf TypedEnv from_model space_of to_model",
     "vector.native": "NativeVectorEnv NoNativeForm",
@@ -146,6 +145,7 @@ __all__ = [
     "JsonOf",
     "Limits",
     "MathAnswer",
+    "Message",
     "MissingExtra",
     "NativeVectorEnv",
     "NoNativeForm",

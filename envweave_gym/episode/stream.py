@@ -53,7 +53,8 @@ class EventKind(StrEnum):
     REWARD = "reward"
     """``agent`` got a reward other than 0; ``data``: ``reward``."""
     MESSAGE = "message"
-    """A chat message; ``data``: ``role``, ``content`` and, where the history was rewritten, ``replace``."""
+    """A chat message; ``data``: the fields of :class:`envweave_gym.episode.message.Message`, and beside them
+    ``replace`` where the history starts anew, ``token_ids`` and ``logprobs``."""
     REVEAL = "reveal"
     """Something hidden was shown to those in ``to``; ``data`` is the environment's own."""
     METRICS = "metrics"
@@ -117,22 +118,6 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
         return tuple(r.agent for r in self.requests if r.kind == RequestKind.ACT and r.agent is not None)
 
 
-def message(
-    role: str,
-    content: str,
-    *,
-    agent: str | None = None,
-    to: tuple[str, ...] | None = None,
-    replace: bool = False,
-) -> Event:
-    """A chat message; ``replace=True`` says that the history starts anew with it."""
-    plain = type(content) is str and content.isascii()
-    data: dict[str, Any] = {"role": role, "content": content if plain else jsonable(content)}
-    if replace:
-        data["replace"] = True
-    return Event(UNNUMBERED, _MESSAGE, agent, to, data)
-
-
 def metrics(**numbers: float) -> Event:
     """Numbers a trainer should log."""
     return Event(UNNUMBERED, EventKind.METRICS, None, None, jsonable(numbers))
@@ -141,10 +126,6 @@ def metrics(**numbers: float) -> Event:
 def reveal(to: tuple[str, ...], **data: Any) -> Event:
     """Something hidden, shown to the agents in ``to`` alone."""
     return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
-
-
-# Looking up a member of an enum costs as much as making an event.
-_MESSAGE = EventKind.MESSAGE
 
 
 def fault_event(fault: Fault) -> Event:
@@ -201,30 +182,6 @@ def _is_by_agent(info: Mapping[str, Any]) -> bool:
     if "stream" in info or "final_info" in info or not all(isinstance(own, Mapping) for own in info.values()):
         return False
     return any("stream" in own or "trainable" in own for own in info.values())
-
-
-def messages_of(info: Any, agent: str | None = None) -> Any:
-    """The chat messages that are new in ``info`` (on reset: the whole prompt), as role/content dictionaries.
-
-    Where the history starts anew, with a message marked ``replace`` or with a new episode in the same step,
-    messages before that are left out. ``agent`` picks one agent of PettingZoo infos; without it they give a
-    dict of lists by agent, and a vector info gives a list of lists.
-    """
-    return _messages(stream_of(info if agent is None else info[agent]))
-
-
-def _messages(streams: Any) -> Any:
-    if isinstance(streams, dict):
-        return {agent: _messages(one) for agent, one in streams.items()}
-    if isinstance(streams, list):
-        return [_messages(one) for one in streams]
-    new: list[dict[str, Any]] = []
-    for event in () if streams is None else streams.events:
-        if event.kind == EventKind.EPISODE_START or event.data.get("replace"):
-            new.clear()
-        if event.kind == EventKind.MESSAGE:
-            new.append(dict(event.data))
-    return new
 
 
 def trainable(infos: Any) -> Any:

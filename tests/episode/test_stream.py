@@ -160,13 +160,8 @@ def test_an_emitter_drops_what_is_told_before_somebody_listens() -> None:
 
 
 def test_makers_of_events() -> None:
-    assert message("user", "x").data == {"role": "user", "content": "x"}
-    assert message("user", "x", agent="a", to=("a",), replace=True) == Event(
-        UNNUMBERED, EventKind.MESSAGE, "a", ("a",), {"role": "user", "content": "x", "replace": True}
-    )
     assert metrics(loss=np.float32(0.5), steps=np.int64(3)).data == {"loss": 0.5, "steps": 3}
     assert reveal(("a",), cards=np.array([1, 2])).data == {"cards": [1, 2]}
-    assert type(message("user", np.str_("x")).data["content"]) is str
 
 
 def test_an_agent_of_a_game_is_not_told_the_seed_that_decides_what_is_hidden():

@@ -14,7 +14,8 @@ from gymnasium.utils import EzPickle
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, message
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.wrappers import RequestStream
 
 

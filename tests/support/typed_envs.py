@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import message
+from envweave_gym.episode.message import message
 from envweave_gym.typed import TypedEnv
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]

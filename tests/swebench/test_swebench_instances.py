@@ -9,7 +9,7 @@ import pytest
 from swebench_rows import NUMBERS, TOY
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.episode.stream import messages_of
+from envweave_gym.episode.message import messages_of
 
 IDS = ("envweave/SWEBenchLitePatch-v0", "envweave/SWEBenchLiteLocMCQ-v0")
 

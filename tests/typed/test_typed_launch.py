@@ -16,7 +16,7 @@ from typed_envs import Guess, GuessNumber, Hint, Place, Walk, make_guess
 import envweave_gym
 from envweave_gym.core.faults import InvalidAction
 from envweave_gym.core.protocols import parse_action, state_of
-from envweave_gym.episode.stream import messages_of
+from envweave_gym.episode.message import messages_of
 from envweave_gym.typed import TypedEnv
 
 # Replies of models

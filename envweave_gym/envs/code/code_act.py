@@ -7,7 +7,7 @@ from typing import Any
 
 from envweave_gym.envs.code.offered_tools import OfferedTools, described
 from envweave_gym.envs.code.program_env import Options, ProgramEnv, named
-from envweave_gym.episode.stream import message
+from envweave_gym.episode.message import message
 from envweave_gym.rewards.transforms import RewardFunction
 from envweave_gym.sandbox import Names
 

@@ -10,7 +10,7 @@ from gymnasium.spaces import Dict, Discrete
 
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.code.program_env import MOST_ERROR, MOST_OUTPUT, MOST_VALUE, Options, ProgramEnv, named
-from envweave_gym.episode.stream import message
+from envweave_gym.episode.message import message
 from envweave_gym.rewards.transforms import CodeQuality, CodeSafety, Composite, RewardFunction
 from envweave_gym.sandbox import Execution
 

@@ -20,7 +20,8 @@ from envweave_gym.core.sizes import memory_of
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.code.offered_tools import Call, OfferedTools
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, message
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.rewards.program_source import is_prose, program_in
 from envweave_gym.rewards.transforms import RewardFunction, judged, require_function

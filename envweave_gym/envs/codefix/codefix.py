@@ -32,7 +32,8 @@ from envweave_gym.envs.codefix.generator import (
     wrong_operators,
 )
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import Event, message
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import Event
 from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
 
 Observation = Literal["tokens", "text", "both"]

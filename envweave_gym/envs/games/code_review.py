@@ -19,7 +19,8 @@ from envweave_gym.envs.codefix.generator import OPERATORS, Draw, generate
 from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
 from envweave_gym.envs.games.text_rendering import TextRendering
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import message, metrics
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import metrics
 from envweave_gym.wrappers.games import AECStream
 from envweave_gym.wrappers.turn_based import TurnBasedParallel
 

@@ -25,7 +25,8 @@ from envweave_gym.envs.games.kuhn_value import (
 )
 from envweave_gym.envs.games.text_rendering import TextRendering
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import Event, message, reveal
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import Event, reveal
 from envweave_gym.wrappers.games import AECStream
 from envweave_gym.wrappers.turn_based import TurnBasedParallel
 

@@ -16,7 +16,8 @@ from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, Problem
 from envweave_gym.data.sources import rows_of
 from envweave_gym.envs.gsm8k.number_answers import Answer, numbers_in, read_answer, read_number
 from envweave_gym.envs.tasks.task_env import AS_JSON, TASK_OPTIONS, TaskEnv
-from envweave_gym.episode.stream import message, metrics
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import metrics
 
 Observation = Literal["text", "chat"]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]

@@ -20,7 +20,8 @@ from envweave_gym.envs.repl.repl_options import ReplOptions
 from envweave_gym.envs.repl.repl_runner import episode_of
 from envweave_gym.envs.repl.repl_task import MOST_ITERATIONS, RESET_OPTIONS, Rewards, Task
 from envweave_gym.envs.repl.subcalls import HUGGING_FACE, Recurse, Subcalls
-from envweave_gym.episode.stream import message, metrics
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import metrics
 from envweave_gym.sandbox import Execution, Final, Lease, Names, Variable
 from envweave_gym.sandbox.inside.bounded_values import cut
 

@@ -10,6 +10,7 @@ from envweave_gym.core.thinking import without_thinking
 from envweave_gym.envs.repl.model_endpoint import Chat, SubcallFailed
 from envweave_gym.envs.repl.printed_answers import printed_answer
 from envweave_gym.episode.emitter import Emitter, drain
+from envweave_gym.episode.message import Message
 from envweave_gym.episode.stream import EventKind
 from envweave_gym.rewards.program_source import program_in
 
@@ -58,11 +59,7 @@ def _reply_of(chat: Callable[..., str], messages: Chat) -> str:
 def _messages(emitter: Emitter) -> Chat:
     """The chat messages that the environment has emitted since the last call."""
     events = drain(emitter)
-    return [
-        {"role": event.data["role"], "content": event.data["content"]}
-        for event in events
-        if event.kind == EventKind.MESSAGE
-    ]
+    return [Message.of(event).as_dict() for event in events if event.kind == EventKind.MESSAGE]
 
 
 def _asked_once_more(chat: Callable[..., str], messages: Chat) -> str:

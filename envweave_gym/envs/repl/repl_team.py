@@ -21,7 +21,7 @@ from envweave_gym.envs.repl.asked_repl import MOST_PROMPT, AskedREPL
 from envweave_gym.envs.repl.repl import Stepped
 from envweave_gym.envs.repl.repl_task import RESET_OPTIONS
 from envweave_gym.episode.emitter import Emitter, drain
-from envweave_gym.episode.stream import message
+from envweave_gym.episode.message import message
 from envweave_gym.tools.json_values import readable
 from envweave_gym.wrappers.games import AECStream
 from envweave_gym.wrappers.turn_based import TurnBasedParallel

@@ -20,7 +20,8 @@ from envweave_gym.data.sources import SYNTHETIC
 from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
 from envweave_gym.envs.swebench.instance_tasks import INSTANCE_OPTIONS, InstanceEnv
 from envweave_gym.envs.tasks.task_env import AS_JSON
-from envweave_gym.episode.stream import message, metrics
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import metrics
 from envweave_gym.swebench.baselines import BASELINES
 from envweave_gym.swebench.diffs import LONGEST
 from envweave_gym.swebench.evaluation import LOSSES, TIMEOUT, Evaluation, Trial, evaluate, loss_of

@@ -14,7 +14,8 @@ from envweave_gym.core.protocols import require_text
 from envweave_gym.core.spaces import Chat, Unicode
 from envweave_gym.envs.tasks.choices import LETTERS, lettered, letters_of, read_letter
 from envweave_gym.envs.tasks.task_env import AS_JSON, TASK_OPTIONS, TaskEnv
-from envweave_gym.episode.stream import message, metrics
+from envweave_gym.episode.message import message
+from envweave_gym.episode.stream import metrics
 
 Task = TypeVar("Task")
 Observation = Literal["text", "chat"]

@@ -7,7 +7,7 @@ from typing import Any
 from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.episode.emitter import Emitter
-from envweave_gym.episode.stream import message
+from envweave_gym.episode.message import message
 
 READY = "Echo environment ready!"
 MAX_LENGTH = 4096

@@ -1,0 +1,103 @@
+"""Messages that a language model reads or writes, in the form of an OpenAI-style chat API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind, stream_of
+
+# Looking up a member of an enum costs as much as making an event.
+_MESSAGE = EventKind.MESSAGE
+
+Content = str | list[dict[str, Any]] | None
+"""A text, or a list of parts such as ``{"type": "text", "text": …}``; ``None`` only beside tool calls."""
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of a chat; :meth:`as_dict` is what an API takes."""
+
+    role: str
+    content: Content = None
+    tool_calls: list[dict[str, Any]] | None = None
+    """The calls of an assistant, each ``{"id": …, "type": "function", "function": {…}}``."""
+    tool_call_id: str | None = None
+    """The call that a message with role ``tool`` answers."""
+    name: str | None = None
+
+    @classmethod
+    def of(cls, event: Event) -> Message:
+        """The message in the data of a ``message`` event."""
+        data = event.data
+        rest = data.get("tool_calls"), data.get("tool_call_id"), data.get("name")
+        return cls(data["role"], data.get("content"), *rest)
+
+    def as_dict(self) -> dict[str, Any]:
+        """A dict of the fields that are set, with lists and dicts of its own."""
+        return msgspec.to_builtins(self)
+
+
+def message(
+    role: str,
+    content: Content = None,
+    *,
+    agent: str | None = None,
+    to: tuple[str, ...] | None = None,
+    replace: bool = False,
+    tool_calls: Sequence[dict[str, Any]] | None = None,
+    tool_call_id: str | None = None,
+    name: str | None = None,
+    token_ids: Any = None,
+    logprobs: Any = None,
+) -> Event:
+    """The event of a chat message.
+
+    ``replace=True`` says that the history starts anew with it. ``token_ids`` and ``logprobs``, lists or
+    arrays, are those a model produced: they travel beside the message, for trainers, and are never rendered.
+    """
+    data: dict[str, Any] = {"role": role}
+    if content is not None:
+        plain = type(content) is str and content.isascii()
+        data["content"] = content if plain else jsonable(content)
+    elif not tool_calls:
+        raise InvalidArgument(f"message({role!r}) has neither content nor tool_calls; give one of them")
+    if replace:
+        data["replace"] = True
+    for field, value in (
+        ("tool_calls", tool_calls),
+        ("tool_call_id", tool_call_id),
+        ("name", name),
+        ("token_ids", token_ids),
+        ("logprobs", logprobs),
+    ):
+        if value is not None:
+            data[field] = jsonable(value)
+    return Event(UNNUMBERED, _MESSAGE, agent, to, data)
+
+
+def messages_of(info: Any, agent: str | None = None) -> Any:
+    """The chat messages that are new in ``info`` (on reset: the whole prompt), as dicts for a chat API.
+
+    Where the history starts anew, with a message marked ``replace`` or with a new episode in the same step,
+    messages before that are left out. ``agent`` picks one agent of PettingZoo infos; without it they give a
+    dict of lists by agent, and a vector info gives a list of lists.
+    """
+    return _messages(stream_of(info if agent is None else info[agent]))
+
+
+def _messages(streams: Any) -> Any:
+    if isinstance(streams, dict):
+        return {agent: _messages(one) for agent, one in streams.items()}
+    if isinstance(streams, list):
+        return [_messages(one) for one in streams]
+    new: list[dict[str, Any]] = []
+    for event in () if streams is None else streams.events:
+        if event.kind == EventKind.EPISODE_START or event.data.get("replace"):
+            new.clear()
+        if event.kind == EventKind.MESSAGE:
+            new.append(Message.of(event).as_dict())
+    return new
