@@ -169,7 +169,7 @@ def memory(sandbox: Sandbox) -> list[float]:
     sessions = [named(sandbox.open()) for _ in range(WORKERS)]
     for session in sessions:
         session.run("x = list(range(1000)); len(x)")
-    used = [psutil.Process(session.process._pid).memory_full_info().uss / 1024 for session in sessions]
+    used = [psutil.Process(session.process.pid).memory_full_info().uss / 1024 for session in sessions]
     for session in sessions:
         session.close()
     return used

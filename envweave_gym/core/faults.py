@@ -94,6 +94,10 @@ class EnvironmentCrashed(EnvweaveError):
     """The type of the exception that its constructor raised."""
 
 
+class ToolError(EnvweaveError):
+    """A tool failed; the text is for the program or the model that called it."""
+
+
 class AtCapacity(EnvweaveError):
     """The server has no room for another session."""
 

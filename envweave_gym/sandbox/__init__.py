@@ -1,10 +1,11 @@
-"""Untrusted Python, run in processes of its own; see ``docs/sandbox.md``."""
+"""Runs untrusted Python in confined processes; see ``docs/sandbox.md``."""
 
 from __future__ import annotations
 
-from envweave_gym.sandbox.result import Execution, Final, Limits, Usage, Variable
-from envweave_gym.sandbox.sandbox import Sandbox, Setup
+from envweave_gym.sandbox.execution import Execution, Final, Usage, Variable
+from envweave_gym.sandbox.sandbox import Sandbox
 from envweave_gym.sandbox.session import Names, Session
+from envweave_gym.sandbox.setup import Limits, Setup
 from envweave_gym.sandbox.shared import Lease
 from envweave_gym.sandbox.step import Call
 

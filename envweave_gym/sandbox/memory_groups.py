@@ -52,7 +52,7 @@ class MemoryGroup:
             self.remove()
             raise
 
-    def give(self) -> None:
+    def close_entrance(self) -> None:
         """Close the descriptor: the worker has it now."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -67,7 +67,7 @@ class MemoryGroup:
 
     def remove(self) -> None:
         """Remove it, once the processes in it are gone; its sandbox tries again at its end."""
-        self.give()
+        self.close_entrance()
         for _ in range(_TRIES):
             try:
                 os.rmdir(self._folder)

@@ -6,8 +6,9 @@ import threading
 import weakref
 
 from envweave_gym.os_support.process_local import Owner, ProcessLocal
-from envweave_gym.sandbox.sandbox import Sandbox, Setup
+from envweave_gym.sandbox.sandbox import Sandbox
 from envweave_gym.sandbox.session import Session
+from envweave_gym.sandbox.setup import Setup
 
 _lock = ProcessLocal(threading.RLock)  # the same thread may come again: collecting garbage ends leases
 

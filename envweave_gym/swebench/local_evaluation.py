@@ -22,7 +22,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.sandbox import Execution, Lease, Limits, Session, Setup, levels
-from envweave_gym.sandbox.process import WorkerDied
+from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.swebench.checkouts import GITHUB, Checkout, Recipe
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 

@@ -5,7 +5,8 @@ The client for MCP servers is :mod:`envweave_gym.tools.mcp.client`; importing th
 
 from __future__ import annotations
 
+from envweave_gym.core.faults import ToolError
 from envweave_gym.tools.registry import ToolRegistry
-from envweave_gym.tools.tool import Parameter, Tool, ToolError
+from envweave_gym.tools.tool import Parameter, Tool
 
 __all__ = ["Parameter", "Tool", "ToolError", "ToolRegistry"]

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from envweave_gym.core.faults import LONGEST_MESSAGE, InvalidArgument, nearest, shown
+from envweave_gym.core.faults import LONGEST_MESSAGE, InvalidArgument, ToolError, nearest, shown
 from envweave_gym.tools.json_values import json_value, readable
 from envweave_gym.tools.names import function_name
-from envweave_gym.tools.tool import Tool, ToolError
+from envweave_gym.tools.tool import Tool
 
 _PATH = re.compile(r"(?<![\w:/.])/(?:[^\s/'\":]+/)+")
 

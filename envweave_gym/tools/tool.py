@@ -10,13 +10,9 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
+from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.tools.json_values import is_json, json_value
 from envweave_gym.tools.names import function_name
-
-
-class ToolError(EnvweaveError):
-    """A tool failed; the text is for the model."""
 
 
 class Parameter(msgspec.Struct, frozen=True):

@@ -235,7 +235,7 @@ def test_a_copy_answers_what_was_asked_in_the_order_it_was_asked_in(team: Team):
 
 def worker_of(team: Team) -> int:
     """The process that the programs of a team run in."""
-    return team.env.unwrapped._env._session.process._pid
+    return team.env.unwrapped._env._session.process.pid
 
 
 @pytest.mark.parametrize("team", [{"step_timeout": 0.05}], indirect=True)

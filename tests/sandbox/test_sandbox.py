@@ -107,7 +107,7 @@ def test_a_variable_may_be_the_final_answer(session: Session) -> None:
 
 
 def test_the_names_of_the_host_mean_the_same_before_every_step(session: Session) -> None:
-    session.name(Names(values={"context": "text", "n": 1}, kept=("context",), ends={"FINAL": "final"}))
+    session.name(Names(values={"context": "text", "n": 1}, constants=("context",), ends={"FINAL": "final"}))
     session.run("context = FINAL = n = None")
     assert session.run("context, n").value == ["text", None]
     assert session.run("FINAL(1)").final == Final("1", 1)

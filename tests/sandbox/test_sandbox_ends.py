@@ -21,7 +21,7 @@ from sandboxes import needs, readable_python
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Lease, Limits, Names, Sandbox, Setup, shared
-from envweave_gym.sandbox.process import WorkerDied
+from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 
 HOST = """
@@ -133,7 +133,7 @@ def test_a_worker_that_cannot_be_taken_leaves_no_descriptor(monkeypatch: pytest.
 
 def test_a_session_that_is_forgotten_ends(sandbox: Sandbox) -> None:
     session = sandbox.open()
-    pid = session.process._pid
+    pid = session.process.pid
     del session
     gc.collect()
     assert settles(lambda: not psutil.pid_exists(pid))
@@ -149,7 +149,7 @@ def test_what_has_died_and_is_forgotten_in_a_circle_closes_its_socket_without_a_
         for _ in range(10):
             session = sandbox.open()
             session.process.kill()
-            session.process.gone()
+            session.process.ending(5)
             circle: list[Any] = [session]
             circle.append(circle)
             del session, circle
@@ -205,7 +205,7 @@ def test_a_worker_that_is_killed_between_steps_is_a_loss(sandbox: Sandbox, numbe
     session = sandbox.open()
     session.name(Names())
     session.run("x = 1")
-    os.kill(session.process._pid, number)
+    os.kill(session.process.pid, number)
     session.process.signal(signal.SIGCONT)  # or it has ended already
     time.sleep(0.05)
     done = session.run("x")
@@ -217,8 +217,8 @@ def test_a_worker_that_is_killed_between_steps_is_a_loss(sandbox: Sandbox, numbe
 def test_a_worker_that_dies_while_it_waits_is_not_given_out(sandbox: Sandbox) -> None:
     sandbox.fill()
     waiting = sandbox._ready[0]
-    os.kill(waiting._pid, signal.SIGKILL)
-    assert settles(lambda: not waiting.is_there())
+    os.kill(waiting.pid, signal.SIGKILL)
+    assert settles(lambda: not waiting.is_alive())
     session = sandbox.open()
     session.name(Names())
     assert session.run("1 + 1").value == 2

@@ -16,7 +16,7 @@ from sandboxes import WORKER, needs, readable_python, stands_still
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Names, Sandbox, Session, Setup, Variable, folders
 from envweave_gym.sandbox.inside.syscalls import number
-from envweave_gym.sandbox.process import WorkerDied
+from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 
 
@@ -183,7 +183,7 @@ def test_a_permission_to_fork_gives_a_program_no_process(sandbox: Sandbox, evil:
         "worker._orders['fork'] = fork_"
     )
     assert session.run(code).success
-    own, found = {str(session.process._pid)}, _processes_in(session)
+    own, found = {str(session.process.pid)}, _processes_in(session)
     assert set(found()) == own
     for _ in range(2):
         with suppress(NotAvailable, WorkerDied):
@@ -220,7 +220,7 @@ def test_a_copy_gives_no_descriptor_that_forks_are_asked_of() -> None:
     )
     assert session.run(code).success
     branch = session.fork()
-    assert branch.process.forks is None
+    assert branch.process.fork_gate is None
     assert branch.run("import subprocess; subprocess.run(['true']).returncode").value == 0
     for each in (branch, session, sandbox):
         each.close()

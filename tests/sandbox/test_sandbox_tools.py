@@ -12,7 +12,7 @@ from sandboxes import needs
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.sandbox import Call, Execution, Names, Sandbox, Session, Setup
-from envweave_gym.sandbox.step import BYTES_AT_ONCE, Step
+from envweave_gym.sandbox.step import MAX_OPEN_BYTES, Step
 from envweave_gym.tools import ToolError, ToolRegistry
 
 
@@ -62,7 +62,7 @@ def session(sandbox: Sandbox) -> Iterator[Session]:
 def asking(sandbox: Sandbox) -> Iterator[Session]:
     """A session whose calls the caller answers."""
     opened = sandbox.open()
-    opened.name(Names(), ToolRegistry({"ask": add, "nap": nap}), asked=("ask",))
+    opened.name(Names(), ToolRegistry({"ask": add, "nap": nap}), deferred=("ask",))
     yield opened
     opened.close()
 
@@ -139,17 +139,17 @@ def test_a_step_has_so_many_calls(session: Session) -> None:
 
 def test_calls_that_wait_have_so_many_bytes() -> None:
     step = Step(10.0, 0, None, "")
-    assert step.wait_for(1, BYTES_AT_ONCE)
-    assert not step.has_too_many_calls()
-    assert step.wait_for(2, 1)
-    assert step.has_too_many_calls()
-    step.answers.append((1, "{}"))
-    assert step.answered() == ["{}"]
-    assert not step.has_too_many_calls()
+    assert step.open_call(1, MAX_OPEN_BYTES)
+    assert not step.exceeds_limits()
+    assert step.open_call(2, 1)
+    assert step.exceeds_limits()
+    step.replies.append((1, "{}"))
+    assert step.take_replies() == ["{}"]
+    assert not step.exceeds_limits()
 
 
 def test_a_call_counts_with_the_bytes_of_its_frame(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envweave_gym.sandbox.step.BYTES_AT_ONCE", 1000)
+    monkeypatch.setattr("envweave_gym.sandbox.step.MAX_OPEN_BYTES", 1000)
     assert session.run("add('x' * 500, 'y')").value == "x" * 500 + "y"
     done = session.run("add('x' * 1000, 'y')")
     assert (done.error_type, "256 of them with 33554432 bytes at once" in done.error) == ("ToolError", True)
@@ -222,7 +222,7 @@ def test_where_nobody_answers_the_call_fails(asking: Session) -> None:
 
 def test_an_episode_may_be_closed_while_a_call_waits(sandbox: Sandbox) -> None:
     session = sandbox.open()
-    session.name(Names(), ToolRegistry({"ask": add}), asked=("ask",))
+    session.name(Names(), ToolRegistry({"ask": add}), deferred=("ask",))
     session.begin("ask(1)")
     (call,) = calls(session)
     session.close()

@@ -19,6 +19,7 @@ from typing import Any
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Execution, Names, Sandbox, Session, Setup, levels
+from envweave_gym.sandbox.forking import has_stopped_threads
 from envweave_gym.sandbox.inside import syscalls
 from envweave_gym.tools import ToolRegistry
 
@@ -270,8 +271,8 @@ def stands_still(session: Session) -> None:
     """See that the process of a session takes no time, however many threads it has."""
     import psutil
 
-    process, until = psutil.Process(session.process._pid), time.monotonic() + 10
-    while not session.process._have_stopped():
+    process, until = psutil.Process(session.process.pid), time.monotonic() + 10
+    while not has_stopped_threads(process.pid):
         assert time.monotonic() < until
         time.sleep(0.005)
     before = process.cpu_times()

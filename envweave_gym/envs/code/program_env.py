@@ -26,7 +26,7 @@ from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.rewards.program_source import is_prose, program_in
 from envweave_gym.rewards.transforms import RewardFunction, judged, require_function
 from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels
-from envweave_gym.sandbox.process import WorkerDied
+from envweave_gym.sandbox.worker_process import WorkerDied
 
 MOST_CODE = 65_536
 """So many characters an action has at most."""
@@ -190,7 +190,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         """Run a program in a session; return the execution, and the tool calls that it made."""
         tools = self._offered.now()
         tools.calls = answered = []
-        session.serve(tools)  # a fork has those of the original
+        session.use_tools(tools)  # a fork has those of the original
         options = self.options
         try:
             done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)

@@ -128,7 +128,7 @@ class AskedREPL(REPLProgramEnv):
         found, made = list[sandbox.Call](), list[sandbox.Call]()
         for before in self._open:
             while (same := next((one for one in made if _is_same(before, one)), None)) is None:
-                waits = made and session.process.threads() == 1  # and so asks nothing else
+                waits = made and session.process.thread_count() == 1  # and so asks nothing else
                 more = [] if waits else self._replay(session, known)
                 if not more:
                     raise ResetNeeded(

@@ -187,7 +187,7 @@ class REPLProgramEnv(ProgramEnv):
         return Names(
             seed=self._seed,
             values={"context": self.task.context, "answer": {"content": "", "ready": False}},
-            kept=("context", "answer"),
+            constants=("context", "answer"),
             ends={"FINAL": "final", "FINAL_VAR": "final_var", "SHOW_VARS": "show"},
         )
 

@@ -171,7 +171,7 @@ class Worker:
         given.update({spec["name"]: function_of(spec, self._call) for spec in order["tools"]})
         if order["tools"]:
             given["ToolError"] = ToolError
-        given.update({name: self._names[name] for name in order["kept"]})
+        given.update({name: self._names[name] for name in order["constants"]})
         given.update(self._definitions_of(order["source"]))
         for name in self._host_names.keys() - given.keys():
             self._names.pop(name, None)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Self
 
-from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument, ToolError
 from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.tools.json_values import json_value
 from envweave_gym.tools.mcp.json_rpc import Connection, Transport, until
@@ -21,7 +21,7 @@ from envweave_gym.tools.mcp.server_spec import ServerSpec, spec_of, written_in
 from envweave_gym.tools.mcp.tool_schema import BadSchema, ListedTool, listed_tool, result_of
 from envweave_gym.tools.names import function_name
 from envweave_gym.tools.registry import ToolRegistry
-from envweave_gym.tools.tool import Tool, ToolError
+from envweave_gym.tools.tool import Tool
 
 __all__ = ["McpClosed", "McpServer", "McpTimeout", "servers_of", "tools_of"]
 

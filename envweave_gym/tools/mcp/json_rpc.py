@@ -14,9 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from envweave_gym.core.faults import shown
+from envweave_gym.core.faults import ToolError, shown
 from envweave_gym.tools.mcp.mcp_errors import McpRefused, left
-from envweave_gym.tools.tool import ToolError
 
 Message = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from envweave_gym.tools.tool import ToolError
+from envweave_gym.core.faults import ToolError
 
 
 class McpClosed(ToolError):

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from envweave_gym.core.faults import shown
+from envweave_gym.core.faults import ToolError, shown
 from envweave_gym.tools.mcp.json_rpc import (
     LARGEST_MESSAGE,
     Message,
@@ -27,7 +27,6 @@ from envweave_gym.tools.mcp.json_rpc import (
 from envweave_gym.tools.mcp.mcp_errors import McpClosed, McpTimeout, left
 from envweave_gym.tools.mcp.server_process import KeptProcess
 from envweave_gym.tools.mcp.server_spec import ServerSpec
-from envweave_gym.tools.tool import ToolError
 
 _PIECE = 1 << 16
 _MOST_JUNK = 1 << 20

@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from envweave_gym.core.faults import shown
+from envweave_gym.core.faults import ToolError, shown
 from envweave_gym.net.http import BodyTooLarge, HttpConnection, Response
 from envweave_gym.tools.mcp.json_rpc import (
     LARGEST_MESSAGE,
@@ -25,7 +25,6 @@ from envweave_gym.tools.mcp.json_rpc import (
 )
 from envweave_gym.tools.mcp.mcp_errors import McpClosed, McpTimeout
 from envweave_gym.tools.mcp.server_spec import ServerSpec
-from envweave_gym.tools.tool import ToolError
 
 _SESSION, _VERSION = "Mcp-Session-Id", "MCP-Protocol-Version"
 _KINDS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from envweave_gym.core.faults import shown
+from envweave_gym.core.faults import ToolError, shown
 from envweave_gym.tools.json_values import is_json, readable
 from envweave_gym.tools.names import identifier
-from envweave_gym.tools.tool import Parameter, ToolError
+from envweave_gym.tools.tool import Parameter
 
 LONGEST_DOC = 2000
 _DEEPEST = 8

@@ -1,0 +1,432 @@
+"""The host's side of a worker process: its channel, output and signals. Its messages are not trusted."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from envweave_gym.core.faults import EnvweaveError, NotAvailable
+from envweave_gym.os_support.process_local import in_forked_child
+from envweave_gym.sandbox.fork_gate import ForkGate
+from envweave_gym.sandbox.forkserver import Fork, has_ended
+from envweave_gym.sandbox.inside.channel import LENGTH, Message
+from envweave_gym.sandbox.inside.kernel import children, kill_trees
+from envweave_gym.sandbox.memory_groups import MemoryGroup
+
+FRAME_BYTES = "bytes of the frame"
+"""The key of a received message under which the host notes the length of its frame."""
+_LARGEST_FRAME, _MAX_VALUES = 24 << 20, 500_000
+"""Bytes and values of a frame: parsed, a list of lists takes thirty times its bytes."""
+_UNCOUNTED_FRAME = 1 << 16
+"""Below this size a frame cannot exceed the value limit."""
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_MAX_UNSENT = 1 << 20
+"""Bytes that a worker may leave unread before the host stops to read from it."""
+_START_TIMEOUT_S, _REPLY_TIMEOUT_S = 20.0, 10.0
+_KILL_TIMEOUT_S = 5.0
+_LONGEST_ERROR = 1000
+_CREDENTIALS = struct.Struct("iii")
+_READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT
+_CHUNK, _MAX_CHUNKS = 1 << 18, 4
+
+
+class WorkerDied(EnvweaveError):
+    """A worker process ended, or was killed because it broke the protocol."""
+
+
+class Output:
+    """One output stream of a worker, read from a non-blocking pipe; its head and its tail are retained."""
+
+    def __init__(self, limit: int) -> None:
+        self.descriptor, self.worker_end = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        self._limit = limit
+        self.is_closed = False
+        """Whether no process has the worker's end any more."""
+        self.size, self._head, self._tail = 0, bytearray(), bytearray()
+
+    def restart(self) -> None:
+        """Drop what has come so far, also what is still in the pipe."""
+        for _ in range(_MAX_CHUNKS):  # not for ever: somebody may be writing
+            if not self.read():
+                break
+        self.size, self._head, self._tail = 0, bytearray(), bytearray()
+
+    def read(self) -> int:
+        """Read once; return the number of bytes, 0 if there are none now."""
+        try:
+            data = os.read(self.descriptor, _CHUNK)
+        except BlockingIOError:
+            return 0
+        count = len(data)
+        self.is_closed = count == 0
+        self.size += count
+        room = self._limit - self._limit // 2 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        del self._tail[: -(self._limit // 2) or None]
+        return count
+
+    def text(self) -> str:
+        """Read what is in the pipe; return the retained text, with a mark in place of what is not."""
+        for _ in range(_MAX_CHUNKS):
+            if not self.read():
+                break
+        lost = self.size - len(self._head) - len(self._tail)
+        mark = f"\n… {lost} bytes more …\n".encode() if lost else b""
+        return (bytes(self._head) + mark + bytes(self._tail)).decode(errors="replace")
+
+    def close_worker_end(self) -> None:
+        """Close the copy of the worker's end that this process has."""
+        if self.worker_end >= 0:
+            os.close(self.worker_end)
+            self.worker_end = -1
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.close_worker_end()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class WorkerProcess:
+    """A forked worker: sends it orders, receives its messages, reads its output, and stops it."""
+
+    def __init__(
+        self,
+        fork: Fork,
+        out: Output,
+        err: Output,
+        folder: str,
+        memory: MemoryGroup | None,
+        fork_gate: ForkGate | None = None,
+    ) -> None:
+        """A copy has the ``fork_gate`` of its original."""
+        self._is_released = True  # until there is something to release
+        self.folder, self.memory, self.fork_gate = folder, memory, fork_gate
+        self.out, self.err = out, err
+        self.layers: list[str] = []
+        """The layers of confinement that are in force."""
+        self.pid = 0
+        self.fork, self._socket = fork, fork.connection
+        # in a reference cycle the socket may be collected first, and Python would warn that it is open
+        weakref.finalize(self, fork.connection.close).atexit = False
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.setblocking(False)
+        self._received, self._unsent = bytearray(), bytearray()
+        self._pidfd = -1
+        self._is_frozen = False
+        self._wake, self._wake_lock = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), threading.Lock()
+        self._poll, self._polled = select.poll(), _READ
+        for descriptor in (self._socket.fileno(), out.descriptor, err.descriptor, self._wake):
+            self._poll.register(descriptor, _READ)
+        if fork_gate is not None:
+            self._poll.register(fork_gate.descriptor, _READ)
+        self._is_released = False
+        in_forked_child(self, WorkerProcess._after_fork)
+
+    def is_alive(self) -> bool:
+        """Ask the kernel whether the process and its zygote, which it ends with, are running."""
+        return self.fork.ended is None and not has_ended(self._pidfd) and self.fork.has_zygote()
+
+    # Start
+
+    def await_hello(self, *, is_trusted: bool = False) -> None:
+        """Wait for the first message, and take the PID from the credentials of its sender.
+
+        Only a trusted worker, in which no program has run, may hand over the descriptor of its fork gate.
+        """
+        try:
+            hello, self.pid, descriptors = self._receive_hello(int(is_trusted))
+            for descriptor in descriptors:
+                self.fork_gate = ForkGate(descriptor)
+                self._poll.register(descriptor, _READ)
+            self._pidfd = os.pidfd_open(self.pid)
+            self.layers = [str(layer) for layer in hello["layers"]]
+        except (KeyError, TypeError, ValueError, RecursionError, OSError) as error:
+            raise WorkerDied(f"a worker did not start: {self.ending() or error}") from None
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+
+    def _receive_hello(self, wanted: int) -> tuple[Message, int, list[int]]:
+        """Return the first message, the PID of its sender, and ``wanted`` of its descriptors."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        given: list[int] = []
+        try:
+            while True:
+                data, sender, more = self._receive_with_credentials(deadline)
+                given += more
+                self._received += data
+                for message in self._take_messages():
+                    if message["ev"] == "failed":
+                        raise OSError(str(message["why"])[:_LONGEST_ERROR])
+                    taken, given = given[:wanted], given[wanted:]
+                    return message, sender, taken
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+
+    def _receive_with_credentials(self, deadline: float) -> tuple[bytes, int, list[int]]:
+        sender, descriptors = 0, array.array("i")
+        room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(descriptors.itemsize)
+        while True:
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
+                break
+            except BlockingIOError:
+                self._wait(deadline - time.monotonic())
+                if time.monotonic() > deadline:
+                    raise OSError(f"no message within {_START_TIMEOUT_S:g} s") from None
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                sender = _CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0]
+            elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+        if not data:
+            raise OSError("it has ended")
+        return data, sender, list(descriptors)
+
+    def inner_pid(self) -> int:
+        """Return the PID in the namespace of the zygote."""
+        with open(f"/proc/{self.pid}/status") as lines:
+            numbers = [line.split()[-1] for line in lines if line.startswith("NSpid:")]
+        return int(numbers[0]) if numbers else self.pid
+
+    # Messages
+
+    def send(self, order: Message | str) -> None:
+        """Send an order, as an object or its JSON; what does not fit goes out during :meth:`receive`."""
+        data = (order if isinstance(order, str) else json.dumps(order)).encode()
+        self._unsent += LENGTH.pack(len(data)) + data
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise self._died(str(error)) from None
+        polled = _READ if not self._unsent else _BOTH if len(self._unsent) < _MAX_UNSENT else _WRITE
+        if polled != self._polled:
+            self._polled = polled
+            self._poll.modify(self._socket.fileno(), polled)
+
+    def send_descriptors(self, descriptors: list[int]) -> None:
+        """Send the descriptors that an order has announced."""
+        try:
+            socket.send_fds(self._socket, [b"d"], descriptors)
+        except OSError as error:
+            raise self._died(str(error)) from None
+
+    def wake(self) -> None:
+        """Let :meth:`receive` return, from another thread."""
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def receive(self, timeout_s: float) -> list[Message]:
+        """Wait for any event and handle it; return the messages that have arrived, often none.
+
+        Raises :class:`WorkerDied` if no more can arrive.
+        """
+        if not self._wait(timeout_s):
+            return []
+        try:
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise self._died(str(error)) from None
+        if not data:
+            raise self._died("it has closed its channel")
+        self._received += data
+        try:
+            return self._take_messages()
+        except (ValueError, RecursionError) as error:
+            raise self._died(f"it sent an invalid frame: {error}") from None
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Poll once and handle everything but messages; return whether the channel is readable."""
+        is_readable, channel = False, self._socket.fileno()
+        for descriptor, event in self._poll.poll(max(timeout_s, 0.0) * 1000):
+            if descriptor == channel:
+                if event & _WRITE:
+                    self._flush()
+                is_readable = bool(event & ~_WRITE)
+            elif descriptor == self._wake:
+                os.eventfd_read(self._wake)
+            elif self.fork_gate is not None and descriptor == self.fork_gate.descriptor:
+                if event & _READ:
+                    self.fork_gate.answer()
+                else:
+                    self._poll.unregister(descriptor)
+            else:
+                stream = self.out if descriptor == self.out.descriptor else self.err
+                stream.read()
+                if stream.is_closed:  # it would be readable for ever
+                    self._poll.unregister(descriptor)
+        return is_readable
+
+    def _take_messages(self) -> list[Message]:
+        found: list[Message] = []
+        while len(self._received) >= LENGTH.size:
+            length = LENGTH.unpack_from(self._received)[0]
+            if length > _LARGEST_FRAME:
+                raise ValueError(f"{length} bytes, and a frame has at most {_LARGEST_FRAME}")
+            if len(self._received) < LENGTH.size + length:
+                break
+            message = _decoded(self._received[LENGTH.size : LENGTH.size + length])
+            del self._received[: LENGTH.size + length]
+            message[FRAME_BYTES] = length
+            found.append(message)
+        return found
+
+    def await_reply(self, event: str) -> Message:
+        """Wait for the reply to an order other than a step; raise ``NotAvailable`` if it is refused."""
+        deadline = time.monotonic() + _REPLY_TIMEOUT_S
+        while (left := deadline - time.monotonic()) > 0:
+            for message in self.receive(left):
+                if message.get("ev") == event:
+                    return message
+                if message.get("ev") == "failed":
+                    raise NotAvailable(str(message.get("why"))[:_LONGEST_ERROR])
+        raise self._died(f"it has not {event} within {_REPLY_TIMEOUT_S:g} s")
+
+    # Signals
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def freeze(self) -> None:
+        """Stop the process, so that threads that a program left behind use no time."""
+        self._is_frozen = True
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue the process after :meth:`freeze`."""
+        if self._is_frozen:
+            self._is_frozen = False
+            self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._pidfd >= 0:
+            self.signal(signal.SIGKILL)
+        else:
+            self.fork.kill()
+
+    def kill_children(self) -> None:
+        """Kill the processes that its programs have started, and their descendants.
+
+        A fork that was under way when its process was stopped is found in the next round.
+        """
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
+        while (
+            left := {pid for pid in children(self.pid) if _is_running(pid)}
+        ) and time.monotonic() < deadline:
+            kill_trees(left)
+            time.sleep(0.001)
+
+    def _died(self, why: str) -> WorkerDied:
+        """Kill the process, if it still runs; return the exception to raise."""
+        ending = self.ending(0.2)
+        if ending is None:
+            self.kill()
+            self.ending(_KILL_TIMEOUT_S)
+        if self.memory is not None and self.memory.has_killed():
+            ending = f"{ending or 'was killed'}, as the episode took more memory than it may"
+        return WorkerDied(ending or f"was killed, as {why}")
+
+    def ending(self, timeout_s: float = 0.0) -> str | None:
+        """Wait for its end; return how it ended, or None."""
+        return self.fork.ended if self.fork.wait(timeout_s) else None
+
+    def thread_count(self) -> int:
+        """Return the number of its threads, according to the kernel."""
+        with suppress(OSError):
+            return len(os.listdir(f"/proc/{self.pid}/task"))
+        return 0
+
+    # End
+
+    def close(self) -> None:
+        """Kill it, wait for its end, and release everything but its folder."""
+        self.kill()
+        self.ending(_KILL_TIMEOUT_S)
+        if self.memory is not None:
+            self.memory.remove()
+        self.release()
+
+    def release(self) -> None:
+        """Close the descriptors that this process has of it."""
+        if self._is_released:
+            return
+        self._is_released = True
+        self._socket.close()
+        self.out.close()
+        self.err.close()
+        if self.fork_gate is not None:
+            self.fork_gate.close()
+            self.fork_gate = None
+        with self._wake_lock:
+            os.close(self._wake)
+            self._wake = -1
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _after_fork(self) -> None:
+        """In a forked process: close the descriptors; a lock may be held by a thread of the parent."""
+        self._wake_lock = threading.Lock()
+        if self.fork_gate is not None:
+            self.fork_gate.renew_lock()
+        self.release()
+
+    def __del__(self) -> None:
+        if not self._is_released and not sys.is_finalizing():
+            self.kill()
+            self.release()
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return False
+
+
+def _decoded(data: bytearray) -> Message:
+    """Parse a frame; raise ``ValueError`` if it is no object, or has too many values."""
+    if len(data) > _UNCOUNTED_FRAME:
+        bare = _STRING.sub(b"", data)
+        if sum(map(bare.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+            raise ValueError(f"it has more than {_MAX_VALUES} values")
+    # json.loads would accept the bytes as UTF-16 and UTF-32 too, in which no comma was counted
+    frame = json.loads(data.decode(errors="surrogatepass"), parse_constant=_refuse_constant)
+    if not isinstance(frame, dict):
+        raise ValueError("it is no object")
+    return frame
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
