@@ -66,7 +66,7 @@ class FramedSessions:
         try:
             while (frame := self._next(peer)) is not None:
                 reply = channel.answer(frame)
-                if reply == CREATED and peer.has_buffered:
+                if reply == CREATED and peer.ahead:
                     held = reply  # the client has sent its first reset along with the create, and awaits both
                     continue
                 if held:
