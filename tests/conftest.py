@@ -13,7 +13,7 @@ import pytest
 from absent import summary
 from uncounted import starting_uncounted
 
-from envweave_gym.registry import catalog, ids
+from envweave_gym.registry import catalog, names
 
 # a shell starts what runs in its background deaf to Ctrl-C, and what tests start would be so, too
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,7 +28,7 @@ def registries() -> Iterator[None]:
         pettingzoo.parallel_registry,
         catalog._cards,
         catalog._packages,
-        ids._factories,
+        names.factories,
     ]
     before = [dict(store) for store in stores]
     yield

@@ -16,7 +16,8 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.registry.catalog import EnvCard, cards
-from envweave_gym.registry.ids import make, resolve
+from envweave_gym.registry.ids import make
+from envweave_gym.registry.names import resolve
 
 
 def run(args: argparse.Namespace) -> int:

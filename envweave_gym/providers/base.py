@@ -10,15 +10,14 @@ whose name is the backend's and whose value is a subclass of :class:`Provider`::
 
 from __future__ import annotations
 
-import importlib
 import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.plug_ins import PlugInTable
 from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.remote.address import SCHEMES
@@ -26,7 +25,6 @@ from envweave_gym.remote.address import SCHEMES
 if TYPE_CHECKING:
     from envweave_gym.providers.replica import Start
 
-GROUP = "envweave_gym.providers"
 PROVIDERS = {
     "subprocess": "envweave_gym.providers.subprocess:SubprocessProvider",
     "docker": "envweave_gym.providers.docker:DockerProvider",
@@ -36,7 +34,6 @@ PROVIDERS = {
 """The providers of this package by the names of their backends; those of plug-ins come by entry points."""
 _ALIASES = {"docker_http": "docker"}
 _URL = re.compile(rf"({'|'.join(map(re.escape, SCHEMES))})://.")
-_loaded: dict[str, Provider] = {}
 
 
 @runtime_checkable
@@ -73,36 +70,19 @@ class Provider(Protocol):
         return shared_urls(self.start(name, image, options), count, warm)
 
 
+_table = PlugInTable("envweave_gym.providers", PROVIDERS, Provider)
+
+
 def provider_of(backend: Any) -> Provider | None:
     """The provider that ``backend`` names, which is loaded; ``None`` if it names none, as a URL does."""
     if not isinstance(backend, str) or "://" in backend or backend == "inproc":
         return None
-    name = _ALIASES.get(backend, backend)
-    if name not in _loaded:
-        path = PROVIDERS.get(name) or next((one.value for one in entry_points(group=GROUP, name=name)), None)
-        if path is None:
-            return None
-        _loaded[name] = _load(name, path)
-    return _loaded[name]
+    return _table.find(_ALIASES.get(backend, backend))
 
 
 def provider_names() -> list[str]:
     """The names of all backends that start servers."""
-    return list(dict.fromkeys([*PROVIDERS, *(one.name for one in entry_points(group=GROUP))]))
-
-
-def _load(name: str, path: str) -> Provider:
-    module, _, attribute = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-        provider = found() if isinstance(found, type) else found
-    except Exception as error:
-        if name in PROVIDERS:
-            raise
-        raise NotAvailable(f"backend={name!r}: its plug-in {path} cannot be loaded: {error}") from error
-    if not isinstance(provider, Provider):
-        raise NotAvailable(f"backend={name!r}: its plug-in {path} is no envweave_gym.providers.base.Provider")
-    return provider
+    return _table.names()
 
 
 def urls_of(

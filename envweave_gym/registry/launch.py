@@ -37,7 +37,7 @@ from envweave_gym.core.arguments import (
 )
 from envweave_gym.core.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
 from envweave_gym.providers.base import release_unused, urls_of
-from envweave_gym.registry.catalog import EnvCard, card_of, package_of
+from envweave_gym.registry.catalog import EnvCard, card_of, cards, package_of
 from envweave_gym.remote import remote_game, remote_gym, remote_vector
 from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
 from envweave_gym.vector.row_groups import Groups, groups_of, refuse_group
@@ -101,7 +101,7 @@ def launch_gym(
     env_id, urls = _elsewhere(card, backend, kwargs)
     if urls:
         kwargs |= _given(max_steps=max_steps, on_fault=on_fault, reset_deadline=reset_deadline)
-        env = remote_gym(env_id, urls, kwargs)
+        env = remote_gym(env_id, urls, with_call_deadline(env_id, kwargs))
         return LaunchedAutoreset(env) if autoreset else env
     on_fault = on_fault or "raise"
     limit = step_limit(card.id, card.max_steps if max_steps is None else max_steps)
@@ -145,7 +145,7 @@ def launch_vector(
     env_id, urls = _elsewhere(card, backend, kwargs)
     if urls:
         kwargs |= _given(max_steps=given, group=group, on_fault=on_fault, reset_deadline=reset_deadline)
-        return remote_vector(env_id, urls, num_envs, mode, kwargs)
+        return remote_vector(env_id, urls, num_envs, mode, with_call_deadline(env_id, kwargs))
     on_fault = on_fault or "raise"
     if _native_renders(card, kwargs.get("render_mode")):
         limit = step_limit(card.id, card.max_steps if given is None else given)
@@ -212,6 +212,13 @@ def _elsewhere(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str
     if not urls:
         raise InvalidArgument(f"{card.id} stands for an environment on a server; give url='http://host:port'")
     return kwargs.pop("env_id", ""), urls
+
+
+def with_call_deadline(env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for a server, with the deadline on the card of an ID whose steps take long."""
+    card = cards().get(env_id)
+    deadline = {} if card is None or card.call_deadline is None else {"call_deadline": card.call_deadline}
+    return {**deadline, **kwargs}
 
 
 def _given(**arguments: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from envweave_gym.core.arguments import check_deadline
-from envweave_gym.registry.catalog import cards
 from envweave_gym.remote.upkeep import users_of
 
 
@@ -17,7 +16,7 @@ def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     """One environment of one of the servers; what it says of itself is asked at once, so errors come here."""
     from envweave_gym.remote.env import RemoteEnv
 
-    return _known(RemoteEnv(env_id, _one_of(urls), **_patient(env_id, kwargs)))
+    return _known(RemoteEnv(env_id, _one_of(urls), **kwargs))
 
 
 def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs: dict[str, Any]) -> Any:
@@ -28,7 +27,6 @@ def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs
         from envweave_gym.remote.ray_vector import RayVectorEnv as Vector
     else:
         from envweave_gym.remote.vector import RemoteVectorEnv as Vector
-    kwargs = _patient(env_id, kwargs)
     return _known(Vector(env_id, urls, num_envs=num_envs, autoreset_mode=mode, **kwargs))
 
 
@@ -51,16 +49,6 @@ def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     check_deadline(name, "call_deadline", deadline)
     address = Address.of(name, urls[0], token)
     return describe(address, wanted(name, env_id, "", own), deadline)["api"]
-
-
-def _patient(env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with the deadline that the card of an ID has whose steps take longer than others do."""
-    card = cards().get(env_id)
-    return (
-        kwargs
-        if card is None or card.call_deadline is None
-        else {"call_deadline": card.call_deadline, **kwargs}
-    )
 
 
 def _one_of(urls: list[str]) -> str:

@@ -19,8 +19,8 @@ import envweave_gym
 from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import LONGEST_NAME, InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.registry.catalog import REGISTRIES, cards
-from envweave_gym.registry.ids import resolve
 from envweave_gym.registry.launch import single
+from envweave_gym.registry.names import resolve
 from envweave_gym.typed import TypedEnv
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.environments.hosted_env import HostedEnv

@@ -10,6 +10,7 @@ import gymnasium as gym
 import pytest
 
 import envweave_gym as ew
+from envweave_gym.core import plug_ins
 from envweave_gym.providers import base
 
 COUNTER = "envweave/Counter-v0"
@@ -48,13 +49,13 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "missing": "no_such_module:Thing",
         "docker": "local_cluster:LocalCluster",
     }
-    entries = [EntryPoint(name, value, base.GROUP) for name, value in values.items()]
+    entries = [EntryPoint(name, value, "envweave_gym.providers") for name, value in values.items()]
     (tmp_path / "local_cluster.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(
-        base, "entry_points", lambda group, name=None: [one for one in entries if name in (None, one.name)]
+        plug_ins, "entry_points", lambda group: [one for one in entries if one.group == group]
     )
-    monkeypatch.setattr(base, "_loaded", {})
+    monkeypatch.setattr(base._table, "_loaded", {})
     yield lambda: sys.modules["local_cluster"]
     sys.modules.pop("local_cluster", None)
 
@@ -79,5 +80,5 @@ def test_an_unknown_backend_is_answered_with_those_of_plug_ins_too(plug_in: Any)
 
 @pytest.mark.parametrize(("backend", "why"), [("nothing", "Provider"), ("missing", "no_such_module")])
 def test_a_plug_in_that_is_none_is_named(plug_in: Any, backend: str, why: str) -> None:
-    with pytest.raises(ew.NotAvailable, match=rf"backend='{backend}'.*{why}"):
+    with pytest.raises(ew.NotAvailable, match=rf"for '{backend}' .*{why}"):
         gym.make(COUNTER, backend=backend)

@@ -19,9 +19,9 @@ from envweave_gym import InvalidArgument, NotAvailable, UnknownEnvironment, stre
 from envweave_gym.core.protocols import layers
 from envweave_gym.envs.toy.counter import CounterEnv
 from envweave_gym.envs.toy.echo import EchoEnv
-from envweave_gym.registry import ids
 from envweave_gym.registry.catalog import CARDS
-from envweave_gym.remote.address import SCHEMES
+from envweave_gym.registry.names import factories, resolve
+from envweave_gym.registry.schemes import SCHEMES
 
 pytestmark = pytest.mark.usefixtures("registries")
 
@@ -122,7 +122,7 @@ def test_a_name_resolves_to_the_id_that_make_makes(names: list[str]):
         ("envweave/LineRace", RACE),
         (f"envweave_gym:{KUHN}", KUHN),
     ]:
-        assert ids.resolve(name) == meant
+        assert resolve(name) == meant
         env = ew.make(name)
         assert isinstance(env, ParallelEnv) or env.spec.id == meant
     for name in (
@@ -133,13 +133,13 @@ def test_a_name_resolves_to_the_id_that_make_makes(names: list[str]):
         "no_module:X-v0",
         "",
     ):
-        assert ids.resolve(name) is None
+        assert resolve(name) is None
 
 
 def test_a_name_without_a_version_means_one_id_for_every_api():
     pettingzoo.register("parallel", "tests/Two-v0", "envweave_gym.envs.games.line_race:raw_env")
     gym.register("tests/Two-v1", entry_point="envweave_gym.envs.toy.counter:CounterEnv")
-    assert ew.make("tests/Two").spec.id == ids.resolve("tests/Two") == "tests/Two-v1"
+    assert ew.make("tests/Two").spec.id == resolve("tests/Two") == "tests/Two-v1"
     assert refusal("tests/Two", api="parallel") == "tests/Two-v1 has no api='parallel'; it has 'gym'"
     assert isinstance(ew.make("tests/Two-v0"), ParallelEnv)
 
@@ -333,7 +333,7 @@ def test_an_unknown_name_answers_with_the_nearest(names: list[str], name: str, n
     assert near in text.partition("the nearest names are ")[2]
     assert f"the {len(gym.registry)} IDs of Gymnasium" in text
     assert f"{len(pettingzoo.aec_registry)} AEC and {len(pettingzoo.parallel_registry)} parallel IDs" in text
-    assert f"and the {len(ids._factories)} local names" in text
+    assert f"and the {len(factories)} local names" in text
 
 
 @pytest.mark.parametrize("name", ["", " ", ":", "::", "./here:X", "1module:X", "what is this?", "-v0", "☃"])
@@ -400,7 +400,7 @@ def test_an_unknown_scheme_lists_the_known():
 
 def test_the_grammar_of_names_is_in_the_help_and_on_a_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "names.md").read_text()
-    schemes = [f"{scheme}://" for scheme in ("local", *SCHEMES, "docker", *ids._LATER)]
+    schemes = [f"{scheme}://" for scheme in SCHEMES]
     assert [scheme for scheme in schemes if scheme not in page] == []
     told = inspect.getdoc(ew.make) or ""
     known = [scheme for scheme in schemes if scheme not in ("https://", "openenv+https://")]

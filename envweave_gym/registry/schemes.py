@@ -1,0 +1,104 @@
+"""Schemes: what a name that begins with ``scheme://`` means, ours and those of installed packages.
+
+An installed package adds one by an entry point with the name of the scheme; its value is a :class:`Scheme`::
+
+    # pyproject.toml
+    [project.entry-points."envweave_gym.schemes"]
+    hub = "my_package.hub:make_from_hub"
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn, Protocol, runtime_checkable
+
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, UnknownEnvironment, shown
+from envweave_gym.core.plug_ins import PlugInTable
+from envweave_gym.providers.base import urls_of
+from envweave_gym.registry.foreign import on_servers, wrapped
+from envweave_gym.registry.make_call import MakeCall
+from envweave_gym.registry.names import factories, unknown
+
+SCHEMES = {
+    "local": f"{__name__}:make_local",
+    "http": f"{__name__}:make_on_server",
+    "https": f"{__name__}:make_on_server",
+    "http+unix": f"{__name__}:make_on_server",
+    "ray+actor": f"{__name__}:make_on_server",
+    "docker": f"{__name__}:make_in_docker",
+    "openenv": f"{__name__}:refuse_openenv",
+    "openenv+https": f"{__name__}:refuse_openenv",
+    "prime": f"{__name__}:refuse_prime",
+}
+"""The schemes of this package; those of plug-ins come by entry points."""
+_NAME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://.*", re.DOTALL)
+
+
+@runtime_checkable
+class Scheme(Protocol):
+    """Makes the environment, the vector or the game that a call of ``make`` names with one scheme."""
+
+    def __call__(self, call: MakeCall) -> Any:  # noqa: D102
+        ...
+
+
+_table = PlugInTable("envweave_gym.schemes", SCHEMES, Scheme)
+
+
+def scheme_of(name: str) -> Scheme | None:
+    """The function that makes environments with this name; ``None`` for an ID, which has no scheme."""
+    if (match := _NAME.fullmatch(name)) is None:
+        return None
+    scheme = match["scheme"].lower()
+    found = _table.find(scheme)
+    if found is None:
+        known = ", ".join(f"{one}://" for one in _table.names())
+        raise UnknownEnvironment(f"make({shown(name)}): there is no scheme {scheme}://; there are {known}")
+    return found
+
+
+def make_local(call: MakeCall) -> Any:
+    """``local://name``: by a factory that was registered in this process."""
+    if call.name not in factories:
+        raise unknown(call.name)
+    if urls_of(call.name, call.backend, call.kwargs):
+        raise InvalidArgument(
+            f"{call.name} is known to this process alone and has no backend={shown(call.backend)}; "
+            "serve its factory with envweave_gym_server.create_app, or give it an ID"
+        )
+    return wrapped(call.name, factories[call.name], call)
+
+
+def make_on_server(call: MakeCall) -> Any:
+    """``http://host:port#ID`` and other URLs of servers: an ID there, or the only one that the server has."""
+    url, _, env_id = call.name.partition("#")
+    if not url.partition("://")[2].strip("/"):
+        raise InvalidArgument(f"make({shown(call.name)}) names no server; give one: http://host:port#ID")
+    return on_servers(env_id, urls_of(call.name, call.backend, call.kwargs) or [url], call)
+
+
+def make_in_docker(call: MakeCall) -> Any:
+    """``docker://image:tag#ID``: an ID in a container of an image."""
+    name = call.name
+    image, _, env_id = name.partition("://")[2].partition("#")
+    if not image:
+        raise InvalidArgument(f"make({shown(name)}) names no image; give one: docker://envweave-core#ID")
+    if "image" in call.kwargs:
+        raise InvalidArgument(f"make({shown(name)}): the name says which image; leave image= out")
+    if call.backend not in (None, "docker"):
+        raise InvalidArgument(f"make({shown(name)}): the name says where it runs; leave backend= out")
+    return on_servers(env_id, urls_of(name, "docker", call.kwargs, image), call)
+
+
+def refuse_openenv(call: MakeCall) -> NoReturn:
+    """``openenv://…`` is reserved for environments of OpenEnv."""
+    raise _reserved(call, "the OpenEnv resolver")
+
+
+def refuse_prime(call: MakeCall) -> NoReturn:
+    """``prime://owner/name`` is reserved for environments of the Prime Hub."""
+    raise _reserved(call, "the Prime Hub resolver")
+
+
+def _reserved(call: MakeCall, needs: str) -> NotAvailable:
+    return NotAvailable(f"make({shown(call.name)}) needs {needs}, which this version does not have yet")
