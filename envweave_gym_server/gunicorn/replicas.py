@@ -1,4 +1,4 @@
-"""Servers that are the same, each in a process of its own, and the parent that ends with all of them."""
+"""Several equal servers, each in a process of its own, and the parent that ends with all of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from flask import Flask
 from gunicorn.arbiter import Arbiter
 
 from envweave_gym_server.core.owner_pipe import is_gone
-from envweave_gym_server.gunicorn.serve import Server
+from envweave_gym_server.gunicorn.server import GunicornServer
 
-_SHORT = 5.0
-"""Who ends after fewer seconds is not started again at once."""
-_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-"""So many seconds pass before one is started again that has ended after so short a time, and twice as many
-each time that it does so again."""
-_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_SHORT_S = 5.0
+"""A replica that ends within this time is not started again at once."""
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+"""The pause before the next start after a short life; it doubles with every further one in a row."""
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _log = logging.getLogger(__name__)
 
 Announce = Callable[[], None]
@@ -36,9 +35,9 @@ Announce = Callable[[], None]
 class Replicas:
     """Runs a Flask application once for each of several sockets, until SIGTERM.
 
-    SIGTERM goes on to all of them, and a second one too. One that ends without it is started again, the later
-    the more often it has ended soon; unless none in its place has ever come to answer clients: then all end,
-    as others would fare no better. When the parent is killed all of them end as if they were told.
+    SIGTERM is passed on to all of them, and a second one too. A replica that ends without it is started
+    again, unless none at its index has ever answered clients: then all end, as others would fare no better.
+    All end when the parent is killed.
     """
 
     def __init__(
@@ -48,89 +47,89 @@ class Replicas:
         announce: Sequence[Announce],
         owner: int | None = None,
     ) -> None:
-        """``announce`` are called once clients of each are answered; ``owner`` is as for :class:`Server`."""
+        """``announce`` are called once clients of each are answered; ``owner`` is as for one server."""
         self._app, self._listeners, self._announce, self._owner = app, listeners, announce, owner
-        self._places: dict[int, int] = {}
-        self._since: dict[int, float] = {}
+        self._indices: dict[int, int] = {}
+        """By process id the index of a replica."""
+        self._started_at: dict[int, float] = {}
         self._pauses: dict[int, float] = {}
-        """By place how long was waited before the last start there."""
-        self._begun: set[int] = set()
-        """The places of those that have come to answer clients."""
-        self._begins, self._says_so = os.pipe()
+        """By index the pause before the last start."""
+        self._has_begun: set[int] = set()
+        """The indices of replicas that have answered clients."""
+        self._begins, self._begin_writer = os.pipe()
         os.set_blocking(self._begins, False)
         self._is_ending = False
         self._code = 0
-        self._life, self._held = os.pipe()
+        self._life, self._life_writer = os.pipe()
 
     def run(self) -> int:
-        """Serve until all have ended; the exit code."""
-        for number in _ENDS:
+        """Serve until all have ended; return the exit code."""
+        for number in _END_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as SIGHUP is under nohup
                 signal.signal(number, self._end)
-        for place in range(len(self._listeners)):
-            self._start(place)
-        while self._places:
+        for index in range(len(self._listeners)):
+            self._start(index)
+        while self._indices:
             pid, status = os.wait()
-            if (place := self._places.pop(pid, None)) is not None:
-                self._ended(pid, place, os.waitstatus_to_exitcode(status))
+            if (index := self._indices.pop(pid, None)) is not None:
+                self._has_ended(pid, index, os.waitstatus_to_exitcode(status))
         return self._code
 
-    def _ended(self, pid: int, place: int, code: int) -> None:
+    def _has_ended(self, pid: int, index: int, code: int) -> None:
         if self._is_ending:
             return
         with suppress(BlockingIOError):
-            self._begun.update(os.read(self._begins, 1 << 16))
-        if place not in self._begun:
-            _log.error("server never began", extra={"why": f"its process ended with {code}", "place": place})
+            self._has_begun.update(os.read(self._begins, 1 << 16))
+        if index not in self._has_begun:
+            _log.error("server never began", extra={"why": f"its process ended with {code}", "index": index})
             self._code = code if code > 0 else 1
             self._end()
             return
         why, pause = f"its process had ended with {code}", 0.0
-        if time.monotonic() - self._since.pop(pid) < _SHORT:
-            pause = min(2 * self._pauses.get(place, _PAUSE / 2), _LONGEST_PAUSE)
+        if time.monotonic() - self._started_at.pop(pid) < _SHORT_S:
+            pause = min(2 * self._pauses.get(index, _PAUSE_S / 2), _LONGEST_PAUSE_S)
             why += f" after a short time, so it is started in {pause:g} s"
-        _log.warning("server restarted", extra={"why": why, "place": place})
-        self._start(place, pause)
+        _log.warning("server restarted", extra={"why": why, "index": index})
+        self._start(index, pause)
 
     def _end(self, *_: Any) -> None:
-        """Tell all of them to end."""
+        """Send SIGTERM to all of them."""
         self._is_ending = True
-        for pid in self._places:
+        for pid in self._indices:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def _start(self, place: int, pause: float | None = None) -> None:
-        """Start one, after a pause where it is not the first; no signal may miss it meanwhile."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    def _start(self, index: int, pause: float | None = None) -> None:
+        """Start one, after a pause if it is not the first; signals wait until its process id is known."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
         try:
             if self._is_ending:
                 return
             pid = os.fork()
             if pid == 0:
-                self._be(place, pause)
-            self._places[pid], self._since[pid] = place, time.monotonic() + (pause or 0.0)
-            self._pauses[place] = pause or _PAUSE / 2
+                self._run_child(index, pause)
+            self._indices[pid], self._started_at[pid] = index, time.monotonic() + (pause or 0.0)
+            self._pauses[index] = pause or _PAUSE_S / 2
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
 
-    def _be(self, place: int, pause: float | None) -> None:
-        """Be one of them, in the process that was forked for it, to its end."""
+    def _run_child(self, index: int, pause: float | None) -> None:
+        """Run one of them in the process that was forked for it, and exit."""
         code = 1
         try:
-            for number in _ENDS:
+            for number in _END_SIGNALS:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
-            os.close(self._held)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
+            os.close(self._life_writer)
             if pause and select.select([self._life], [], [], pause)[0]:
                 return  # the parent has ended meanwhile
-            own = self._listeners[place]
+            own = self._listeners[index]
             for other in self._listeners:
                 if other is not own:
                     other.close()
-            first = self._announce[place] if pause is None else None
-            begin = partial(self._begin, place, first)
-            _OneOfMany(self._app, own, begin, self._owner, life=self._life).run()
+            first = self._announce[index] if pause is None else None
+            _Replica(self._app, own, partial(self._begin, index, first), self._owner, life=self._life).run()
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 0
         except BaseException:  # noqa: BLE001 - nothing may get past the end of this process
@@ -141,14 +140,14 @@ class Replicas:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _begin(self, place: int, announce: Announce | None) -> None:
-        """In the process that answers clients from now on: tell the parent, and perhaps the user."""
-        os.write(self._says_so, bytes([place]))
+    def _begin(self, index: int, announce: Announce | None) -> None:
+        """In the process that answers clients from now on: report it to the parent, and perhaps the user."""
+        os.write(self._begin_writer, bytes([index]))
         if announce is not None:
             announce()
 
 
-class _OneOfMany(Server):
+class _Replica(GunicornServer):
     """A server that ends with the parent of its parent."""
 
     def __init__(
@@ -165,12 +164,12 @@ class _OneOfMany(Server):
                     os.kill(self._parent, signal.SIGKILL)
         super().end_without_owner(arbiter)
 
-    def _let_it_drain(self, worker: Any) -> None:
-        super()._let_it_drain(worker)
+    def _begin(self, worker: Any) -> None:
+        super()._begin(worker)
         threading.Thread(target=self._end_with_all, name="parent", daemon=True).start()
 
     def _end_with_all(self) -> None:
         while os.read(self._life, 4096):
             pass
-        if os.getppid() == self._arbiter:  # who takes in orphans, the arbiter's too, is none of ours
+        if os.getppid() == self._arbiter:  # an orphan's parent is another process, which must live on
             os.kill(self._arbiter, signal.SIGTERM)

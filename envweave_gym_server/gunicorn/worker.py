@@ -1,4 +1,4 @@
-"""The process that does the work: gunicorn's threaded worker, which says no where it has no room."""
+"""gunicorn's threaded worker, with a limit of connections: those beyond it get a 503 at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gunicorn.workers import gthread
 from gunicorn.workers.gthread import ThreadWorker
 
 from envweave_gym_server.core.errors import is_exhaustion
-from envweave_gym_server.gunicorn.reading import PROMPT, Reading, Waits, is_readable
+from envweave_gym_server.gunicorn.request_reader import PROMPT_S, RequestReader, SlowClients, is_readable
 from envweave_gym_server.protocols.client_sockets import bound_waits
 
 if TYPE_CHECKING:
-    from envweave_gym_server.gunicorn.serve import Server
+    from envweave_gym_server.gunicorn.server import GunicornServer
 
 _FULL = msgspec.json.encode(
     {"error": "AtCapacity", "message": "the server has no room for another connection; come again"}
@@ -28,41 +28,41 @@ _TURNED_AWAY = (
     b"Retry-After: 1\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL), _FULL)
 )
 _RESERVED_FILES = 32
-_KEPT_ALIVE = 1024
-"""So many connections may be open that ask nothing just now."""
-_PATIENCE = 0.05
-_LATER: Any = gthread._DEFER  # pyright: ignore[reportAttributeAccessIssue] - its stubs are older
-"""What tells the loop to wait for the first byte."""
+_IDLE_CONNECTIONS = 1024
+"""The limit of connections without a request just now."""
+_TURN_AWAY_S = 0.05
+_DEFERRED: Any = gthread._DEFER  # pyright: ignore[reportAttributeAccessIssue] - its stubs are older
+"""The result of :meth:`Worker.handle` that has the loop wait for the first byte of a connection."""
 
 
 class Worker(ThreadWorker):
     """Takes as many connections as it has threads and files for, and answers all others with 503.
 
-    gunicorn alone would let them wait without a word, and end when there are no files left.
+    gunicorn alone lets them wait without a word, and ends when there are no files left.
     """
 
     def init_process(self) -> None:
         """Start to work."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = min(self.cfg.threads + _KEPT_ALIVE, files - _RESERVED_FILES - files // 8)
-        self._waits = Waits(cast("Server", self.app).settings.client_timeout)
+        self._limit = min(self.cfg.threads + _IDLE_CONNECTIONS, files - _RESERVED_FILES - files // 8)
+        self._slow = SlowClients(cast("GunicornServer", self.app).service.settings.client_timeout)
         self._spare: int | None = None
-        self._keep_spare()
+        self._open_spare()
         super().init_process()
 
     def is_parent_alive(self) -> bool:
-        """Leave it to the guard, which ends WebSockets too."""
+        """True: the drain looks after the parent, and ends WebSockets too."""
         return True
 
     def murder_keepalived(self, force: bool = False) -> None:
-        """Close connections that ask nothing; all of them once the server has stopped."""
+        """Close idle connections; all of them once the server has stopped."""
         if force or not self.alive:
             for connection in self.keepalived_conns:
                 connection.timeout = 0.0
         super().murder_keepalived()
 
     def murder_pending(self) -> None:
-        """Close connections that have never asked anything; all of them once the server has stopped."""
+        """Close connections that have never sent anything; all of them once the server has stopped."""
         if not self.alive:
             for connection in self.pending_conns:
                 connection.timeout = 0.0
@@ -70,7 +70,7 @@ class Worker(ThreadWorker):
 
     def accept(self, listener: Any) -> None:
         """Take a connection, or turn it away."""
-        if self.nr_conns >= self._most:
+        if self.nr_conns >= self._limit:
             self._turn_away(listener)
             return
         before = self.nr_conns
@@ -83,27 +83,27 @@ class Worker(ThreadWorker):
             self._turn_away(listener)
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request, or let the loop wait with a client that asks nothing yet.
+        """Answer a request, or have the loop wait with a client that has sent nothing yet.
 
-        gunicorn would take a file of its own to wait for the first byte, and might have none left; and it
-        would say goodbye from its only loop, which nobody else could use for as long as the client stays.
+        gunicorn would open a file of its own to wait for the first byte, and might have none left; and it
+        would close connections in its only loop, which then waits for each client.
         """
         if not conn.initialized:
-            bound_waits(conn.sock, self._waits.seconds)
-            if not is_readable(conn.sock, PROMPT):
-                return _LATER
+            bound_waits(conn.sock, self._slow.limit_s)
+            if not is_readable(conn.sock, PROMPT_S):
+                return _DEFERRED
             conn.data_ready = True
             conn.init()
-            conn.parser.unreader = Reading(conn.sock, self._waits)
-        reading: Reading = conn.parser.unreader
-        reading.begin()
+            conn.parser.unreader = RequestReader(conn.sock, self._slow)
+        reader: RequestReader = conn.parser.unreader
+        reader.begin_head()
         try:
             keep = super().handle(conn)
         finally:
-            reading.end_head()
+            reader.end_head()
         if not keep:
             with suppress(OSError):  # a WebSocket has closed it
-                conn.close(graceful=not reading.gave_up)
+                conn.close(graceful=not reader.head_timed_out)
             conn.close = _is_closed
         return keep
 
@@ -113,30 +113,30 @@ class Worker(ThreadWorker):
         return super().handle_request(req, conn)
 
     def _turn_away(self, listener: Any) -> None:
-        """Say why, over the file that is kept for this."""
+        """Answer 503, over the file that is reserved for this."""
         if self._spare is None:
-            time.sleep(_PATIENCE)
+            time.sleep(_TURN_AWAY_S)
         else:
             os.close(self._spare)
             self._spare = None
-            with suppress(OSError):  # it has left, or does not listen
+            with suppress(OSError):  # it has left, or does not read
                 client, _ = listener.accept()
                 with client:
-                    _say(client)
-        self._keep_spare()
+                    _send_503(client)
+        self._open_spare()
 
-    def _keep_spare(self) -> None:
+    def _open_spare(self) -> None:
         with suppress(OSError):  # then the next one waits
             self._spare = os.open(os.devnull, os.O_RDONLY)
 
 
 def _is_closed(graceful: bool = False) -> None:
-    """Closed again it would raise, and gunicorn count it as two connections that have ended."""
+    """Do nothing: closed again, the connection would raise, and gunicorn would count two that have ended."""
 
 
-def _say(client: socket.socket) -> None:
-    """Answer a request that is hardly looked at: unread, its bytes would cut the answer short."""
-    client.settimeout(_PATIENCE)
+def _send_503(client: socket.socket) -> None:
+    """Read some of the request and answer it: bytes that are left unread would cut the answer short."""
+    client.settimeout(_TURN_AWAY_S)
     with suppress(TimeoutError):
         client.recv(1 << 16)
     client.sendall(_TURNED_AWAY)

@@ -17,15 +17,15 @@ from typing import Any
 
 from envweave_gym.sandbox.inside.kernel import end_with_parent
 from envweave_gym_server.app.app import create_app
-from envweave_gym_server.gunicorn.serve import Server
+from envweave_gym_server.gunicorn.server import GunicornServer
 from envweave_gym_server.offers.everything import Everything
 
 
-class PrivateProcess(Server):
+class PrivateProcess(GunicornServer):
     """The server process, which ends with its owner."""
 
-    def _let_it_drain(self, worker: Any) -> None:
-        super()._let_it_drain(worker)
+    def _begin(self, worker: Any) -> None:
+        super()._begin(worker)
         threading.Thread(target=_end_with_owner, name="owner", daemon=True).start()
 
 

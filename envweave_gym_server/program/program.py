@@ -17,9 +17,9 @@ from envweave_gym_server.app.app import create_app
 from envweave_gym_server.core.logs import write_logs
 from envweave_gym_server.core.owner_pipe import owner_descriptor, taken_over
 from envweave_gym_server.core.settings import NEEDS_PROCESSES, check_setting
-from envweave_gym_server.gunicorn.listening import hosts_of, listen, listen_at, url_of, warn
 from envweave_gym_server.gunicorn.replicas import Replicas
-from envweave_gym_server.gunicorn.serve import Server
+from envweave_gym_server.gunicorn.server import GunicornServer
+from envweave_gym_server.program.listening import hosts_of, listen, listen_at, url_of, warn
 from envweave_gym_server.program.token import find_token
 from envweave_gym_server.protocols.current_app import service_of
 
@@ -71,7 +71,7 @@ def run_server(
     shown_token = token if told else None
     announce = [_announcement(app, url_of(host, listener), shown_token) for listener in listeners]
     if replicas == 1:
-        Server(app, listeners[0], announce[0], connection).run()
+        GunicornServer(app, listeners[0], announce[0], connection).run()
     else:
         sys.exit(Replicas(app, listeners, announce, connection).run())
 

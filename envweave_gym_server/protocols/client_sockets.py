@@ -1,23 +1,33 @@
-"""The sockets of clients: no wait for the other end of one is for ever, whatever has become of it."""
+"""The sockets of HTTP clients: time limits for every wait, and hang-ups."""
 
 from __future__ import annotations
 
 import socket
 import struct
+from typing import Any
 
+SOCKET = "envweave.socket"
+"""The key of a WSGI environ for the socket of the client; werkzeug's development server has its own key."""
+TAKEN = "envweave.socket_taken"
+"""The key that a view sets when a WebSocket has taken the socket, so that the server sends nothing more."""
 _TIMEVAL = struct.Struct("@ll")
-_FOR_EVER = _TIMEVAL.pack(0, 0)
+_FOREVER = _TIMEVAL.pack(0, 0)
 _PROBES = 3
-_LONGEST = (1 << 15) - 1
-"""So many seconds Linux waits at most between two probes."""
+_LONGEST_S = (1 << 15) - 1
+"""The longest time between two probes that Linux takes."""
+
+
+def socket_of(environ: dict[str, Any]) -> socket.socket | None:
+    """The socket of the client that made a request; ``None`` in tests without a network."""
+    return environ.get(SOCKET) or environ.get("werkzeug.socket")
 
 
 def bound_waits(client: socket.socket, seconds: float) -> None:
-    """Give a client up after so many seconds in which it takes nothing, or sends no more of a request.
+    """Give a client up after ``seconds`` in which it reads nothing, or sends no more of a request.
 
     The kernel counts them, so that no step pays for it: a blocking ``send`` or ``recv`` fails with ``EAGAIN``
-    then. It also asks clients that are silent whether they are there still, and ends the connection of one
-    that does not answer: a machine that was switched off never says so.
+    then. The kernel also probes silent clients, and ends the connection of one that does not answer: a
+    machine that was switched off never closes it.
     """
     limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
@@ -26,30 +36,27 @@ def bound_waits(client: socket.socket, seconds: float) -> None:
         return
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _probing(seconds).items():
+    probing = {
+        "TCP_KEEPIDLE": min(max(1, int(seconds / 2)), _LONGEST_S),
+        "TCP_KEEPINTVL": min(max(1, int(seconds / 2 / _PROBES)), _LONGEST_S),
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": min(max(1, int(seconds * 1000)), _LONGEST_S * 1000),
+    }
+    for name, value in probing.items():
         if hasattr(socket, name):  # as far as the system has it
             client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _probing(seconds: float) -> dict[str, int]:
-    return {
-        "TCP_KEEPIDLE": min(max(1, int(seconds / 2)), _LONGEST),
-        "TCP_KEEPINTVL": min(max(1, int(seconds / 2 / _PROBES)), _LONGEST),
-        "TCP_KEEPCNT": _PROBES,
-        "TCP_USER_TIMEOUT": min(max(1, int(seconds * 1000)), _LONGEST * 1000),
-    }
+def may_be_silent(client: socket.socket) -> None:
+    """Wait without a limit for what the client sends, as long as it is there."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOREVER)
 
 
 def has_left(client: socket.socket) -> bool:
-    """Whether a client that waits for its answer has hung up; what it has sent stays where it is."""
+    """Whether a client that waits for its answer has hung up; bytes that it has sent stay unread."""
     try:
         return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:
         return False
     except OSError:
         return True
-
-
-def may_be_silent(client: socket.socket) -> None:
-    """Wait for what it sends as long as it is there."""
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOR_EVER)

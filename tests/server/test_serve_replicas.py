@@ -23,7 +23,7 @@ from servers import PATIENCE, is_there, runs, until
 import envweave_gym as ew
 from envweave_gym_server import create_app, run_server
 from envweave_gym_server.__main__ import main
-from envweave_gym_server.gunicorn.replicas import _OneOfMany
+from envweave_gym_server.gunicorn.replicas import _Replica
 
 COUNTER = "envweave/Counter-v0"
 
@@ -113,7 +113,7 @@ def test_only_the_server_itself_is_ended_and_not_who_takes_in_its_orphans(
 ):
     read, write = os.pipe()
     app = create_app(COUNTER)
-    server = _OneOfMany(app, socket.create_server(("127.0.0.1", 0)), None, None, life=read)
+    server = _Replica(app, socket.create_server(("127.0.0.1", 0)), None, None, life=read)
     os.close(write)
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *whom: told.append(whom))
@@ -175,7 +175,7 @@ def test_the_line_of_each_is_one_write():
 
 
 def test_where_one_ends_before_it_has_begun_all_do():
-    with changed("replicas._OneOfMany.run = lambda self: os._exit(3)") as process:
+    with changed("replicas._Replica.run = lambda self: os._exit(3)") as process:
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
     assert "server never began" in errors
@@ -192,7 +192,7 @@ def next_in(process: subprocess.Popen[str], known: set[psutil.Process]) -> psuti
 
 
 def test_one_that_has_begun_is_started_again_later_each_time_that_it_ends_soon():
-    with changed("replicas._PAUSE = 0.1") as process:
+    with changed("replicas._PAUSE_S = 0.1") as process:
         assert process.stdout is not None
         urls = urls_in([process.stdout.readline() for _ in range(2)])
         steady, mortal = psutil.Process(process.pid).children()
@@ -211,7 +211,7 @@ def test_one_that_has_begun_is_started_again_later_each_time_that_it_ends_soon()
 
 
 def test_one_that_was_up_for_long_is_started_again_at_once():
-    with changed("replicas._SHORT = 0.2") as process:
+    with changed("replicas._SHORT_S = 0.2") as process:
         assert process.stdout is not None
         assert len([process.stdout.readline() for _ in range(2)]) == 2
         known = set(psutil.Process(process.pid).children())
@@ -226,7 +226,7 @@ def test_one_that_was_up_for_long_is_started_again_at_once():
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
 def test_one_that_waits_for_its_start_ends_with_the_others(signal_number: int):
-    with changed("replicas._PAUSE = 30.0") as process:
+    with changed("replicas._PAUSE_S = 30.0") as process:
         assert process.stdout is not None
         assert len([process.stdout.readline() for _ in range(2)]) == 2
         known = set(psutil.Process(process.pid).children())

@@ -24,7 +24,7 @@ import envweave_gym.wire.row_streams  # noqa: F401 - reads the streams of vector
 from envweave_gym.wire.framing import head_of
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
-from envweave_gym_server.gunicorn.reading import Reading, Waits
+from envweave_gym_server.gunicorn.request_reader import RequestReader, SlowClients
 from envweave_gym_server.gunicorn.worker import Worker
 from envweave_gym_server.protocols.native import websocket as stream
 from envweave_gym_server.protocols.native.websocket import Connection, WebSockets
@@ -259,7 +259,7 @@ def test_a_connection_that_ends_is_counted_once(monkeypatch: pytest.MonkeyPatch)
     conn = TConn(Config(), ours, "", "")
     conn.data_ready = conn.initialized = True
     conn.parser = RequestParser(Config(), ours, "")
-    conn.parser.unreader = Reading(ours, Waits(STUCK))
+    conn.parser.unreader = RequestReader(ours, SlowClients(STUCK))
     done = SimpleNamespace(result=lambda: worker.handle(conn), cancelled=lambda: False)
     worker.finish_request(conn, done)
     assert (worker.nr_conns, ours.fileno()) == (0, -1)

@@ -15,7 +15,7 @@ import pytest
 from gunicorn.config import Config
 
 from envweave_gym_server.core.logs import trace_of
-from envweave_gym_server.gunicorn.serve import _Logger
+from envweave_gym_server.gunicorn.server import _Logger
 
 SOCKET, BOOT = "Socket error processing request.", "Exception in worker process"
 

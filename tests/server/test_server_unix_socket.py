@@ -26,7 +26,7 @@ from envweave_gym.remote.websockets import WebSocketBlocked, WebSocketTransport
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server.__main__ import main
-from envweave_gym_server.gunicorn.listening import listen_at
+from envweave_gym_server.program.listening import listen_at
 
 COUNTER = "envweave/Counter-v0"
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no Unix sockets")

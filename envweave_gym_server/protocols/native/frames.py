@@ -9,8 +9,9 @@ from flask import Blueprint, Response, request
 from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, Created, encode, pack
 from envweave_gym_server.core.errors import BadRequest
+from envweave_gym_server.protocols.client_sockets import TAKEN
 from envweave_gym_server.protocols.current_app import service, websockets
-from envweave_gym_server.protocols.native.websocket import Connection, Taken
+from envweave_gym_server.protocols.native.websocket import Connection
 from envweave_gym_server.protocols.rest.bodies import client, received
 from envweave_gym_server.protocols.rest.openapi import operation
 from envweave_gym_server.sessions.channel import ClientChannel, read_message
@@ -21,7 +22,7 @@ _CREATED = encode(Created(0))
 
 
 @frames.route("/v1/sessions/<session_id>/stream", websocket=True)
-def stream(session_id: str) -> Taken:
+def stream(session_id: str) -> Response:
     """Play a session over a WebSocket."""
     settings = service().settings
     connection = Connection(request.environ, settings.largest_frame, settings.client_timeout)
@@ -32,7 +33,8 @@ def stream(session_id: str) -> Taken:
     finally:
         websockets().remove(connection)
         connection.hang_up()
-    return Taken(gunicorn=connection.gunicorn)
+    request.environ[TAKEN] = True
+    return Response()
 
 
 def _play(connection: Connection, session_id: str) -> None:

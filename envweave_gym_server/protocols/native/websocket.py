@@ -14,7 +14,6 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from flask import Response
 from wsproto.connection import Connection as Protocol
 from wsproto.connection import ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
@@ -23,7 +22,7 @@ from wsproto.utilities import ProtocolError, generate_accept_token
 
 from envweave_gym.wire.framing import WHOLE_BINARY, head_of, masked, place_of
 from envweave_gym_server.core.errors import BadRequest
-from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_silent
+from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_silent, socket_of
 
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
@@ -35,20 +34,6 @@ _SWITCHING = (
 )
 SLOW = 0.5
 """A step that takes longer than so many seconds has its pings answered by the watch."""
-
-
-class Taken(Response):
-    """The response of a request whose socket a WebSocket has taken: the server writes nothing more."""
-
-    def __init__(self, *, gunicorn: bool) -> None:
-        super().__init__()
-        self._gunicorn = gunicorn
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Respond as WSGI applications do, or tell gunicorn that this has been done."""
-        if self._gunicorn:
-            raise StopIteration
-        return super().__call__(*args, **kwargs)
 
 
 class Connection:
@@ -63,9 +48,11 @@ class Connection:
         if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
             raise BadRequest("that is no handshake of a WebSocket of version 13")
         self._switching = _SWITCHING + generate_accept_token(key) + b"\r\n\r\n"
-        self.socket: socket.socket = environ.get("gunicorn.socket") or environ["werkzeug.socket"]
-        bound_waits(self.socket, timeout)
-        self.gunicorn = "gunicorn.socket" in environ
+        client = socket_of(environ)
+        if client is None:
+            raise BadRequest("this server gives its requests no sockets, and takes no WebSockets")
+        self.socket = client
+        bound_waits(client, timeout)
         self.stepping_since: float | None = None
         self.stopping = False
         self._reading, self._sending = threading.Lock(), threading.RLock()

@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from flask import Response, request
-from gunicorn.http.errors import ParseException
 from msgspec import UNSET, Meta, Struct, UnsetType
-from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
 
 from envweave_gym.core.faults import Fault, InvalidArgument, shown
 from envweave_gym_server.core.errors import BadRequest
-from envweave_gym_server.protocols.client_sockets import has_left
+from envweave_gym_server.protocols.client_sockets import has_left, socket_of
 from envweave_gym_server.protocols.rest.json_values import Arrays
 from envweave_gym_server.sessions.session import Left, stays
 from envweave_gym_server.sessions.session_core import SESSION_ID
@@ -174,7 +173,7 @@ _Body = TypeVar("_Body")
 
 def client() -> Left:
     """Tells whether the client of this request has hung up; it may be asked from another thread."""
-    connection = request.environ.get("gunicorn.socket") or request.environ.get("werkzeug.socket")
+    connection = socket_of(request.environ)
     return stays if connection is None else partial(has_left, connection)
 
 
@@ -189,8 +188,10 @@ def received() -> bytes:
         too_long = at_most and request.environ["wsgi.input"].read(1)
     except (ClientDisconnected, OSError):
         raise BadRequest("the body of the request has not come to its end; send it again") from None
-    except ParseException as error:
-        raise BadRequest(f"the chunks of the body cannot be read: {error}") from None
+    except HTTPException:
+        raise
+    except Exception as error:  # noqa: BLE001 - each WSGI server has exceptions of its own for broken chunks
+        raise BadRequest(f"the body of the request cannot be read: {error}") from None
     if too_long:
         raise RequestEntityTooLarge
     return data

@@ -1,4 +1,4 @@
-"""Whether the kernel has killed processes beside this one for want of memory, as far as it says so."""
+"""Counts the processes of this container that the kernel has killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 _COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""What tells so of this container, by either version of the kernel's control groups."""
+"""The counters of the two versions of the kernel's control groups."""
 _KILLED = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
-def killed_for_memory() -> int:
-    """How many processes of this container were killed so; 0 where nobody counts them."""
+def oom_kills() -> int:
+    """The number of processes that were killed so far; 0 where the kernel does not count them."""
     for path in _COUNTS:
         try:
             found = _KILLED.search(Path(path).read_text())

@@ -1,0 +1,85 @@
+"""Reads requests with a time limit for each, and a limit of how many slow ones there may be at once."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import threading
+import time
+
+from gunicorn.http.unreader import SocketUnreader
+
+PROMPT_S = 0.5
+"""How long a thread waits for a first byte, and how long the head of any request may take."""
+_SLOW_LIMIT = 32
+"""Clients whose heads may take longer at once: each keeps a thread, and has shown no token yet."""
+_PIECE = 64 << 10
+"""The bytes of a body that have to come in the time that a whole head has."""
+
+
+class SlowClients:
+    """Slots for clients whose heads take longer than ``PROMPT_S``, up to ``limit_s`` seconds each."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.slots = threading.BoundedSemaphore(_SLOW_LIMIT)
+
+
+class RequestReader(SocketUnreader):
+    """Reads the bytes of a connection; a request that does not end in time raises ``TimeoutError``.
+
+    The time counts from the first byte to the last, so a client gains nothing by sending one now and then.
+    """
+
+    def __init__(self, client: socket.socket, slow: SlowClients) -> None:
+        super().__init__(client)
+        self.head_timed_out = False
+        """A client whose head was too slow gets no response."""
+        self._slow = slow
+        self._in_head, self._has_slot = False, False
+        self._prompt_until = self._until = 0.0
+        self._piece = 0
+
+    def begin_head(self) -> None:
+        """The head of a request follows."""
+        now = time.monotonic()
+        self._in_head = True
+        self._prompt_until, self._until = now + PROMPT_S, now + self._slow.limit_s
+
+    def end_head(self) -> None:
+        """The head has come, or is given up; a body may follow."""
+        self._in_head, self._piece = False, 0
+        self._until = time.monotonic() + self._slow.limit_s
+        if self._has_slot:
+            self._has_slot = False
+            self._slow.slots.release()
+
+    def chunk(self, size_hint: int | None = None) -> bytes:
+        """The next bytes of the request."""
+        if self._in_head and not self._has_slot and not self._comes_by(self._prompt_until):
+            self._has_slot = self._slow.slots.acquire(blocking=False)
+            if not self._has_slot:
+                raise self._timeout()
+        if not self._comes_by(self._until):
+            raise self._timeout()
+        data: bytes = super().chunk(size_hint)  # pyright: ignore[reportCallIssue] - its stubs are older
+        self._piece += len(data)
+        if self._piece >= _PIECE and not self._in_head:
+            self._piece, self._until = 0, time.monotonic() + self._slow.limit_s
+        return data
+
+    def _timeout(self) -> TimeoutError:
+        self.head_timed_out = self._in_head
+        return TimeoutError(errno.EAGAIN, "the request does not come to its end in time")
+
+    def _comes_by(self, until: float) -> bool:
+        left, own = until - time.monotonic(), self.sock.gettimeout()
+        return is_readable(self.sock, left if own is None else min(left, own))
+
+
+def is_readable(client: socket.socket, seconds: float) -> bool:
+    """Whether bytes come within ``seconds``; never if those are over."""
+    poll = select.poll()
+    poll.register(client, select.POLLIN)
+    return seconds > 0 and bool(poll.poll(seconds * 1000))
