@@ -40,7 +40,7 @@ def _sandbox() -> Check:
     """The levels that this machine reaches; ``isolation=`` names another than the default."""
     from envweave_gym.sandbox import levels
 
-    why_not = {level: levels._missing(level) for level in levels.LEVELS}
+    why_not = {level: levels.why_missing(level) for level in levels.LEVELS}
     reached = [level for level, why in why_not.items() if not why]
     names = [f"{level} (default)" if level == _DEFAULT_LEVEL else level for level in reached]
     lacking = [f"not {level}, as {why}" for level, why in why_not.items() if why and level != "container"]

@@ -6,7 +6,7 @@ from envweave_gym.sandbox.execution import Execution, Final, Usage, Variable
 from envweave_gym.sandbox.sandbox import Sandbox
 from envweave_gym.sandbox.session import Names, Session
 from envweave_gym.sandbox.setup import Limits, Setup
-from envweave_gym.sandbox.shared import Lease
+from envweave_gym.sandbox.sharing import Lease
 from envweave_gym.sandbox.step import Call
 
 __all__ = [

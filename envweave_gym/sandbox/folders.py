@@ -1,7 +1,6 @@
-"""Scratch folders: one for each process that uses a sandbox, in it one for each episode.
+"""Scratch folders of episodes, inside one folder for each process that uses a sandbox.
 
-Programs work in them while the host copies and removes them, so nothing here follows a link that a program
-may have put where a folder was.
+Programs work in them while the host copies and removes them, so nothing here follows links.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from envweave_gym.os_support.owned_folders import owned_folder, remove_left_behi
 from envweave_gym.sandbox.inside.trees import remove_tree
 
 _PREFIX = "envweave-sandbox-"
-MOST_COPIED, MOST_FILES, DEEPEST = 1 << 30, 20_000, 100
-"""So many bytes, files and folders in folders are copied for a fork."""
+MAX_COPIED_BYTES, MAX_COPIED_FILES, MAX_DEPTH = 1 << 30, 20_000, 100
+"""Limits of a copy: bytes, files, and nesting."""
 _UNLISTED = 0o311
 _roots: dict[str, str] = {}
-"""The folders of episodes that this process has made and not removed, each with that of all episodes."""
+"""The folder of each live episode, with the root that it is in."""
 _CHUNK = 1 << 20
-_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""How files of a program are opened: never through a link, and never waiting for who writes to a pipe."""
+_OPEN_SAFELY = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""Open flags for files of a program: follow no links, and do not wait for the writer of a pipe."""
 
 
 def root_folder() -> str:
-    """A folder for the episodes of this process, which nobody else can list."""
+    """Create the root folder of this process, which others may enter and not list."""
     remove_left_behind(_PREFIX)
     folder = owned_folder(_PREFIX)
     folder.chmod(0o711)
@@ -35,12 +34,12 @@ def root_folder() -> str:
 
 
 def episode_folder(root: str) -> str:
-    """A folder for a new episode, in one that no program can list, where those of its copies will be too."""
-    return _made(root, root)
+    """Create the folder of an episode, inside a folder that no program can list; copies will be beside it."""
+    return _create(root, root)
 
 
-def _made(place: str, root: str) -> str:
-    above = os.path.join(place, secrets.token_hex(8))
+def _create(parent: str, root: str) -> str:
+    above = os.path.join(parent, secrets.token_hex(8))
     folder = os.path.join(above, secrets.token_hex(8))
     os.mkdir(above, 0o700)
     os.chmod(above, _UNLISTED)
@@ -50,11 +49,12 @@ def _made(place: str, root: str) -> str:
 
 
 def copied(folder: str) -> str:
-    """A copy of the folder of an episode: of files, folders and links, and of nothing else.
+    """Copy the files, folders and links of an episode, and nothing else.
 
-    It lies in the folder above, which the program may use but not list, so it does not know the way to it.
+    The copy is beside the original, in a folder that programs may enter and not list: they cannot guess its
+    name.
     """
-    copy = _made(os.path.dirname(folder), _roots[folder])
+    copy = _create(os.path.dirname(folder), _roots[folder])
     try:
         _Copy().copy(folder, copy)
     except BaseException as error:
@@ -66,17 +66,17 @@ def copied(folder: str) -> str:
 
 
 class _Copy:
-    """One copy of a folder, which has a limit."""
+    """A copy in progress, with its limits."""
 
     def __init__(self) -> None:
-        self._bytes, self._files = MOST_COPIED, MOST_FILES
+        self._bytes, self._files = MAX_COPIED_BYTES, MAX_COPIED_FILES
 
     def copy(self, folder: str, copy: str) -> None:
-        source = os.open(folder, _LOOK | os.O_DIRECTORY)
+        source = os.open(folder, _OPEN_SAFELY | os.O_DIRECTORY)
         try:
-            target = os.open(copy, _LOOK | os.O_DIRECTORY)
+            target = os.open(copy, _OPEN_SAFELY | os.O_DIRECTORY)
             try:
-                self._folder(source, target, DEEPEST)
+                self._folder(source, target, MAX_DEPTH)
             finally:
                 os.close(target)
         finally:
@@ -84,24 +84,26 @@ class _Copy:
 
     def _folder(self, source: int, target: int, depth: int) -> None:
         if depth == 0:
-            raise NotAvailable(f"the folder cannot be copied: more than {DEEPEST} folders lie in each other")
+            raise NotAvailable(
+                f"the folder cannot be copied: more than {MAX_DEPTH} folders lie in each other"
+            )
         for name in _names(source):
-            self._take(files=1)
+            self._count(files=1)
             kind = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
             if stat.S_ISLNK(kind):
                 os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-                _give(name, source, target)
+                _copy_owner(name, source, target)
             elif stat.S_ISDIR(kind):
                 os.mkdir(name, 0o700, dir_fd=target)
                 self._within(name, source, target, depth)
             elif stat.S_ISREG(kind):
                 self._file(name, source, target)
-        _give_open(source, target)
+        _copy_metadata(source, target)
 
     def _within(self, name: str, source: int, target: int, depth: int) -> None:
-        inner = os.open(name, _LOOK | os.O_DIRECTORY, dir_fd=source)
+        inner = os.open(name, _OPEN_SAFELY | os.O_DIRECTORY, dir_fd=source)
         try:
-            copy = os.open(name, _LOOK | os.O_DIRECTORY, dir_fd=target)
+            copy = os.open(name, _OPEN_SAFELY | os.O_DIRECTORY, dir_fd=target)
             try:
                 self._folder(inner, copy, depth - 1)
             finally:
@@ -110,29 +112,28 @@ class _Copy:
             os.close(inner)
 
     def _file(self, name: str, source: int, target: int) -> None:
-        original = os.open(name, _LOOK, dir_fd=source)
+        original = os.open(name, _OPEN_SAFELY, dir_fd=source)
         try:
             if not stat.S_ISREG(os.fstat(original).st_mode):
                 return
             copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
             try:
                 while data := os.read(original, _CHUNK):
-                    self._take(size=len(data))
+                    self._count(size=len(data))
                     while data:  # a disk that is full may take a part
                         data = data[os.write(copy, data) :]
-                _give_open(original, copy)
+                _copy_metadata(original, copy)
             finally:
                 os.close(copy)
         finally:
             os.close(original)
 
-    def _take(self, size: int = 0, files: int = 0) -> None:
+    def _count(self, size: int = 0, files: int = 0) -> None:
         self._bytes -= size
         self._files -= files
         if self._bytes < 0 or self._files < 0:
-            raise NotAvailable(
-                f"the folder cannot be copied: it has more than {MOST_COPIED >> 20} MiB or {MOST_FILES} files"
-            )
+            limit = f"{MAX_COPIED_BYTES >> 20} MiB or {MAX_COPIED_FILES} files"
+            raise NotAvailable(f"the folder cannot be copied: it has more than {limit}")
 
 
 def _names(folder: int) -> Iterator[str]:
@@ -140,25 +141,25 @@ def _names(folder: int) -> Iterator[str]:
         yield from [entry.name for entry in entries]
 
 
-def _give_open(original: int, copy: int) -> None:
-    """Give a copy the owner and the permissions of what it is a copy of."""
+def _copy_metadata(original: int, copy: int) -> None:
+    """Give a copy the owner and the permissions of its original."""
     status = os.fstat(original)
     if os.getuid() == 0:
         os.fchown(copy, status.st_uid, status.st_gid)
     os.fchmod(copy, stat.S_IMODE(status.st_mode) & 0o777)
 
 
-def _give(name: str, source: int, target: int) -> None:
-    """Give a link an owner."""
+def _copy_owner(name: str, source: int, target: int) -> None:
+    """Give a copied link the owner of its original."""
     if os.getuid() == 0:
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
         os.chown(name, status.st_uid, status.st_gid, dir_fd=target, follow_symlinks=False)
 
 
 def remove(folder: str) -> None:
-    """Remove the folder of an episode, and those above it that have no more episodes in them.
+    """Remove the folder of an episode, and the folders above it that hold no other episode.
 
-    Programs that are the same user as this process may have put something there.
+    Programs that run as the user of this process may have put files there.
     """
     root = _roots.pop(folder, None)
     remove_tree(folder)
@@ -169,7 +170,7 @@ def remove(folder: str) -> None:
 
 
 def remove_all(root: str) -> None:
-    """Remove the folder of all episodes."""
+    """Remove the root folder."""
     remove_tree(root)
     for folder in filter(_is_in(root), tuple(_roots)):
         _roots.pop(folder, None)

@@ -80,11 +80,11 @@ def _copy_of(
         undo.callback(ours.close)
         with theirs:
             fork = process.fork.expect(ours)
-            undo.callback(fork.give_up)
+            undo.callback(fork.cancel)
             gate = process.fork_gate
             copy = given.worker(fork, gate.shared() if gate is not None else None)
             undo.callback(copy.close)
-            undo.callback(fork.give_up)  # first, so that its end is not waited for
+            undo.callback(fork.cancel)  # first, so that its end is not waited for
             ruleset = confinement.ruleset(rules, given.folder)
             if ruleset is not None:
                 undo.callback(os.close, ruleset)

@@ -1,4 +1,4 @@
-"""The host's side of the zygote: starts it when it is needed first, and again should it end."""
+"""The host's side of the zygote: starts it on first use, and again after it ended."""
 
 from __future__ import annotations
 
@@ -34,111 +34,111 @@ from envweave_gym.sandbox.inside.zygote import (
 )
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Numeric libraries start as many threads as there are cores: not in every worker, and never in a zygote."""
+"""Numeric libraries start a thread for each core: too many for each worker, and none may be in a zygote."""
 
 _PICKLE = 4
-"""The version of pickles: Python 3.6 and 3.7 know no later one."""
+"""The protocol of pickles; Python 3.6 and 3.7 know no later one."""
 _PACKET = 4096
-_STARTING = 120.0
-"""So many seconds a zygote has to import what is served."""
-_ADOPTING = 5.0
-"""So many seconds it has to take for its child what a child has forked."""
-_ENDING = 5.0
-"""So many seconds it has to end, with all its children, before it is killed."""
+_START_TIMEOUT_S = 120.0
+"""How long a zygote may take to import what it serves."""
+_ADOPTION_TIMEOUT_S = 5.0
+"""How long it may take to adopt a copy."""
+_END_TIMEOUT_S = 5.0
+"""How long it may take to end with all its children before it is killed."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """How a zygote is started, and what its children do."""
+    """The program of a zygote and its children."""
 
     prepare: str
-    """A function as ``"module:name"``, which the zygote calls; what it gives is called in every child, with
-    the numbers of its descriptors."""
+    """A function ``"module:name"`` that the zygote calls; every child calls the result with its
+    descriptors."""
     argument: Any
-    """What it is called with; pickled."""
+    """The argument of ``prepare``, pickled."""
     environ: Mapping[str, str]
     """The environment variables of the zygote and its children."""
     command: Sequence[str] = (sys.executable, "-u", "-m", "envweave_gym.sandbox.inside.zygote")
-    """What is run; the number of a descriptor is added."""
+    """The command; the number of a descriptor is appended."""
     path: Sequence[str] | None = None
-    """Where it imports from, where that is not its own affair."""
+    """The import path, unless the interpreter's own will do."""
     folder: str | None = None
-    """What it removes at its end."""
+    """A scratch folder that the zygote removes at its end."""
     is_direct: bool = True
-    """Whether ``command`` is the zygote itself, and not something around it."""
+    """Whether ``command`` starts the zygote itself, rather than a supervisor around it."""
 
 
 class Fork:
-    """A child of the zygote, and the socket that it listens to."""
+    """A child of the zygote, and the host's end of its socket."""
 
     def __init__(
         self, key: int, connection: socket.socket, zygote: _Zygote, *, is_expected: bool = False
     ) -> None:
         self.connection, self._is_expected = connection, is_expected
         self.ended: str | None = None
-        """How it ended, in words."""
+        """How it ended, as a phrase."""
         self.seconds, self.memory = 0.0, 0
-        """The processor time it took, and the most memory in kilobytes, once it has ended."""
+        """Seconds of processor time and peak memory in kilobytes, once it has ended."""
         self.refused = False
-        """Whether it never was: the system did not give another process."""
+        """Whether it never existed: the system refused another process."""
         self._key, self._zygote = key, zygote
-        self._over, self._adopted = threading.Event(), threading.Event()
+        self._end_event, self._adopted = threading.Event(), threading.Event()
 
     def has_zygote(self) -> bool:
-        """Whether the zygote that has forked it goes on; if not it ends too, or has ended."""
-        return self._zygote.is_there()
+        """Return whether its zygote is alive; if not, this child has ended or is about to."""
+        return self._zygote.is_alive()
 
     def kill(self) -> None:
-        """Kill it; what is only expected is given up."""
+        """Kill the child; a copy that is only announced is cancelled."""
         if self._is_expected:
-            self.give_up()
+            self.cancel()
         else:
             self._zygote.order(KILL, self._key)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; whether it has ended."""
-        return self._over.wait(seconds)
+        """Wait for its end; return whether it has ended."""
+        return self._end_event.wait(seconds)
 
     def expect(self, connection: socket.socket) -> Fork:
-        """What this child is about to fork itself, to be adopted or given up."""
+        """Announce a copy that this child will fork; it is then adopted or cancelled."""
         return self._zygote.expect(connection)
 
     def adopt(self, pid: int) -> None:
-        """It is there; ``pid`` is the number that the zygote sees, which tells of its end from now on.
+        """Have the zygote adopt the announced copy, given by its PID in the zygote's namespace.
 
-        ``OSError`` where that is no process to adopt.
+        Raises ``OSError`` if that is no child of the zygote.
         """
         self._is_expected = False
         self._zygote.order(ADOPT, self._key, PID.pack(pid))
-        if not self._adopted.wait(_ADOPTING) or self.ended is not None:
-            raise OSError(f"its copy {self.ended or f'was not adopted within {_ADOPTING:g} s'}")
+        if not self._adopted.wait(_ADOPTION_TIMEOUT_S) or self.ended is not None:
+            raise OSError(f"its copy {self.ended or f'was not adopted within {_ADOPTION_TIMEOUT_S:g} s'}")
 
-    def was_adopted(self) -> None:
-        """Let who waits for that go on."""
+    def set_adopted(self) -> None:
+        """Note that the zygote has adopted the copy."""
         self._adopted.set()
 
-    def give_up(self) -> None:
-        """It will not be there."""
-        if self._over.is_set() or not self._is_expected:
+    def cancel(self) -> None:
+        """Take the announcement of a copy back."""
+        if self._end_event.is_set() or not self._is_expected:
             return
         self._zygote.order(GIVE_UP, self._key)
         self._zygote.forget(self._key)
         self.end("was never there")
 
-    def end(self, words: str) -> None:
-        """Take down how it ended, and wake who waits for an answer.
+    def end(self, ending: str) -> None:
+        """Note how it ended, and wake readers of its socket.
 
-        Processes that it has started may hold its end of the socket, which would then stay open.
+        Processes that it started may hold its end of the socket and would keep it open.
         """
-        self.ended = words
-        self._over.set()
+        self.ended = ending
+        self._end_event.set()
         self._adopted.set()
         with suppress(OSError):  # closed already
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether a process has ended; one that is not known yet (-1) has not."""
+    """Return whether a process has ended, by its pidfd; -1 means that it is not known yet."""
     if pidfd < 0:
         return False
     poll = select.poll()
@@ -147,7 +147,7 @@ def has_ended(pidfd: int) -> bool:
 
 
 class ForkServer:
-    """Gives children of a zygote that is started when the first is wanted."""
+    """Forks children of a zygote, which it starts on first use."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -156,87 +156,87 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def fork(self, *more: int) -> Fork:
-        """A new child, whose descriptors are a socket and these."""
+        """Fork a child and give it a socket and these descriptors."""
         zygote = self._running()
         ours, theirs = socket.socketpair()
         with theirs:
             return zygote.fork(ours, [theirs.fileno(), *more])
 
     def has_zygote(self) -> bool:
-        """Whether there is a zygote that goes on."""
-        return self._zygote is not None and self._zygote.is_there()
+        """Return whether the zygote is alive."""
+        return self._zygote is not None and self._zygote.is_alive()
 
     def _running(self) -> _Zygote:
         with self._lock:
             if self._closed:
                 raise NotAvailable("no process is forked any more: the server is stopping; use another")
-            if self._zygote is None or not self._zygote.is_there():
+            if self._zygote is None or not self._zygote.is_alive():
                 self._zygote = _Zygote(self._program)
                 weakref.finalize(self, self._zygote.stop)
             zygote = self._zygote
-        if not zygote.ready.wait(_STARTING):
-            zygote.kill_it()
+        if not zygote.ready.wait(_START_TIMEOUT_S):
+            zygote.kill()
             raise NotAvailable(
-                f"no process can be forked: what is served was not imported within {_STARTING:g} s"
+                f"no process can be forked: what is served was not imported within {_START_TIMEOUT_S:g} s"
             )
         return zygote
 
     def close(self) -> None:
-        """End the zygote and all its children, for good.
+        """End the zygote and all its children for good.
 
-        When this returns they are gone; only for what even SIGKILL does not end it waits no longer.
+        Waits until they are gone, except for those that even SIGKILL does not end in time.
         """
         with self._lock:
             self._closed, zygote = True, self._zygote
         if zygote is not None:
             zygote.stop()
-            if not zygote.over.wait(_ENDING):
-                zygote.kill_it()
-                zygote.over.wait(_ENDING)
+            if not zygote.end_event.wait(_END_TIMEOUT_S):
+                zygote.kill()
+                zygote.end_event.wait(_END_TIMEOUT_S)
 
 
 class _Zygote:
-    """One run of the zygote; a thread of its own starts it and listens to it until it ends.
+    """One run of the zygote, started and read by a thread of its own.
 
-    Linux takes the thread that started a process for its parent, so that has to be one that stays.
+    The parent-death signal comes when the thread ends that started the process, so this thread stays.
     """
 
     def __init__(self, program: Program) -> None:
-        self.ready, self.over = threading.Event(), threading.Event()
+        self.ready, self.end_event = threading.Event(), threading.Event()
         self.ended: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
-        self._unwanted = False
+        self._is_stopped = False
         self._failure: OSError | None = None
-        self._cannot = ""
-        """Why it could not get ready."""
+        self._start_error = ""
+        """Why it could not start up."""
         self._owner = Owner()
         self._forks: dict[int, Fork] = {}
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        live = threading.Thread(target=self._live, args=(program, theirs), name="zygote", daemon=True)
+        live = threading.Thread(target=self._run, args=(program, theirs), name="zygote", daemon=True)
         live.start()
 
-    def is_there(self) -> bool:
-        """Whether it goes on, or is about to start, as the kernel says: its end may not be noted here yet."""
+    def is_alive(self) -> bool:
+        """Return whether the kernel has it alive or it is starting; its end may not be noted here yet."""
         with self._lock:
             return self.ended is None and not has_ended(self._pidfd)
 
     def fork(self, ours: socket.socket, theirs: list[int]) -> Fork:
-        """A new child, which gets the descriptors ``theirs``."""
-        key, fork = self._noted(ours)
-        with suppress(OSError):  # its end is told to all forks
+        """Fork a child with the descriptors ``theirs``."""
+        key, fork = self._register(ours)
+        with suppress(OSError):  # all forks learn of its end
             socket.send_fds(self._control, [PACKET.pack(FORK, key)], theirs)
         return fork
 
     def expect(self, ours: socket.socket) -> Fork:
-        """A new child that another child forks."""
-        key, fork = self._noted(ours, is_expected=True)
+        """Announce a child that another child forks."""
+        key, fork = self._register(ours, is_expected=True)
         self.order(EXPECT, key)
         return fork
 
-    def _noted(self, ours: socket.socket, *, is_expected: bool = False) -> tuple[int, Fork]:
+    def _register(self, ours: socket.socket, *, is_expected: bool = False) -> tuple[int, Fork]:
         key = next(self._keys)
         fork = Fork(key, ours, self, is_expected=is_expected)
         with self._lock:
@@ -248,75 +248,75 @@ class _Zygote:
         return key, fork
 
     def order(self, what: bytes, key: int, more: bytes = b"") -> None:
-        """Tell the zygote something of a child; its end is told to all forks."""
+        """Send an order; if the zygote has ended, all its forks hear of it in another way."""
         with suppress(OSError):
             self._control.send(PACKET.pack(what, key) + more)
 
     def forget(self, key: int) -> None:
-        """There is no such child."""
+        """Drop a child that will not exist."""
         with self._lock:
             self._forks.pop(key, None)
 
     def stop(self) -> None:
-        """Let it end; a process that was forked from the host has no say in this."""
+        """Let it end; does nothing in a forked process."""
         if self._owner.is_here():
-            self._unwanted = True
+            self._is_stopped = True
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
 
-    def kill_it(self) -> None:
-        """Kill it, or see that it is never started; the kernel kills its children."""
+    def kill(self) -> None:
+        """Kill it, or keep it from starting; the kernel kills its children."""
         if self._owner.is_here():
             with self._lock:
-                self._unwanted, process = True, self._process
+                self._is_stopped, process = True, self._process
             if process is not None:
                 process.kill()
 
-    def _live(self, program: Program, theirs: socket.socket) -> None:
-        words = "was not started"
+    def _run(self, program: Program, theirs: socket.socket) -> None:
+        ending = "was not started"
         try:
             with theirs:
                 with self._lock:
-                    if self._unwanted:
+                    if self._is_stopped:
                         return
                     self._process = process = _start(program, theirs)
                     self._pidfd = os.pidfd_open(process.pid)
-                _tell(process, program)
+                _send_program(process, program)
             with suppress(ConnectionError):  # it has not read all orders
-                while note := self._control.recv(_PACKET):
-                    self._hear(note)
-            words = describe_exit(process.wait())
-            words = f"cannot begin: {self._cannot}" if self._cannot else words
+                while notice := self._control.recv(_PACKET):
+                    self._handle(notice)
+            ending = describe_exit(process.wait())
+            ending = f"cannot begin: {self._start_error}" if self._start_error else ending
         except OSError as error:
             self._failure = error
         finally:
-            self._over(words)
+            self._note_end(ending)
 
-    def _hear(self, note: bytes) -> None:
-        what, key = PACKET.unpack_from(note)
+    def _handle(self, notice: bytes) -> None:
+        what, key = PACKET.unpack_from(notice)
         if what == READY:
             self.ready.set()
             return
         if key == 0:
-            self._cannot = note[PACKET.size :].decode()
+            self._start_error = notice[PACKET.size :].decode()
             return
         with self._lock:
             fork = self._forks.get(key) if what == ADOPTED else self._forks.pop(key, None)
         if fork is None:  # it was given up
             return
         if what == ADOPTED:
-            fork.was_adopted()
+            fork.set_adopted()
             return
         if what == FAILED:
             fork.refused = True
-            fork.end(note[PACKET.size :].decode())
+            fork.end(notice[PACKET.size :].decode())
         else:
-            code, fork.seconds, fork.memory = END.unpack_from(note, PACKET.size)
+            code, fork.seconds, fork.memory = END.unpack_from(notice, PACKET.size)
             fork.end(describe_exit(code))
 
-    def _over(self, words: str) -> None:
+    def _note_end(self, ending: str) -> None:
         with self._lock:
-            self.ended = words
+            self.ended = ending
             forks, self._forks = list(self._forks.values()), {}
             if self._pidfd >= 0:
                 os.close(self._pidfd)
@@ -324,12 +324,12 @@ class _Zygote:
         self._control.close()
         self.ready.set()
         for fork in forks:
-            fork.end(f"ended with the zygote, which {words}")
-        self.over.set()
+            fork.end(f"ended with the zygote, which {ending}")
+        self.end_event.set()
 
 
 def _start(program: Program, control: socket.socket) -> subprocess.Popen[bytes]:
-    """Run the program. What it and its children write goes where the host writes errors."""
+    """Run the command; the output of the zygote and its children goes to this process's standard error."""
     number = control.fileno()
     path = {} if program.path is None else {"PYTHONPATH": os.pathsep.join(program.path)}
     return subprocess.Popen(
@@ -342,8 +342,8 @@ def _start(program: Program, control: socket.socket) -> subprocess.Popen[bytes]:
     )
 
 
-def _tell(process: subprocess.Popen[bytes], program: Program) -> None:
-    """Say what it is for."""
+def _send_program(process: subprocess.Popen[bytes], program: Program) -> None:
+    """Send the program over standard input."""
     start = {
         "host": os.getpid() if program.is_direct else None,
         "path": program.path,

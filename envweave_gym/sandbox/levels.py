@@ -1,4 +1,4 @@
-"""How well a program is kept in: the levels there are, and whether this machine reaches a certain one."""
+"""The isolation levels, and whether this machine supports them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from envweave_gym.sandbox.inside.confinement import unused_user
 from envweave_gym.sandbox.inside.syscalls import machine
 
 LEVELS = ("process", "landlock", "namespace", "container")
-"""From the weakest to the strongest, each with those before it as far as the kernel has them."""
+"""From the weakest to the strongest; each includes those before it as far as the kernel has them."""
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")
-_TRY = 20.0
+_TIMEOUT_S = 20.0
 _HERE = Path(__file__).parent
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl")
 _OLDEST = 3, 6
-"""The oldest Python that what is in ``inside`` runs on."""
+"""The oldest Python that ``inside`` supports."""
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _TREES = """
 import json, site, sys, sysconfig
@@ -33,25 +33,26 @@ print(json.dumps([sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), 
 
 
 def require(level: str) -> None:
-    """Refuse a level that is none, or that this machine does not reach: there is never another instead."""
+    """Refuse an unknown level, or one that this machine does not support; there is no fallback."""
     if level not in LEVELS:
         raise InvalidArgument(
             f"isolation={shown(level)} is unknown; there are {', '.join(map(repr, LEVELS))}"
         )
-    if why := _missing(level):
+    if why := why_missing(level):
         raise NotAvailable(f"isolation={level!r} is not there: {why}")
 
 
-def _missing(level: str) -> str:
+def why_missing(level: str) -> str:
+    """Return why this machine does not support a level, and what to do; empty if it does."""
     if sys.platform != "linux":
-        return "processes are kept in by Linux alone; make the environment with backend='docker'"
+        return "only Linux can confine processes; make the environment with backend='docker'"
     if level in ("landlock", "namespace") and landlock.version() == 0:
         return "the kernel has no Landlock (it is there from Linux 5.13 on); ask for isolation='process'"
     if level != "process" and machine() is None:
         return "its system calls are known on x86-64 and 64-bit ARM alone; ask for isolation='process'"
     if level == "namespace":
         try:
-            return _no_bubblewrap()
+            return _why_no_bubblewrap()
         except (OSError, subprocess.SubprocessError) as error:
             return f"bubblewrap does not run here: {error}"
     if level == "container" and not is_container():
@@ -60,34 +61,36 @@ def _missing(level: str) -> str:
 
 
 def inner(level: str) -> str:
-    """What a worker puts over itself at this level; a container, gVisor's say, may have no Landlock."""
+    """Return what a worker applies to itself at this level; a container may lack Landlock, as under
+    gVisor.
+    """
     if level == "process":
         return "process"
     return "seccomp" if landlock.version() == 0 else "landlock"
 
 
 def is_container() -> bool:
-    """Whether this process runs in a container."""
+    """Return whether this process runs in a container."""
     return any(map(os.path.exists, _CONTAINERS)) or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 @cache
-def _no_bubblewrap() -> str:
+def _why_no_bubblewrap() -> str:
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (Debian: apt-get install bubblewrap)"
     command = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    tried = subprocess.run(command, capture_output=True, text=True, timeout=_TRY, check=False)
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     return f"bubblewrap does not work here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 def user_of_namespace(level: str, python: str) -> int:
-    """The user who a zygote in namespaces is where this process is root; 0 where it stays who this one is."""
+    """Return the UID of a zygote in namespaces, if this process is root; 0 if the zygote stays root."""
     readable = level == "namespace" and os.getuid() == 0 and is_for_all(python) and _is_open(_HERE)
     return unused_user() if readable else 0
 
 
 def around(root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str]:
-    """The command that gives a zygote namespaces of its own: it sees these trees, and no others."""
+    """Return the bubblewrap command around a zygote, which then sees these trees only."""
     command = ["bwrap", "--unshare-all", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"]
     for tree in dict.fromkeys([*_SYSTEM, *trees]):
         command += ["--ro-bind-try", tree, tree]
@@ -98,16 +101,16 @@ def around(root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str
 
 @cache
 def trees_of(python: str) -> tuple[str, ...]:
-    """The folders that an interpreter reads; ``NotAvailable`` where it does not run."""
+    """Return the folders that an interpreter reads; raise ``NotAvailable`` if it does not run."""
     try:
-        version = _said(python, "-c", _VERSION)
+        version = _output_of(python, "-c", _VERSION)
         if tuple(map(int, version.split("."))) < _OLDEST:
             oldest = ".".join(map(str, _OLDEST))
             raise NotAvailable(
                 f"python={shown(python)} is Python {version.strip()}, and the sandbox runs on Python "
                 f"{oldest} or newer; name another interpreter"
             )
-        trees = json.loads(_said(python, "-I", "-c", _TREES))
+        trees = json.loads(_output_of(python, "-I", "-c", _TREES))
         found = [os.path.dirname(os.path.realpath(python)), *trees]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise NotAvailable(
@@ -116,15 +119,15 @@ def trees_of(python: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for path in found if os.path.isdir(path)))
 
 
-def _said(python: str, *arguments: str) -> str:
-    """What an interpreter prints."""
+def _output_of(python: str, *arguments: str) -> str:
+    """Return the output of an interpreter."""
     command = [python, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_TRY, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
 
 
 @cache
 def is_for_all(python: str) -> bool:
-    """Whether any user can run this interpreter and read its library."""
+    """Return whether every user may run this interpreter and read its library."""
     return all(_is_open(Path(path)) for path in (os.path.realpath(python), *trees_of(python)))
 
 

@@ -1,8 +1,7 @@
-"""Memory cgroups, one for each worker, where this process may make some: versions 1 and 2.
+"""Memory cgroups for workers, of version 1 and 2, where this process may create them.
 
-Limits of a process count its private memory alone. A cgroup counts what it maps to be shared, too, and what
-the kernel keeps for it: pipes, sockets, page tables. Root may make them, and whoever was given a part of the
-tree.
+Process limits count private memory alone. A cgroup also counts shared mappings, and kernel memory for pipes,
+sockets and page tables. Root may create groups, and users of a delegated subtree.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from pathlib import Path
 
 _PREFIX = "envweave-sandbox-"
 _TRIES, _PAUSE_S = 50, 0.002
-"""How often a group is removed, as processes that were killed may be there for a moment."""
+"""How often removal is tried: killed processes may still be there for a moment."""
 
 
 class Version:
-    """The names of files in a cgroup: limits (the first must be there), how one enters, and what happened."""
+    """The file names of a cgroup version: limits, the file to enter by, and the event counters."""
 
     def __init__(self, limits: tuple[tuple[str, bool], ...], entrance: str, events: str) -> None:
-        """``limits`` are files, and whether memory is their value, or 0."""
+        """``limits`` are files (the first must exist), and whether their value is the memory, or 0."""
         self.limits, self.entrance, self.events = limits, entrance, events
 
 
@@ -36,7 +35,7 @@ V2 = Version((("memory.max", True), ("memory.swap.max", False)), "cgroup.procs",
 
 
 class MemoryGroup:
-    """One cgroup, and a descriptor that a process enters it by."""
+    """A cgroup, and the descriptor by which a process enters it."""
 
     def __init__(self, folder: str, version: Version, memory: int) -> None:
         os.mkdir(folder, 0o755)
@@ -53,20 +52,20 @@ class MemoryGroup:
             raise
 
     def close_entrance(self) -> None:
-        """Close the descriptor: the worker has it now."""
+        """Close the descriptor, which the worker has now."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed a process in it, as its memory was used up."""
+        """Return whether the kernel killed a process in it for lack of memory."""
         with suppress(OSError):
             lines = Path(self._folder, self._version.events).read_text().splitlines()
             return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
         return False
 
     def remove(self) -> None:
-        """Remove it, once the processes in it are gone; its sandbox tries again at its end."""
+        """Remove it once its processes are gone; if they stay, the sandbox tries again at its end."""
         self.close_entrance()
         for _ in range(_TRIES):
             try:
@@ -80,23 +79,23 @@ class MemoryGroup:
 
 
 class MemoryGroups:
-    """Makes the groups of one sandbox, beside or below that of this process."""
+    """Creates the cgroups of one sandbox, beside or below that of this process."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._where = where()
+        self._parent = parent_group()
         self._name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}-"
         self._numbers = itertools.count()
         for folder in self._folders(_PREFIX):
             pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
             if not os.path.exists(f"/proc/{pid}"):  # its host was killed
-                _removed(folder)
+                _remove(folder)
 
     def new(self) -> MemoryGroup | None:
-        """A new group; none where none can be made."""
-        if self._where is None:
+        """Create a cgroup; None where this is not possible."""
+        if self._parent is None:
             return None
-        above, version = self._where
+        above, version = self._parent
         try:
             return MemoryGroup(
                 os.path.join(above, f"{self._name}{next(self._numbers)}"), version, self._memory
@@ -107,14 +106,14 @@ class MemoryGroups:
     def remove_all(self) -> None:
         """Remove those that are left."""
         for folder in self._folders(self._name):
-            _removed(folder)
+            _remove(folder)
 
     def _folders(self, prefix: str) -> Iterator[Path]:
-        if self._where is not None:
-            yield from Path(self._where[0]).glob(f"{prefix}*")
+        if self._parent is not None:
+            yield from Path(self._parent[0]).glob(f"{prefix}*")
 
 
-def _removed(folder: Path) -> None:
+def _remove(folder: Path) -> None:
     with suppress(OSError):  # processes are in it still
         folder.rmdir()
 
@@ -127,8 +126,8 @@ def _write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def where(proc: str = "/proc/self") -> tuple[str, Version] | None:
-    """The cgroup to make others in, if memory is counted in it and this process may."""
+def parent_group(proc: str = "/proc/self") -> tuple[str, Version] | None:
+    """Return the cgroup in which this process may create others that count memory."""
     with suppress(OSError):
         own = Path(proc, "cgroup").read_text().splitlines()
         mounts = Path(proc, "mountinfo").read_text().splitlines()
@@ -141,13 +140,13 @@ def where(proc: str = "/proc/self") -> tuple[str, Version] | None:
 
 
 def _paths(own: list[str], controller: str) -> list[str]:
-    """The paths of this process's group for a controller; that of version 2 has none."""
+    """Return this process's paths for a controller; version 2 has none by name."""
     found = [line.split(":", 2) for line in own]
     return [path for _, controllers, path in found if controller in controllers.split(",")]
 
 
 def _folder(path: str, mounts: list[str], version: Version) -> str | None:
-    """Where such a group is mounted, or for version 2 the group above, which may have others below."""
+    """Return where a cgroup is mounted; for version 2 it or its parent, whichever may have children."""
     for line in mounts:
         left, _, right = line.partition(" - ")
         root, point = left.split()[3:5]
@@ -163,12 +162,12 @@ def _folder(path: str, mounts: list[str], version: Version) -> str | None:
 
 
 def _is_open(folder: str) -> bool:
-    """Whether this process may make groups here, and move processes into them."""
+    """Return whether this process may create groups here and move processes into them."""
     return os.access(folder, os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
 
 
 def _shares_memory(folder: str) -> bool:
-    """Whether groups in this one count memory."""
+    """Return whether child groups count memory."""
     with suppress(OSError):
         return "memory" in Path(folder, "cgroup.subtree_control").read_text().split()
     return False

@@ -86,7 +86,7 @@ def checks(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_doctor_tells_the_levels_of_the_sandbox(monkeypatch: Any, capsys: pytest.CaptureFixture[str]):
     why = {"namespace": "bubblewrap is not installed"}
-    monkeypatch.setattr(levels, "_missing", lambda level: why.get(level, ""))
+    monkeypatch.setattr(levels, "why_missing", lambda level: why.get(level, ""))
     check = checks(capsys)["sandbox"]
     assert check["status"] == "ok"
     assert check["detail"].startswith("levels process, landlock (default)")

@@ -22,7 +22,7 @@ from code_episodes import CODE_ACT, code_act, left, ran, settles, value
 from gymnasium.vector import AsyncVectorEnv
 
 import envweave_gym as ew
-from envweave_gym.sandbox import Sandbox, Session, shared
+from envweave_gym.sandbox import Sandbox, Session, sharing
 from envweave_gym.sandbox.forkserver import _Zygote
 
 __all__ = ["code_act"]
@@ -263,18 +263,18 @@ def test_a_vector_tells_of_each_row_by_itself() -> None:
 @pytest.fixture
 def sandbox_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Sandbox]:
     """Gives the sandbox that all share, which hears late of the end of its zygote."""
-    heard = _Zygote._over
+    heard = _Zygote._note_end
 
     def late(self: _Zygote, words: str) -> None:
         time.sleep(0.3)
         heard(self, words)
 
     def found() -> Sandbox:
-        (used,) = shared._used.value.values()
+        (used,) = sharing._shared.value.values()
         assert used.sandbox is not None
         return used.sandbox
 
-    monkeypatch.setattr(_Zygote, "_over", late)
+    monkeypatch.setattr(_Zygote, "_note_end", late)
     return found
 
 

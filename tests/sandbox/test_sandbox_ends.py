@@ -20,7 +20,7 @@ from absent import absent
 from sandboxes import needs, readable_python
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.sandbox import Lease, Limits, Names, Sandbox, Setup, shared
+from envweave_gym.sandbox import Lease, Limits, Names, Sandbox, Setup, sharing
 from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 
@@ -189,7 +189,7 @@ def test_a_zygote_that_is_killed_costs_the_episodes_it_has(sandbox: Sandbox) -> 
     session.name(Names())
     sandbox.fill()
     assert sandbox._forks._zygote is not None
-    sandbox._forks._zygote.kill_it()
+    sandbox._forks._zygote.kill()
     done = session.run("while True: pass", timeout=5)
     assert (done.error_type, done.state_lost) == ("WorkerDied", True)
     assert "the zygote, which was killed by SIGKILL" in done.error
@@ -252,7 +252,7 @@ def test_what_a_sandbox_cannot_be_made_of_is_refused_every_time() -> None:
         with pytest.raises(NotAvailable, match="python='/nope' does not run"):
             lease.open()
     lease.close()
-    assert lease.setup not in shared._used.value
+    assert lease.setup not in sharing._shared.value
 
 
 def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
@@ -269,13 +269,13 @@ def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
             old.close()
             return found
 
-    monkeypatch.setattr(shared._used, "value", Used(shared._used.value))
+    monkeypatch.setattr(sharing._shared, "value", Used(sharing._shared.value))
     for _ in range(2):
         new.open().close()
-    shared._used.value[OWN].sandbox.close()
+    sharing._shared.value[OWN].sandbox.close()
     new.open().close()
     new.close()
-    assert OWN not in shared._used.value
+    assert OWN not in sharing._shared.value
 
 
 def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:

@@ -234,7 +234,7 @@ def test_where_bubblewrap_does_not_come_back_namespaces_are_refused(
     def run(*_: object, **__: object) -> None:
         raise how
 
-    levels._no_bubblewrap.cache_clear()
+    levels._why_no_bubblewrap.cache_clear()
     monkeypatch.setattr(levels.shutil, "which", lambda _: "/usr/bin/bwrap")
     monkeypatch.setattr(levels.landlock, "version", lambda: 6)
     monkeypatch.setattr(levels.subprocess, "run", run)
@@ -242,16 +242,16 @@ def test_where_bubblewrap_does_not_come_back_namespaces_are_refused(
         NotAvailable, match="isolation='namespace' is not there: bubblewrap does not run here"
     ):
         levels.require("namespace")
-    levels._no_bubblewrap.cache_clear()
+    levels._why_no_bubblewrap.cache_clear()
 
 
 def test_without_bubblewrap_namespaces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("landlock")
-    levels._no_bubblewrap.cache_clear()
+    levels._why_no_bubblewrap.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NotAvailable, match=r"bubblewrap is not installed .*apt-get install"):
         Sandbox(Setup(isolation="namespace"))
-    levels._no_bubblewrap.cache_clear()
+    levels._why_no_bubblewrap.cache_clear()
 
 
 def test_outside_of_containers_that_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

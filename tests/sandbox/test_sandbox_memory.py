@@ -21,7 +21,7 @@ TAKEN = "import mmap\nm = mmap.mmap(-1, {} << 20)\nfor i in range(0, len(m), 409
 @pytest.fixture
 def sandbox() -> Iterator[Sandbox]:
     needs("landlock")
-    if memory_groups.where() is None:
+    if memory_groups.parent_group() is None:
         pytest.skip("this user may make no memory cgroup here")
     made = Sandbox(Setup(limits=Limits(memory=100 << 20)), ready=0)
     yield made
@@ -36,7 +36,7 @@ def opened(sandbox: Sandbox) -> Session:
 
 def groups() -> list[str]:
     """The memory cgroups of this process's sandboxes."""
-    found = memory_groups.where()
+    found = memory_groups.parent_group()
     assert found is not None
     return [name for name in os.listdir(found[0]) if name.startswith(f"envweave-sandbox-{os.getpid()}-")]
 
@@ -76,7 +76,7 @@ def test_groups_go_with_the_sandbox_and_those_of_a_killed_host_with_the_next(san
     assert len(groups()) == 1
     sandbox.close()
     assert groups() == []
-    found = memory_groups.where()
+    found = memory_groups.parent_group()
     assert found is not None
     left = Path(found[0], f"envweave-sandbox-{2**22 + 1}-0-0")
     left.mkdir()
@@ -87,7 +87,7 @@ def test_groups_go_with_the_sandbox_and_those_of_a_killed_host_with_the_next(san
 def test_a_group_that_cannot_be_made_now_may_be_made_later(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(memory_groups, "where", lambda: (str(tmp_path), V2))
+    monkeypatch.setattr(memory_groups, "parent_group", lambda: (str(tmp_path), V2))
     groups = MemoryGroups(1 << 30)
     made: list[str] = []
 
@@ -113,23 +113,23 @@ def test_the_groups_above_are_found(tmp_path: Path) -> None:
     for folder in (own, own.parent):
         (folder / "cgroup.procs").write_text("")
         (folder / "cgroup.subtree_control").write_text("")
-    assert memory_groups.where(str(proc)) is None
+    assert memory_groups.parent_group(str(proc)) is None
     (own.parent / "cgroup.subtree_control").write_text("cpu memory pids\n")
-    assert memory_groups.where(str(proc)) == (str(own.parent), V2)
+    assert memory_groups.parent_group(str(proc)) == (str(own.parent), V2)
     (own / "cgroup.subtree_control").write_text("memory\n")
-    assert memory_groups.where(str(proc)) == (str(own), V2)
+    assert memory_groups.parent_group(str(proc)) == (str(own), V2)
     (proc / "cgroup").write_text("4:memory:/box/in\n0::/user/job\n")
     (proc / "mountinfo").write_text(
         f"31 23 0:27 /box {tmp_path}/cgroup/user rw - cgroup cgroup rw,memory\n{mount}\n"
     )
     (own.parent / "in").mkdir()
     (own.parent / "in" / "cgroup.procs").write_text("")
-    assert memory_groups.where(str(proc)) == (str(own.parent / "in"), V1)
+    assert memory_groups.parent_group(str(proc)) == (str(own.parent / "in"), V1)
 
 
 def test_where_no_group_can_be_made_there_are_the_other_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("landlock")
-    monkeypatch.setattr(memory_groups, "where", lambda: None)
+    monkeypatch.setattr(memory_groups, "parent_group", lambda: None)
     made = Sandbox(Setup(), ready=0)
     session = opened(made)
     assert "memory cgroup" not in session.process.layers

@@ -126,21 +126,21 @@ def test_a_server_that_stops_leaves_no_process_behind():
 def test_a_zygote_that_does_not_get_ready_is_waited_for_no_longer_than_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("envweave_gym.sandbox.forkserver._STARTING", 1.0)
+    monkeypatch.setattr("envweave_gym.sandbox.forkserver._START_TIMEOUT_S", 1.0)
     forks = ForkServer(SLEEPER)
     with pytest.raises(NotAvailable, match="was not imported within 1 s"):
         forks.fork()
     zygote = forks._zygote
     assert zygote is not None
-    assert zygote.over.wait(5)
+    assert zygote.end_event.wait(5)
     assert zygote.ended == "was killed by SIGKILL"
     forks.close()
 
 
 def test_a_zygote_that_does_not_listen_is_gone_when_its_server_has_closed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(forkserver, "_ENDING", 0.3)
-    kill = _Zygote.kill_it
-    monkeypatch.setattr(_Zygote, "kill_it", lambda zygote: (monkeypatch.undo(), kill(zygote)))
+    monkeypatch.setattr(forkserver, "_END_TIMEOUT_S", 0.3)
+    kill = _Zygote.kill
+    monkeypatch.setattr(_Zygote, "kill", lambda zygote: (monkeypatch.undo(), kill(zygote)))
     forks = ForkServer(SLEEPER)
     with ThreadPoolExecutor(1) as pool:
         fork = pool.submit(forks.fork)
@@ -152,17 +152,17 @@ def test_a_zygote_that_does_not_listen_is_gone_when_its_server_has_closed(monkey
             fork.result()
 
 
-@pytest.mark.parametrize("end", [_Zygote.stop, _Zygote.kill_it])
+@pytest.mark.parametrize("end", [_Zygote.stop, _Zygote.kill])
 def test_a_zygote_that_is_ended_before_it_has_begun_is_never_started(
     end: Callable[[_Zygote], None], monkeypatch: pytest.MonkeyPatch
 ):
-    go, started, live = threading.Event(), [], _Zygote._live
-    monkeypatch.setattr(_Zygote, "_live", lambda *given: go.wait(10) and live(*given))
+    go, started, live = threading.Event(), [], _Zygote._run
+    monkeypatch.setattr(_Zygote, "_run", lambda *given: go.wait(10) and live(*given))
     monkeypatch.setattr(forkserver, "_start", started.append)
     zygote = _Zygote(SLEEPER)
     end(zygote)
     go.set()
-    assert zygote.over.wait(10)
+    assert zygote.end_event.wait(10)
     assert started == []
     assert zygote.ended == "was not started"
 
