@@ -1,4 +1,4 @@
-"""Spaces of classes that are not Gymnasium's or ours, written down so that the same can be had elsewhere.
+"""Serialises spaces of classes that are neither Gymnasium's nor ours.
 
 A peer that trusts the sender imports the class and sets its attributes (:func:`rebuilt`). Another gets an
 :func:`opaque` space, whose ``contains`` and ``sample`` are answered by the sender. Neither ever becomes a
@@ -27,7 +27,7 @@ Asking = Callable[[str, Any], Any]
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _GENERATOR = ("_np_random", "_np_random_seed")
-_INNOCENT = {
+_HARMLESS_ATTRIBUTES = {
     *("__init__", "__repr__", "__module__", "__doc__", "__annotations__", "__parameters__"),
     *(
         "__orig_bases__",
@@ -37,20 +37,20 @@ _INNOCENT = {
         "__annotate_func__",
     ),
 }
-"""What a subclass may define without its members, samples and codecs being others."""
+"""Attributes that a subclass may define and still have the members, samples and codecs of its base."""
 
 
 def is_as(space: Space[Any], known: type) -> bool:
     """Whether a space behaves as its base class ``known`` does: nothing in between changes a method."""
     between = type(space).__mro__[: type(space).__mro__.index(known)]
-    return all(vars(kind).keys() <= _INNOCENT for kind in between)
+    return all(vars(kind).keys() <= _HARMLESS_ATTRIBUTES for kind in between)
 
 
 # Writing
 
 
 def foreign_to_data(space: Space[Any], base: Data | None, to_data: Callable[[Space[Any]], Data]) -> Data:
-    """What is to be known of a space; ``base`` is the nearest class that travels, written down."""
+    """The data that describes a space; ``base`` is the data of the nearest base class that travels."""
     kind = type(space)
     dtype = None if space.dtype is None else space.dtype.str
     return {
@@ -165,15 +165,15 @@ class _Opaque(Space[Any]):
             pack_exactly(x)
         except NoForm:
             return False
-        return bool(self._asked("contains", x))
+        return bool(self._ask_server("contains", x))
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
         """A member that the server's space draws with a seed from here."""
         if mask is not None or probability is not None:
             raise NotAvailable(f"{self!r} is a space of a server, which draws without mask and probability")
-        return self._asked("sample", int(self.np_random.integers(1 << 31)))
+        return self._ask_server("sample", int(self.np_random.integers(1 << 31)))
 
-    def _asked(self, question: str, argument: Any) -> Any:
+    def _ask_server(self, question: str, argument: Any) -> Any:
         if self._ask is None:
             raise NotAvailable(
                 f"{self!r} is a space of a server, and this copy of it has none to ask; take that of the "

@@ -125,14 +125,14 @@ def read_complex(data: memoryview) -> complex:
 
 def read_moment(data: memoryview) -> Any:
     """A date, a time, both, or a duration."""
-    name, told = values.loads(bytes(data))
+    name, content = values.loads(bytes(data))
     try:
         if name == "timedelta":
-            return dates.timedelta(*told)
+            return dates.timedelta(*content)
         kind = next(kind for kind in _MOMENTS if kind.__name__ == name)
-        return kind.fromisoformat(told)
+        return kind.fromisoformat(content)
     except (StopIteration, OverflowError) as error:
-        raise ValueError(f"{shown(told)} is no {shown(name)}") from error
+        raise ValueError(f"{shown(content)} is no {shown(name)}") from error
 
 
 def read_record(data: memoryview) -> Any:

@@ -1,4 +1,4 @@
-"""What the server says of itself: whether it is well, what it has counted, and how it is called."""
+"""Views about the server itself: index, health, metrics and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from envweave_gym import __version__
 from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
-from envweave_gym_server.protocols.rest.bodies import told
+from envweave_gym_server.protocols.rest.bodies import json_response
 from envweave_gym_server.protocols.rest.openapi import document, operation
 from envweave_gym_server.protocols.rest.prometheus import exposition
 
@@ -20,8 +20,8 @@ about = Blueprint("about", __name__)
 @about.get("/")
 @operation(bodies.Index)
 def index() -> Response:
-    """Where to go on."""
-    return told(bodies.Index("envweave-gym", __version__, "/v1/envs", "/openapi.json", "/metrics"))
+    """Name, version and the paths of the API."""
+    return json_response(bodies.Index("envweave-gym", __version__, "/v1/envs", "/openapi.json", "/metrics"))
 
 
 @about.get("/health")
@@ -29,18 +29,18 @@ def index() -> Response:
 def health() -> Response:
     """Whether the server takes calls; it needs no token."""
     stopping = service().sessions.stopped
-    return told(bodies.Health("stopping" if stopping else "healthy"), 503 if stopping else 200)
+    return json_response(bodies.Health("stopping" if stopping else "healthy"), 503 if stopping else 200)
 
 
 @about.get("/metrics")
 @operation("text/plain")
 def metrics() -> Response:
-    """What the server has counted, for Prometheus."""
+    """The metrics of the server, for Prometheus."""
     return Response(exposition(service().metrics), content_type=CONTENT_TYPE_LATEST)
 
 
 @about.get("/openapi.json")
 @operation(dict[str, Any])
 def openapi() -> Response:
-    """This API, for programs."""
-    return told(document(current_app))
+    """The OpenAPI document of this API."""
+    return json_response(document(current_app))

@@ -1,4 +1,4 @@
-"""What the JSON API takes and gives: one type a body, from which the OpenAPI document is made."""
+"""Request and response bodies of the JSON API, one struct each; the OpenAPI document derives from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CallNumber = Annotated[
 ]
 
 
-# Taken
+# Requests
 
 
 class NewSession(Struct, forbid_unknown_fields=True):
@@ -63,7 +63,7 @@ class StepCall(Struct, forbid_unknown_fields=True):
     call: CallNumber | None = None
 
 
-# Given
+# Responses
 
 
 class Problem(Struct, omit_defaults=True):
@@ -84,7 +84,7 @@ class Opened(Struct):
 
 
 class Played(Struct, omit_defaults=True):
-    """What came of a reset or a step; what only games or only steps have is left out elsewhere."""
+    """The result of a reset or a step; fields that only games or only steps have are left out elsewhere."""
 
     call: int
     observation: Any
@@ -107,7 +107,7 @@ class Lost(Struct):
 
 
 class Session(Struct):
-    """How a session stands."""
+    """The state of a session."""
 
     session: str
     id: str
@@ -115,9 +115,9 @@ class Session(Struct):
     call: Annotated[int, Meta(description="The number of the last call that was done.")]
     busy: Annotated[bool, Meta(description="Whether a call is under way.")]
     attached: Annotated[int, Meta(description="How many WebSockets play it.")]
-    idle: Annotated[float, Meta(description="Seconds nobody has used it.")]
+    idle: Annotated[float, Meta(description="Seconds since it was last used.")]
     agents: Annotated[Any, Meta(description="Who must act now, row by row in a vector.")]
-    requests: Annotated[Any, Meta(description="What is asked of whom.")]
+    requests: Annotated[Any, Meta(description="The open requests.")]
     state: Annotated[Any, Meta(description="Episode, step_count and more; null while a call is under way.")]
 
 
@@ -137,7 +137,7 @@ class Environments(Struct):
 
 
 class Description(Struct, omit_defaults=True):
-    """What there is to know of an environment before it is played."""
+    """The description of an environment: spaces, metadata and arguments."""
 
     id: str
     doc: str
@@ -159,7 +159,7 @@ class Health(Struct):
 
 
 class Index(Struct):
-    """Where to go on."""
+    """Name, version and the paths of the API."""
 
     name: str
     version: str
@@ -172,7 +172,7 @@ _Body = TypeVar("_Body")
 
 
 def client() -> Left:
-    """Tells whether the client of this request has hung up; it may be asked from another thread."""
+    """A function that says whether the client of this request has hung up; any thread may call it."""
     connection = socket_of(request.environ)
     return stays if connection is None else partial(has_left, connection)
 
@@ -209,13 +209,13 @@ def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
 
 
 def read_arrays() -> Arrays:
-    """How the client wants arrays."""
+    """The ``arrays`` query parameter: how arrays are written in the response."""
     given = request.args.get("arrays", "lists")
     if given not in ("lists", "base64"):
         raise InvalidArgument(f"arrays={shown(given)} is unknown; there are 'lists' and 'base64'")
     return given
 
 
-def told(value: Any, status: int = 200) -> Response:
-    """A response of JSON."""
+def json_response(value: Any, status: int = 200) -> Response:
+    """A response with a JSON body."""
     return Response(msgspec.json.encode(value), status, content_type="application/json")

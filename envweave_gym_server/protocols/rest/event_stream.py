@@ -1,8 +1,8 @@
-"""Looking on: what a session does, as server-sent events.
+"""The calls of a session as server-sent events.
 
-Each call that is done is one event: its id is the number of the call, its data the reply. Who was cut off
-goes on with ``Last-Event-ID`` or ``?since=``. The server keeps the last replies only; where some are gone, an
-event ``gap`` says how many.
+Each call that is done is one event: its id is the number of the call, its data the reply. A client that was
+cut off resumes with ``Last-Event-ID`` or ``?since=``. The server retains the last replies only; if some are
+gone, an event ``gap`` says how many.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from envweave_gym_server.sessions.session import Session
 
 events = Blueprint("events", __name__)
 
-ALIVE_EVERY = 15.0
-"""After so many quiet seconds a comment is sent, so that a listener who has left is noticed."""
+KEEPALIVE_S = 15.0
+"""Interval of comments on a quiet stream, which detect a listener that has left."""
 
 
 @events.get("/v1/sessions/<session_id>/events")
 @operation("text/event-stream", query=("since", "follow", "arrays"), refuses=(404, 422, 503))
 def listen(session_id: str) -> Response:
-    """Look on; with ``?follow=false`` only at what has been."""
+    """Stream the calls of a session; with ``?follow=false`` only those already done."""
     server, arrays = service(), read_arrays()
     session, since, follow = server.sessions.get(session_id), _since(), _follow()
-    told = _events(server, session, since, arrays, follow)
-    first = next(told)  # refuses what is to be refused while there is still a status to refuse it with
+    stream = _events(server, session, since, arrays, follow)
+    first = next(stream)  # raises refusals while the response still has no status
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    response = Response(chain([first], told), content_type="text/event-stream", headers=headers)
-    response.call_on_close(told.close)
+    response = Response(chain([first], stream), content_type="text/event-stream", headers=headers)
+    response.call_on_close(stream.close)
     return response
 
 
@@ -75,7 +75,7 @@ def _events(
                 yield "event: closed\ndata: {}\n\n"
             if over or not follow:
                 return
-            if not more.wait(ALIVE_EVERY):
+            if not more.wait(KEEPALIVE_S):
                 yield ": alive\n\n"
 
 

@@ -1,4 +1,4 @@
-"""What the server has: the environments on its list, and what each is like."""
+"""Views of the environments that the server offers: the list, and the description of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envweave_gym.wire.messages import Create
 from envweave_gym_server.offers.offers import Offer
 from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
-from envweave_gym_server.protocols.rest.bodies import read_arrays, told
+from envweave_gym_server.protocols.rest.bodies import json_response, read_arrays
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.protocols.rest.openapi import operation
 
@@ -20,7 +20,7 @@ offers = Blueprint("offers", __name__)
 @operation(bodies.Environments)
 def list_environments() -> Response:
     """All environments that are served."""
-    return told(bodies.Environments([_environment(offer) for offer in service().offers.values()]))
+    return json_response(bodies.Environments([_environment(offer) for offer in service().offers.values()]))
 
 
 def _environment(offer: Offer) -> bodies.Environment:
@@ -30,11 +30,11 @@ def _environment(offer: Offer) -> bodies.Environment:
 @offers.get("/v1/envs/<path:env_id>")
 @operation(bodies.Description, query=("api", "arrays"), refuses=(404, 422, 503))
 def describe_environment(env_id: str) -> Response:
-    """What one is like, made with its default arguments, or with those that need no data."""
+    """Describe one, made with its default arguments or, if those need data, with its trial arguments."""
     arrays, server = read_arrays(), service()
     offer = server.offers.find(env_id)
     api = request.args.get("api", offer.apis[0])
     rows = {"num_envs": 1} if api == "vector" else {}
     known = server.description(Create(offer.name, api, {**offer.trial, **rows}))
     about = {"id": offer.name, "doc": offer.doc, "apis": offer.apis, "kwargs": offer.taken(api)}
-    return told(msgspec.convert({**plain(known, arrays), **about}, bodies.Description))
+    return json_response(msgspec.convert({**plain(known, arrays), **about}, bodies.Description))

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the JSON API, made of its views and the types of their bodies."""
+"""Builds the OpenAPI document of the JSON API from its views and the types of their bodies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PATH: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """What the document says of a view beside its name and its docstring."""
+    """The part of the document that a view's name and docstring do not give."""
 
     gives: Any
     """The type of the body it answers with, or some of them; a content type; ``None`` where there is none."""
@@ -66,7 +66,7 @@ _View = TypeVar("_View", bound=Callable[..., Any])
 
 
 def operation(gives: Any, **fields: Any) -> Callable[[_View], _View]:
-    """Have a view told of in the document."""
+    """Decorate a view with its part of the OpenAPI document."""
 
     def noted(view: _View) -> _View:
         vars(view)["operation"] = Operation(gives, **fields)
@@ -89,7 +89,7 @@ def document(app: Flask) -> dict[str, Any]:
     for rule, view, one in views:
         path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
         [method] = (rule.methods or set()) - {"HEAD", "OPTIONS"}
-        paths.setdefault(path, {})[method.lower()] = _told(path, view, one, schema_of)
+        paths.setdefault(path, {})[method.lower()] = _operation(path, view, one, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {"title": "envweave-gym", "version": __version__, "description": _ABOUT},
@@ -102,7 +102,9 @@ def document(app: Flask) -> dict[str, Any]:
     }
 
 
-def _told(path: str, view: Callable[..., Any], one: Operation, schema_of: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    path: str, view: Callable[..., Any], one: Operation, schema_of: dict[str, Any]
+) -> dict[str, Any]:
     named = [
         *(
             {"name": name, "in": "path", "required": True, **_PATH[name]}
@@ -110,18 +112,18 @@ def _told(path: str, view: Callable[..., Any], one: Operation, schema_of: dict[s
         ),
         *({"name": name, "in": "query", **_QUERY[name]} for name in one.query),
     ]
-    told: dict[str, Any] = {"operationId": view.__name__, "summary": (view.__doc__ or "").splitlines()[0]}
-    told |= {"parameters": named} if named else {}
-    told |= {"security": []} if path == "/health" else {}
+    entry: dict[str, Any] = {"operationId": view.__name__, "summary": (view.__doc__ or "").splitlines()[0]}
+    entry |= {"parameters": named} if named else {}
+    entry |= {"security": []} if path == "/health" else {}
     if one.takes is not None:
-        told["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema_of[str(one.takes)]}}}
+        entry["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema_of[str(one.takes)]}}}
     refused = {"content": {_JSON: {"schema": schema_of[str(Problem)]}}}
     usual = (403,) if path == "/health" else (401, 403)
     done = _DONE.get(one.status, "Done.")
-    told["responses"] = {str(one.status): {"description": done, **_content(one.gives, schema_of)}}
+    entry["responses"] = {str(one.status): {"description": done, **_content(one.gives, schema_of)}}
     for status in sorted({*usual, *one.refuses}):
-        told["responses"][str(status)] = {"description": _REFUSALS[status], **refused}
-    return told
+        entry["responses"][str(status)] = {"description": _REFUSALS[status], **refused}
+    return entry
 
 
 def _content(gives: Any, schema_of: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Replies of sessions as JSON."""
+"""Converts replies of sessions to JSON bodies."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _LIFTED = {
     "terminations": "terminated",
     "truncations": "truncated",
 }
-"""What games tell beside their infos, by the names that it has for all."""
+"""Fields of game replies, and the names that the JSON API gives them."""
 
 
 def ask(session: Session, left: Left, question: str, argument: Any = None) -> Any:
     """The answer to a question, ``None`` where there is none."""
-    asked = Ask(_QUESTION, question, argument)
-    reply = read_reply(session.peek(asked, encode(asked), left))
+    message = Ask(_QUESTION, question, argument)
+    reply = read_reply(session.peek(message, encode(message), left))
     return reply.value if isinstance(reply, Answer) else None
 
 
@@ -50,7 +50,7 @@ def played(reply: Began | Stepped, arrays: Arrays) -> Played:
 
 
 def lost(refused: Refused) -> Lost | None:
-    """The fault that a refusal tells of, where the call was done all the same."""
+    """The fault in a refusal whose call was done all the same, else ``None``."""
     if refused.kind not in DONE_ALL_THE_SAME:
         return None
     retryable = refused.kind != "FaultStorm"
@@ -63,7 +63,7 @@ def selection_of(reply: Reply) -> str | None:
 
 
 def requests_of(session: Session) -> Any:
-    """What is asked of whom: a list, or one for each row of a vector."""
+    """The open requests: a list, or for a vector one list for each row."""
     frame, began = session.asked
     requests = _requests_in(read_reply(frame))
     for row, seq in began.items():
@@ -76,15 +76,15 @@ def _requests_in(reply: Reply) -> Any:
         return [_RESET]
     streams = stream_of(reply.info["infos"] if _is_game(reply.info) else reply.info)
     if isinstance(streams, dict):
-        asked = {request for one in streams.values() for request in one.requests}
-        return sorted(asked, key=lambda request: (request.seq, request.agent or ""))
+        requests = {request for one in streams.values() for request in one.requests}
+        return sorted(requests, key=lambda request: (request.seq, request.agent or ""))
     if isinstance(streams, list):
         return [list(one.requests) if one else [] for one in streams]
     return list(streams.requests)
 
 
 def agents_of(requests: Any) -> Any:
-    """Who must act, of what is asked."""
+    """The agents with an open ``act`` request."""
     if requests and isinstance(requests[0], list):
         return [agents_of(row) for row in requests]
     return list(Stream(tuple(requests)).agents())

@@ -1,4 +1,4 @@
-"""Sessions over plain HTTP and JSON: with these calls ``curl`` plays an episode."""
+"""Views of sessions over plain HTTP and JSON, so that ``curl`` can play an episode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from envweave_gym_server.environments.hosted_env import DESCRIBE
 from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
 from envweave_gym_server.protocols.rest.actions import Actions
-from envweave_gym_server.protocols.rest.bodies import client, read_arrays, read_body, told
+from envweave_gym_server.protocols.rest.bodies import client, json_response, read_arrays, read_body
 from envweave_gym_server.protocols.rest.error_replies import reply_with
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.protocols.rest.openapi import operation
@@ -60,7 +60,7 @@ def open_session() -> Response:
     given = read_reply(reply)
     if isinstance(given, Refused):
         return _refuse(given)
-    return told(bodies.Opened(session_id, session.env_id, create.api, session.core.committed), 201)  # pyright: ignore[reportArgumentType]
+    return json_response(bodies.Opened(session_id, session.env_id, create.api, session.core.committed), 201)  # pyright: ignore[reportArgumentType]
 
 
 def _create(body: bodies.NewSession) -> Create:
@@ -69,8 +69,8 @@ def _create(body: bodies.NewSession) -> Create:
     given = {"num_envs": body.num_envs, "autoreset_mode": body.autoreset_mode}
     for name, value in given.items():
         if value is not None and kwargs.setdefault(name, value) != value:
-            told = f"{name}={shown(value)} and kwargs with {name}={shown(kwargs[name])} contradict each other"
-            raise InvalidArgument(f"{offer.name}: {told}; give one of them")
+            both = f"{name}={shown(value)} and kwargs with {name}={shown(kwargs[name])}"
+            raise InvalidArgument(f"{offer.name}: {both} contradict each other; give one of them")
     api = body.api or ("vector" if "num_envs" in kwargs else offer.apis[0])
     if api == "gym" and body.api is None and "parallel" in offer.apis:  # a factory that does not say
         api = service().description(Create(offer.name, "", kwargs))["api"]
@@ -118,7 +118,7 @@ def step(session_id: str) -> Response:
 
 
 def _actions(session: Session, left: Left) -> Actions:
-    """What reads the actions of a session, by what its own environment says of itself."""
+    """The parser for actions of a session, built from the description of its environment and cached."""
     actions: Actions | None = session.notes.get("actions")
     if actions is None:
         name = service().offers.find(session.env_id).name
@@ -138,23 +138,23 @@ def _play(
     reply = read_reply(frame)
     if not isinstance(reply, Began | Stepped):
         return _refuse(reply)
-    return told(played(reply, arrays))
+    return json_response(played(reply, arrays))
 
 
 def _refuse(reply: Reply) -> Response:
     refused = cast("Refused", reply)
     fault = lost(refused)
-    return told(fault) if fault else reply_with(refused, STATUS_OF_KIND.get(refused.kind, 422))
+    return json_response(fault) if fault else reply_with(refused, STATUS_OF_KIND.get(refused.kind, 422))
 
 
 @sessions.get("/v1/sessions/<session_id>")
 @operation(bodies.Session, refuses=(404, 503))
 def look(session_id: str) -> Response:
-    """How a session stands."""
+    """The state of a session."""
     session, left = service().sessions.get(session_id), client()
     busy = session.busy
     requests = requests_of(session)
-    return told(
+    return json_response(
         bodies.Session(
             session=session.id,
             id=session.env_id,
