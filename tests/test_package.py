@@ -234,7 +234,6 @@ def test_the_wheel_declares_its_extras_and_entry_points(wheel: Path):
         "numpy",
         "pettingzoo",
         "requests",
-        "websocket-client",
     ]
     groups = configparser.ConfigParser()
     groups.read_string(archive.read(f"{folder}/entry_points.txt").decode())

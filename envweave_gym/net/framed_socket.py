@@ -20,8 +20,6 @@ LARGEST_FRAME = 1 << 30
 
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
-_JOINED_BYTES = 1 << 16
-"""Up to this size, copying a frame behind its length costs less than a second buffer of the system call."""
 _BACKLOG = 128
 
 
@@ -38,23 +36,11 @@ class FramedSocket(TimedSocket):
 
     def send(self, frame: bytes, deadline: float | None = None) -> None:
         """Send one frame."""
-        if len(frame) < _JOINED_BYTES:
-            self.send_all(_LENGTH.pack(len(frame)) + frame, deadline)
-        else:
-            self.send_many((frame,), deadline)
+        self.send_parts((_LENGTH.pack(len(frame)), frame), deadline)
 
     def send_many(self, frames: Iterable[bytes], deadline: float | None = None) -> None:
         """Send frames in one system call, which wakes the peer once."""
-        parts = [part for frame in frames for part in (_LENGTH.pack(len(frame)), frame)]
-        self._limit(socket.SO_SNDTIMEO, deadline)
-        try:
-            sent = self.socket.sendmsg(parts)
-        except BlockingIOError:
-            sent = 0
-        for part in parts:
-            if sent < len(part):
-                self.send_all(memoryview(part)[sent:], deadline)
-            sent = max(sent - len(part), 0)
+        self.send_parts([part for frame in frames for part in (_LENGTH.pack(len(frame)), frame)], deadline)
 
     def receive(self, deadline: float | None = None) -> bytes:
         """Receive the next frame; after a ``TimeoutError`` the next call goes on with the same one.

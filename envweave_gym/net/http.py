@@ -33,9 +33,14 @@ class HttpConnection:
     are ``OSError``: ``TimeoutError`` once the deadline is over, and ``SSLCertVerificationError`` among them.
     """
 
-    def __init__(self, url: str, *, at: Callable[[], tuple[str, int] | None] | None = None) -> None:
-        """``at`` returns a host and port to connect to instead of those in ``url``, if there are any."""
-        self.url, self._at = url, at
+    def __init__(
+        self, url: str, *, at: Callable[[], tuple[str, int] | None] | None = None, tunnels: bool = False
+    ) -> None:
+        """``at`` returns a host and port to connect to instead of those in ``url``, if there are any.
+
+        A proxy forwards requests for ``http:``, unless ``tunnels`` says that it has to connect through.
+        """
+        self.url, self._at, self._tunnels = url, at, tunnels
         self._parts = urlsplit(url if unix_path(url) is None else "http://localhost")
         self._host = self._parts.netloc.rpartition("@")[2]
         self._owner, self._is_cut = Owner(), False
@@ -74,7 +79,8 @@ class HttpConnection:
         self.close()
         at = self._at() if self._at is not None else None
         proxy = proxy_for(self.url) if at is None else None
-        if proxy is not None and self._parts.scheme == "http":  # which forwards requests with whole URLs
+        if proxy is not None and self._parts.scheme == "http" and not self._tunnels:
+            # a proxy forwards a request with a whole URL
             self._origin, self._proxy_headers = f"http://{self._host}", proxy_headers(proxy)
             opened = dial(proxy, deadline)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.net.dial import UNIX, unix_path
+from envweave_gym.net.dial import UNIX
 from envweave_gym.remote import upkeep
 
 TOKEN = "ENVWEAVE_TOKEN"
@@ -96,16 +96,6 @@ class Address:
     def is_actor(self) -> bool:
         """Whether it is a Ray actor."""
         return is_actor(self.url)
-
-    @property
-    def websocket(self) -> str:
-        """The URL of its WebSockets."""
-        return "ws" + self.web.removeprefix("http")
-
-    @property
-    def web(self) -> str:
-        """What requests name as the URL of the server: one on a Unix socket answers to ``localhost``."""
-        return self.url if unix_path(self.url) is None else "http://localhost"
 
 
 def _parts(url: Any) -> SplitResult | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from envweave_gym.core import faults
 from envweave_gym.net.dial import GATEWAY_ERRORS
+from envweave_gym.net.websocket import TOO_BIG, ConnectionClosed
 from envweave_gym.remote.address import TOKEN
 from envweave_gym.wire.messages import Refused
 
@@ -36,10 +37,10 @@ _KINDS: dict[str, type[Exception]] = {
 }
 _ABOUT_SERVERS = ("Unauthorized", "Forbidden", "NoSession", "RequestEntityTooLarge")
 
-_TOO_LARGE, _TOO_BIG = 413, 1009
-"""What HTTP and WebSockets answer to a frame that is larger than they take."""
+_TOO_LARGE = 413
+"""The status of a response to a body that is too large."""
 _UNWELCOME = (1003, 1008, 1010)
-"""How WebSockets end that will never be welcome; after any other end another may be."""
+"""The codes of close frames after which another WebSocket would be closed too."""
 
 
 class Strange(ConnectionError):
@@ -92,16 +93,12 @@ def _crash_type(cause: str) -> type[faults.EnvironmentCrashed]:
     return type(cause, (faults.EnvironmentCrashed, base), fields)
 
 
-def hung_up(payload: bytes, url: str) -> Exception:
-    """The end of a WebSocket, by the payload of its last frame: a code, and why.
-
-    A loss, unless the same frame would end the next connection too.
-    """
-    code, reason = int.from_bytes(payload[:2], "big"), payload[2:].decode(errors="replace")
-    if code == _TOO_BIG:
-        return faults.InvalidArgument(f"{url}: {reason or 'the frame is larger than it takes'}")
-    kind = faults.NotAvailable if code in _UNWELCOME else ConnectionError
-    return kind(f"{url} has hung up: {reason or 'without a word'} ({code or 'no code'})")
+def hung_up(closed: ConnectionClosed, url: str) -> Exception:
+    """The error for a WebSocket that the server has closed: a loss, unless it would close another too."""
+    if closed.code == TOO_BIG:
+        return faults.InvalidArgument(f"{url}: {closed.reason or 'the frame is larger than it takes'}")
+    kind = faults.NotAvailable if closed.code in _UNWELCOME else ConnectionError
+    return kind(f"{url} has hung up: {closed}")
 
 
 def untrusted(url: str, error: ssl.SSLCertVerificationError) -> Exception:

@@ -18,11 +18,12 @@ from remote_peers import PACE, Script, Talk, lets_through, peer, plays, replies_
 from remote_worlds import block_websockets
 from servers import running_server, until
 
+from envweave_gym.net.websocket import PING
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe
 from envweave_gym.remote.http import HttpTransport
 from envweave_gym.remote.session import RemoteSession, at_once
-from envweave_gym.wire.framing import CONTENT_TYPE, PING
+from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import Began, Create, Reset
 
 DEADLINE = 0.6

@@ -11,16 +11,17 @@ import pytest
 from remote_peers import Script, Talk, answers, peer, plays, plays_over_http
 from remote_worlds import block_websockets
 
+from envweave_gym.net.deadlines import TimedSocket
+from envweave_gym.net.websocket import WebSocket, frame_head
 from envweave_gym.remote import http
-from envweave_gym.remote.websockets import BufferedSocket
-from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY, head_of
+from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
 
 HEADS = {
     "longer than a number": struct.pack("!BBQ", 0x82, 127, (1 << 64) - 1),
     "longer than any memory": struct.pack("!BBQ", 0x82, 127, 1 << 45),
     "longer than any reply": struct.pack("!BBQ", 0x82, 127, LARGEST_REPLY + 1),
-    "masked": head_of(3, masked=True) + b"keyabc",
-    "with a reserved bit": head_of(3, masked=False, first=0x82 | 0x40) + b"abc",
+    "masked": frame_head(3, masked=True) + b"keyabc",
+    "with a reserved bit": frame_head(3, masked=False, first=0x82 | 0x40) + b"abc",
 }
 
 
@@ -50,10 +51,10 @@ def test_a_long_frame_is_read_in_pieces() -> None:
     class Plain(socket.socket):
         def recv(self, bufsize: int, flags: int = 0) -> bytes:
             sizes.append(bufsize)
-            return head_of(LARGEST_REPLY, masked=False) if len(sizes) == 1 else b""
+            return frame_head(LARGEST_REPLY, masked=False) if len(sizes) == 1 else b""
 
-    with Plain() as plain, pytest.raises(ConnectionError, match="hung up"):
-        BufferedSocket(plain, "x", time.monotonic() + 60).frame()
+    with Plain() as plain, pytest.raises(ConnectionError, match="closed the connection"):
+        WebSocket(TimedSocket(plain), LARGEST_REPLY).receive(time.monotonic() + 60)
     assert len(sizes) == 2
     assert max(sizes) <= 1 << 20
 

@@ -17,7 +17,7 @@ from remote_peers import Talk, lets_through, peer, plays, plays_over_http, repli
 from remote_worlds import transport
 
 from envweave_gym import NotAvailable
-from envweave_gym.remote import websockets
+from envweave_gym.net import http
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.websockets import WebSocketTransport
@@ -118,7 +118,7 @@ def test_a_connection_that_comes_too_late_for_its_handshake_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(websockets, "dial", lambda *_, **how: ours)
+    monkeypatch.setattr(http, "dial", lambda *_, **how: ours)
     with theirs, pytest.raises(TimeoutError):
         WebSocketTransport(Address("http://127.0.0.1:9"), "x", time.monotonic() - 1)
     assert ours.fileno() == -1

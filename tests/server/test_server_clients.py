@@ -21,7 +21,7 @@ from json_clients import JsonClient, sentence
 from servers import RunningServer, running_server, until
 
 import envweave_gym.wire.row_streams  # noqa: F401 - reads the streams of vectors
-from envweave_gym.wire.framing import head_of
+from envweave_gym.net.websocket import frame_head
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server.gunicorn.request_reader import RequestReader, SlowClients
@@ -165,7 +165,7 @@ def test_the_system_asks_whether_a_silent_client_is_there_still():
 
 def test_a_reply_that_is_not_taken_ends_the_connection_with_all_that_was_asked_meanwhile():
     connection, client = connected()
-    client.sendall(head_of(1, masked=True) + b"\0\0\0\0x")
+    client.sendall(frame_head(1, masked=True) + b"\0\0\0\0x")
     connection.answer_pings()
     assert list(connection._ready) == [b"x"]
     began = time.monotonic()
@@ -198,7 +198,7 @@ def test_pings_wait_for_a_reply_that_is_being_sent_and_do_not_keep_the_watch(mon
     began = time.monotonic()
     connection.answer_pings()
     assert time.monotonic() - began < AGES / 2
-    left = (1 << 20) + len(head_of(1 << 20, masked=False))
+    left = (1 << 20) + len(frame_head(1 << 20, masked=False))
     while left:
         left -= len(client.recv(left))
     sending.join()

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from wsproto.utilities import generate_accept_token
-
+from envweave_gym.net.websocket import FINAL, accept_token, apply_mask, frame_head, payload_span
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.wire.framing import CONTENT_TYPE, FINAL, head_of, masked, place_of
+from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import Began, Create, Created, encode, number_of, read_call
 
 PACE = 0.05
@@ -58,23 +57,27 @@ class Talk:
 
     def shake_hands(self, *, slowly: bool = False) -> None:
         """Answer the handshake of a WebSocket."""
-        token = generate_accept_token(self.request()[0]["sec-websocket-key"].encode())
-        head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        answer = head + b"Sec-WebSocket-Accept: " + token + b"\r\n\r\n"
+        answer = self.switching(self.request()[0])
         self.trickle(answer) if slowly else self._client.sendall(answer)
+
+    def switching(self, headers: dict[str, str]) -> bytes:
+        """The answer to the handshake with these headers."""
+        head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        token = accept_token(headers["sec-websocket-key"])
+        return f"{head}Sec-WebSocket-Accept: {token}\r\n\r\n".encode()
 
     def frame(self) -> bytes:
         """The payload of the next frame."""
-        while (place := place_of(self._ahead)) is None or place[1] > len(self._ahead):
+        while (place := payload_span(self._ahead)) is None or place[1] > len(self._ahead):
             self._read()
         start, end = place
-        payload = masked(self._ahead[start - 4 : start], self._ahead[start:end])
+        payload = apply_mask(self._ahead[start - 4 : start], self._ahead[start:end])
         self._ahead = self._ahead[end:]
         return payload
 
     def say(self, payload: bytes, kind: int = 0x2) -> None:
         """Send a frame of this kind."""
-        self.send(head_of(len(payload), masked=False, first=FINAL | kind) + payload)
+        self.send(frame_head(len(payload), masked=False, first=FINAL | kind) + payload)
 
     def send(self, data: bytes) -> None:
         """Send these bytes."""
@@ -157,7 +160,7 @@ def replies_slowly(talk: Talk) -> None:
     """Reply a byte at a time."""
     talk.shake_hands()
     talk.frame()
-    talk.trickle(head_of(1000, masked=False) + bytes(1000))
+    talk.trickle(frame_head(1000, masked=False) + bytes(1000))
 
 
 def lets_through(script: Script) -> Script:

@@ -20,7 +20,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import ProtocolError, generate_accept_token
 
-from envweave_gym.wire.framing import WHOLE_BINARY, head_of, masked, place_of
+from envweave_gym.net.websocket import BINARY, FINAL, apply_mask, frame_of, payload_span
 from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_silent, socket_of
 
@@ -124,7 +124,7 @@ class Connection:
                 self._open = False
                 return
             self._buffer += data
-            while self._open and (place := place_of(self._buffer)) is not None:
+            while self._open and (place := payload_span(self._buffer)) is not None:
                 start, end = place
                 if end - start > self._largest:
                     self._refuse_size()
@@ -138,8 +138,8 @@ class Connection:
     def _take(self, start: int, end: int) -> None:
         """The first frame in the buffer, whose payload is at ``start`` to ``end``."""
         buffer, self._buffer = self._buffer, self._buffer[end:]
-        if buffer[0] == WHOLE_BINARY and buffer[1] & 0x80 and not self._parts:
-            self._ready.append(masked(bytes(buffer[start - 4 : start]), buffer[start:end]))
+        if buffer[0] == FINAL | BINARY and buffer[1] & 0x80 and not self._parts:
+            self._ready.append(apply_mask(bytes(buffer[start - 4 : start]), buffer[start:end]))
             return
         self._protocol.receive_data(bytes(buffer[:end]))
         for event in self._protocol.events():
@@ -177,7 +177,7 @@ class Connection:
         A client that has left is noticed by :meth:`receive`. One that reads no more is given up, and whatever
         it has sent meanwhile with it: it is to ask again.
         """
-        data = head_of(len(frame), masked=False) + frame
+        data = frame_of(frame, masked=False)
         if later:
             self._kept += data
             return

@@ -1,0 +1,290 @@
+"""WebSockets (RFC 6455): one frame codec for both ends, and the client's end of a connection.
+
+A protocol library spends more on a frame than a small environment on a step. The codec here knows frames,
+fragments and masks, without extensions, and does no I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from operator import xor
+from typing import NamedTuple
+
+import numpy as np
+
+from envweave_gym.net.deadlines import TimedSocket
+from envweave_gym.net.http import HttpConnection
+
+FINAL, RESERVED, KIND = 0x80, 0x70, 0x0F
+"""The bits of the first byte of a frame: whether it ends a message, what must be 0, and its kind."""
+MASKED = 0x80
+"""The bit of the second byte of a frame that says whether it has a mask, as those of clients have."""
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+"""The kinds of frames; from ``CLOSE`` on they control the connection, and are no parts of messages."""
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1000, 1001, 1002, 1007, 1009
+"""The codes with which connections are closed."""
+
+_LONGEST_CONTROL = 125
+_NUMPY_FROM = 1024
+"""The size in bytes from which NumPy masks faster than Python's integers: 28 times at 64 kB (measured)."""
+_CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
+_SWITCHING_PROTOCOLS = 101
+_LARGEST_REFUSAL = 1 << 20
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class ProtocolError(ConnectionError):
+    """The peer has sent what is no frame, or not at this place; ``code`` is for the close frame."""
+
+    def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class MessageTooLarge(ProtocolError):
+    """The peer sends a message above the limit."""
+
+
+class ConnectionClosed(ConnectionError):
+    """The peer has sent a close frame, with this code (0 where it gives none) and reason."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.code = int.from_bytes(payload[:2], "big")
+        self.reason = payload[2:].decode(errors="replace")
+        super().__init__(f"closed: {self.reason or 'without a reason'} ({self.code or 'no code'})")
+
+
+class HandshakeRefused(Exception):
+    """The response to a handshake is another than a switch of protocols."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status, self.body = status, body
+
+
+# Frames
+
+
+def frame_of(payload: bytes, *, masked: bool, kind: int = BINARY) -> bytes:
+    """Return a whole frame: of a client, which masks its frames, or of a server."""
+    return b"".join(frame_parts(payload, masked=masked, kind=kind))
+
+
+def frame_parts(payload: bytes, *, masked: bool, kind: int = BINARY) -> Iterator[bytes]:
+    """Yield a whole frame in parts; a long payload is masked part by part, each when it is asked for."""
+    head = frame_head(len(payload), masked=masked, first=FINAL | kind)
+    if not masked:
+        yield head
+        yield payload
+        return
+    key = os.urandom(4)
+    yield head + key
+    view = memoryview(payload)
+    for start in range(0, len(payload), _LARGEST_CHUNK):  # which is a multiple of the key's length
+        yield apply_mask(key, view[start : start + _LARGEST_CHUNK])
+
+
+def frame_head(size: int, *, masked: bool, first: int = FINAL | BINARY) -> bytes:
+    """Return the head of a frame with a payload of ``size`` bytes, without its mask."""
+    bit = MASKED if masked else 0
+    if size < 126:
+        return bytes((first, bit | size))
+    if size < 1 << 16:
+        return struct.pack("!BBH", first, bit | 126, size)
+    return struct.pack("!BBQ", first, bit | 127, size)
+
+
+def payload_span(data: bytes | bytearray) -> tuple[int, int] | None:
+    """Return where the payload of the first frame begins and ends; ``None`` while its head is incomplete.
+
+    The mask, if it has one, is the four bytes before the payload.
+    """
+    have = len(data)
+    if have < 2:
+        return None
+    size, start = data[1] & 0x7F, 2
+    if size >= 126:
+        start = 4 if size == 126 else 10
+        size = int.from_bytes(data[2:start], "big")
+    if data[1] & MASKED:
+        start += 4
+    return None if have < start else (start, start + size)
+
+
+def apply_mask(key: bytes, payload: bytes | bytearray | memoryview) -> bytes:
+    """Return the payload with the mask put on, or taken off."""
+    size = len(payload)
+    if size >= _NUMPY_FROM:
+        whole = size & ~3
+        words = np.frombuffer(payload, np.uint32, whole // 4) ^ np.frombuffer(key, np.uint32)
+        return words.tobytes() + bytes(map(xor, payload[whole:], key))
+    mask = (key * (size // 4 + 1))[:size]
+    return (int.from_bytes(payload, "little") ^ int.from_bytes(mask, "little")).to_bytes(size, "little")
+
+
+class Message(NamedTuple):
+    """A whole message, or a frame that controls the connection."""
+
+    kind: int
+    payload: bytes
+
+
+class FrameReader:
+    """Cuts the bytes that a peer sends into messages and control frames, without I/O."""
+
+    def __init__(self, *, masked: bool, largest: int) -> None:
+        """``masked`` says that the peer is a client; ``largest`` limits the bytes of a message."""
+        self._mask_bit, self._largest = MASKED if masked else 0, largest
+        self._received: list[bytes] = []
+        self._have, self._need = 0, 2
+        self._fragments: list[bytes] = []
+        self._kind, self._size = CONTINUATION, 0
+
+    @property
+    def missing(self) -> int:
+        """The bytes that are missing at least for the next message."""
+        return self._need - self._have
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that have arrived."""
+        self._received.append(data)
+        self._have += len(data)
+
+    def next(self) -> Message | None:
+        """Return the next message or control frame; ``None`` while it is incomplete."""
+        while (frame := self._frame()) is not None:
+            first, payload = frame
+            if first == FINAL | BINARY or first & KIND >= CLOSE:
+                return Message(first & KIND, payload)
+            if (message := self._joined(first, payload)) is not None:
+                return message
+        return None
+
+    def _frame(self) -> tuple[int, bytes] | None:
+        """Take the first frame out of what was received: its first byte, and its payload."""
+        if self._have < self._need:
+            return None
+        data = self._received[0] if len(self._received) == 1 else b"".join(self._received)
+        self._received = [data]
+        if data[0] != FINAL | BINARY or data[1] & MASKED != self._mask_bit or self._kind:
+            self._check(data[0], data[1])
+        span = payload_span(data)
+        if span is None:
+            self._need = self._have + 1
+            return None
+        start, end = span
+        if end - start + self._size > self._largest:
+            raise MessageTooLarge(f"a message has at most {self._largest} bytes", TOO_BIG)
+        if end > self._have:
+            self._need = end
+            return None
+        payload = data[start:end]
+        if self._mask_bit:
+            payload = apply_mask(data[start - 4 : start], payload)
+        self._received = [data[end:]] if self._have > end else []
+        self._have, self._need = self._have - end, 2
+        return data[0], payload
+
+    def _check(self, first: int, second: int) -> None:
+        is_control = first & KIND >= CLOSE
+        if first & RESERVED or second & MASKED != self._mask_bit:
+            raise ProtocolError("what came is no frame: a reserved bit is set, or the mask is wrong")
+        if is_control and (second & 0x7F > _LONGEST_CONTROL or not first & FINAL):
+            raise ProtocolError("a frame that controls the connection is too long, or is a fragment")
+        if first & KIND not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
+            raise ProtocolError(f"there are no frames of the kind {first & KIND}")
+        if not is_control and (first & KIND == CONTINUATION) != bool(self._kind):
+            raise ProtocolError("a message begins within another, or goes on without one")
+
+    def _joined(self, first: int, payload: bytes) -> Message | None:
+        """Add a fragment; return the message once it is whole."""
+        self._kind = self._kind or first & KIND
+        self._fragments.append(payload)
+        self._size += len(payload)
+        if not first & FINAL:
+            return None
+        message = Message(self._kind, b"".join(self._fragments))
+        self._fragments, self._kind, self._size = [], CONTINUATION, 0
+        if message.kind == TEXT:
+            try:
+                message.payload.decode()
+            except UnicodeDecodeError:
+                raise ProtocolError("a text is no UTF-8", INVALID_DATA) from None
+        return message
+
+
+# Connections
+
+
+class WebSocket:
+    """The client's end of a connection."""
+
+    def __init__(self, connected: TimedSocket, largest: int) -> None:
+        self._socket, self._reader = connected, FrameReader(masked=False, largest=largest)
+        if connected.ahead:
+            self._reader.feed(connected.ahead)
+
+    def send(self, message: bytes, deadline: float | None = None, before: bytes = b"") -> None:
+        """Send a binary message, and one ``before`` it in the same system call, which wakes the peer once."""
+        data = frame_of(before, masked=True) if before else b""
+        if len(message) < _CHUNK:
+            self._socket.send_all(data + frame_of(message, masked=True), deadline)
+            return
+        for part in chain((data,), frame_parts(message, masked=True)):
+            self._socket.send_all(part, deadline)
+
+    def receive(self, deadline: float | None = None) -> bytes:
+        """Receive the next message, and answer pings before it; :class:`ConnectionClosed` at the end."""
+        while True:
+            while (found := self._reader.next()) is None:
+                most = min(max(self._reader.missing, _CHUNK), _LARGEST_CHUNK)
+                data = self._socket.receive_some(most, deadline)
+                if not data:
+                    raise ConnectionResetError("the peer has closed the connection")
+                self._reader.feed(data)
+            kind, payload = found
+            if kind < CLOSE:
+                return payload
+            if kind == CLOSE:
+                raise ConnectionClosed(payload)
+            if kind == PING:
+                self._socket.send_all(frame_of(payload, masked=True, kind=PONG), deadline)
+
+    def close(self) -> None:
+        """Close the connection without a close frame."""
+        self._socket.close()
+
+
+def open_websocket(
+    url: str,
+    path: str,
+    deadline: float,
+    headers: Mapping[str, str],
+    *,
+    largest: int,
+    at: Callable[[], tuple[str, int] | None] | None = None,
+) -> WebSocket:
+    """Connect and shake hands, through a tunnel where a proxy stands before the server.
+
+    :class:`HandshakeRefused` carries another response than that of a WebSocket.
+    """
+    key = base64.b64encode(os.urandom(16)).decode()
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"}
+    ours = {"Sec-WebSocket-Key": key, "Sec-WebSocket-Version": "13"}
+    with HttpConnection(url, at=at, tunnels=True) as connection:
+        response = connection.request("GET", path, deadline, {**upgrade, **ours, **headers})
+        if response.status != _SWITCHING_PROTOCOLS:
+            raise HandshakeRefused(response.status, response.body(_LARGEST_REFUSAL))
+        if response.headers.get("Sec-WebSocket-Accept", "").strip() != accept_token(key):
+            raise ProtocolError("the handshake was answered for another key")
+        return WebSocket(connection.detach(), largest)
+
+
+def accept_token(key: str) -> str:
+    """Return the header by which a server shows that it has read the key of a handshake."""
+    return base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()
