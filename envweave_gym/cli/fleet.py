@@ -29,6 +29,7 @@ from envweave_gym.cli.fleet_files import (
 )
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
+from envweave_gym.providers.base import provider_of
 
 _FLEET_ENDS_WITHIN_S = 90.0
 _PODS_END_WITHIN_S = 30.0
@@ -39,8 +40,6 @@ _IS_ENDING = (
     b"envweave: the fleet is ending; once more ends this command at once, and leaves what is still there to "
     b"'envweave doctor --sweep'\n"
 )
-_CLUSTER_OPTIONS = ("context", "namespace")
-_WITH_IMAGES = ("docker", "kubernetes")
 _OWN_FLAGS = {
     "backend": "--backend NAME",
     "replicas": "--replicas N",
@@ -115,7 +114,9 @@ def _kept_up(args: argparse.Namespace) -> int:
     from envweave_gym.providers.fleet import Fleet
 
     token_file = Path(args.token_file or own_token_file(args.name)).absolute()
-    place = {key: str(value) for key, value in args.option if key in _CLUSTER_OPTIONS and value is not None}
+    provider = provider_of(args.backend)
+    keys = provider.place_options if provider else ()
+    place = {key: str(value) for key, value in args.option if key in keys and value is not None}
     known = FleetFile(name=args.name, backend=args.backend, token_file=str(token_file), place=place)
     output = _output(args)
     with _interruptible():
@@ -163,7 +164,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     for name in options.keys() & _OWN_FLAGS.keys():
         raise InvalidArgument(f"--option {name}=… is no option of a backend; give {_OWN_FLAGS[name]}")
     images = {card.image for card in map(cards().get, args.ids) if card is not None}
-    has_images = args.backend.startswith(_WITH_IMAGES) and "image" not in options
+    provider = provider_of(args.backend)
+    has_images = provider is not None and provider.uses_images and "image" not in options
     image = args.image or (images.pop() if len(images) == 1 and has_images else None)
     given = {"image": image, "memory": args.memory, "cpus": args.cpus}
     return options | {name: value for name, value in given.items() if value is not None}
@@ -382,20 +384,12 @@ def _down(args: argparse.Namespace) -> int:
 
 def _still_ending(known: FleetFile) -> tuple[list[str], list[str]]:
     """Wait until the Pods are deleted; return those that remain, and why the cluster cannot be asked."""
-    if known.backend != "kubernetes":
-        return [], []
-    from envweave_gym.providers.kubernetes.api_errors import told
-    from envweave_gym.providers.kubernetes.cluster_access import cluster
-    from envweave_gym.providers.kubernetes.leftover_pods import pods_of
-
-    deadline = time.monotonic() + _PODS_END_WITHIN_S
+    provider, deadline = provider_of(known.backend), time.monotonic() + _PODS_END_WITHIN_S
     try:
-        where = cluster(**known.place)
-        with told("its Pods are being deleted, but cannot be looked for", where):
-            while ending := pods_of(where, f"{known.pid}-{known.began}"):
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(_POLL_S)
+        while ending := provider.ending(f"{known.pid}-{known.began}", known.place) if provider else []:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
     except EnvweaveError as error:
         return [], [str(error)]
     return ending, []
@@ -417,14 +411,10 @@ def _removed(cleaned: dict[str, Any]) -> str:
 
 def _clean(known: FleetFile) -> dict[str, list[str]]:
     """Remove the leftovers of a fleet whose keeper is gone; return names, and what was not seen."""
-    from envweave_gym.cli.sweep import left_containers, left_pods
+    from envweave_gym.cli.sweep import sweep_of
 
-    removed: list[str] = []
-    unseen: list[str] = []
-    if known.backend.startswith("docker"):
-        left_containers(removed, unseen)
-    elif known.backend == "kubernetes":
-        left_pods([known], removed, unseen)
+    leftovers = sweep_of(known.backend, [known])
+    removed = [name for names in leftovers.removed.values() for name in names]
     if known.remove():
         log_file(known.name).unlink(missing_ok=True)
-    return {"removed": removed, "unseen": unseen}
+    return {"removed": removed, "unseen": leftovers.failed}

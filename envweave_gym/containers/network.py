@@ -59,6 +59,11 @@ def _locked() -> Generator[None]:
             _thread.holds_lock = False
 
 
+def names_of_ours(client: Any) -> list[str]:
+    """The names of the networks there are, which is one or none."""
+    return [network.name for network in _named(client)]
+
+
 def _named(client: Any) -> list[Any]:
     return client.networks.list(names=[f"^{NAME}$"])
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.plug_ins import PlugInTable
@@ -34,6 +34,15 @@ PROVIDERS = {
 """The providers of this package by the names of their backends; those of plug-ins come by entry points."""
 _ALIASES = {"docker_http": "docker"}
 _URL = re.compile(rf"({'|'.join(map(re.escape, SCHEMES))})://.")
+
+
+class Leftovers(NamedTuple):
+    """The result of a sweep."""
+
+    removed: dict[str, list[str]]
+    """Names of what was removed, by kind, as in ``{"containers": [...]}``."""
+    failed: list[str]
+    """Sentences about what could not be looked for, or removed."""
 
 
 @runtime_checkable
@@ -56,6 +65,8 @@ class Provider(Protocol):
     """Whether its servers can import the modules of this process, which register IDs."""
     same_packages: bool = False
     """Whether its servers have the packages of this process and no others."""
+    place_options: tuple[str, ...] = ()
+    """The options that say where its replicas are, without which they are not found later."""
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> Start:
         """A function that starts a replica; two with the same ``repr`` start replicas that can be shared."""
@@ -68,6 +79,14 @@ class Provider(Protocol):
 
         count, warm = numbers_in(name, options, self.noun)
         return shared_urls(self.start(name, image, options), count, warm)
+
+    def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
+        """Remove what killed owners left behind, at these places too, each given by its ``place_options``."""
+        return Leftovers({}, [])
+
+    def ending(self, owner: str, place: Mapping[str, str]) -> list[str]:
+        """The names of replicas of an owner that are still being removed; ``owner`` is as in its labels."""
+        return []
 
 
 _table = PlugInTable("envweave_gym.providers", PROVIDERS, Provider)

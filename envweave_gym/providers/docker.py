@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import fields
 from functools import partial
@@ -22,12 +22,12 @@ from envweave_gym.containers.host_slots import VARIABLE as SLOTS
 from envweave_gym.containers.host_slots import shared_folder
 from envweave_gym.containers.images import is_ours, require_image
 from envweave_gym.containers.lease import keep_leased, new_name, renew
-from envweave_gym.containers.network import closed_network, remove_unused
+from envweave_gym.containers.network import closed_network, names_of_ours, remove_unused
 from envweave_gym.containers.owner_stdin import OwnerStdin
 from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.core.faults import NotAvailable
-from envweave_gym.providers.base import Provider
+from envweave_gym.core.faults import EnvweaveError, NotAvailable
+from envweave_gym.providers.base import Leftovers, Provider
 from envweave_gym.providers.health import is_healthy
 from envweave_gym.providers.options import image_in, named, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, with_code
@@ -236,3 +236,16 @@ class DockerProvider(Provider):
         image = image_in(name, own, image)
         with named(name):
             return partial(DockerReplica, image, Box(**own))
+
+    def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
+        """Remove the containers of owners that are gone, and their network if it is unused."""
+        containers, networks, failed = list[str](), list[str](), list[str]()
+        try:
+            client = engine()
+            before = names_of_ours(client)
+            containers += sweep(client)
+            remove_unused(client)
+            networks += [name for name in before if name not in names_of_ours(client)]
+        except EnvweaveError as error:
+            failed.append(f"containers could not be looked for: {error}")
+        return Leftovers({"containers": containers, "networks": networks}, failed)

@@ -395,7 +395,7 @@ def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -
 
 
 def _entry_point(kind: str, env_id: str) -> str:
-    """A string that ``launch`` reads the ID back out of: what a spec holds stays plain JSON."""
+    """The string that the registries hold; ``launch.__getattr__`` turns it into ``launch_gym`` and so on."""
     return f"envweave_gym.registry.launch:{kind}({env_id})"
 
 

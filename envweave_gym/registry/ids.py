@@ -1,4 +1,4 @@
-"""The public functions :func:`make`, whose docstring has the grammar of names, and :func:`register`."""
+"""The public functions ``make``, whose docstring has the grammar of names, ``register`` and ``warm_up``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym.providers.base import release_unused
-from envweave_gym.registry.catalog import Api
+from envweave_gym.providers.base import provider_names, provider_of, release_unused
+from envweave_gym.registry.catalog import Api, cards
 from envweave_gym.registry.make_call import MakeCall
 from envweave_gym.registry.names import factories
 from envweave_gym.registry.registered import make_registered
@@ -80,3 +80,32 @@ def make(
     with release_unused():
         scheme = scheme_of(name)
         return make_registered(call) if scheme is None else scheme(call)
+
+
+def warm_up(
+    name: str, warm: int = 1, *, backend: str = "docker", timeout: float = 60.0, **options: Any
+) -> None:
+    """Start ``warm`` servers that wait for ``make(name, backend="docker")``, and wait until they are ready.
+
+    ``options`` are those of ``make``: only replicas with the same options are shared. ``warm=0`` ends those
+    that no environment uses. ::
+
+        from envweave_gym.registry.ids import warm_up
+
+        warm_up("envweave/Counter-v0", 2)
+    """
+    from envweave_gym.providers.options import check_number
+    from envweave_gym.providers.shared import pool_of
+
+    provider = provider_of(backend)
+    if provider is None:
+        known = ", ".join(map(repr, provider_names()))
+        raise InvalidArgument(f"{name}: backend={shown(backend)} keeps none ready; there are {known}")
+    check_number(name, "warm", warm, least=0)
+    card = cards().get(name.rpartition(":")[2])
+    start = provider.start(name, card and card.image, options)
+    if options:
+        raise InvalidArgument(f"{name}: warm_up takes no option {shown(next(iter(options)))}")
+    pool = pool_of(start)
+    pool.keep_ready(warm)
+    pool.wait(timeout)

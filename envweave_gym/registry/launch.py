@@ -1,9 +1,9 @@
-"""The entry point of every ID: picks the place an environment runs in and stacks the wrappers, once.
+"""The entry point of every ID: chooses the server or process of an environment, and stacks the wrappers once.
 
 The registries of Gymnasium and PettingZoo hold strings like
-``"envweave_gym.registry.launch:gym(envweave/Echo-v0)"``; looking such an attribute up gives a
-:class:`Launch`, which knows the card of the ID. So a spec stays plain JSON, its kwargs are the user's own,
-and a spawned process finds its way from the string alone.
+``"envweave_gym.registry.launch:gym(envweave/Echo-v0)"``. Looking up that attribute calls the module's
+``__getattr__``, which finds :func:`launch_gym` in :data:`LAUNCHERS`, and the card of the ID. So a spec stays
+plain JSON, its kwargs are the user's own, and a spawned process needs nothing but the string.
 
 The stack is ``PassiveEnvChecker < RequestStream(max_steps) < Autoreset``. The step limit is the stream's own.
 The ``max_episode_steps`` of ``gymnasium.make`` is not: Gymnasium puts a ``TimeLimit`` around the whole stack,
@@ -14,7 +14,6 @@ which truncates while the stream still says ``act``. So give ``max_steps`` there
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -46,27 +45,27 @@ from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
 from envweave_gym.wrappers.games import AECStream, ParallelStream
 from envweave_gym.wrappers.request_stream import LaunchedStream, OnFault, RequestStream, has_stream
 
-_ATTRIBUTE = re.compile(r"(gym|vector|aec|parallel)\((.+)\)")
 _FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
 
 
 def __getattr__(name: str) -> Launch:
-    match = _ATTRIBUTE.fullmatch(name)
-    if match is None:
+    """The entry point ``gym(envweave/Echo-v0)`` is :func:`launch_gym` for the card of that ID, and so on."""
+    kind, _, env_id = name.partition("(")
+    if kind not in LAUNCHERS or len(env_id) < 2 or not env_id.endswith(")"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return Launch(match[1], card_of(match[2]))
+    return Launch(LAUNCHERS[kind], card_of(env_id[:-1]))
 
 
 class Launch:
-    """Makes one kind of environment of one card; what the registries call."""
+    """What the registries call: one of the launch functions below, with the card of an ID."""
 
-    def __init__(self, kind: str, card: EnvCard) -> None:
-        self.kind, self.card = kind, card
+    def __init__(self, launch: Callable[..., Any], card: EnvCard) -> None:
+        self.launch, self.card = launch, card
 
     def __call__(self, **kwargs: Any) -> Any:
         """Make the environment."""
         with release_unused():
-            return _LAUNCHERS[self.kind](self.card, **kwargs)
+            return self.launch(self.card, **kwargs)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -225,12 +224,13 @@ def _given(**arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-_LAUNCHERS: dict[str, Callable[..., Any]] = {
+LAUNCHERS: dict[str, Callable[..., Any]] = {
     "gym": launch_gym,
     "vector": launch_vector,
     "aec": launch_aec,
     "parallel": launch_parallel,
 }
+"""The function behind each kind of entry point."""
 
 
 # The same stacks for an environment that comes from elsewhere, as a factory or a foreign ID built it

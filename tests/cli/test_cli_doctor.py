@@ -19,11 +19,11 @@ from cli_program import installed_plug_ins, run
 from engines import client
 
 from envweave_gym.cli import doctor, main
-from envweave_gym.cli import sweep as sweeping
 from envweave_gym.cli.doctor import Check, Requirement, read_requirement, within
 from envweave_gym.cli.fleet_files import FleetFile
 from envweave_gym.containers.ownership import OWNER as LABEL
 from envweave_gym.containers.ownership import labels_of_owner
+from envweave_gym.providers import docker
 from envweave_gym.registry.catalog import CARDS
 from envweave_gym.sandbox import levels
 
@@ -247,9 +247,9 @@ def test_sweeping_says_what_it_has_removed(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     FleetFile(name="old", backend="docker", token_file="/x", began="1").claim()
     fake = Engine()
-    monkeypatch.setattr(sweeping, "engine", lambda: fake)
-    monkeypatch.setattr(sweeping, "sweep", lambda engine: [] if not fake.there else ["one", "two"])
-    monkeypatch.setattr(sweeping, "remove_unused", lambda engine: setattr(fake, "there", []))
+    monkeypatch.setattr(docker, "engine", lambda: fake)
+    monkeypatch.setattr(docker, "sweep", lambda engine: [] if not fake.there else ["one", "two"])
+    monkeypatch.setattr(docker, "remove_unused", lambda engine: setattr(fake, "there", []))
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     words = ["doctor", "--sweep", *(["--json"] if as_json else [])]
     assert main(words) == 0

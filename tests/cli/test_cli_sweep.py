@@ -15,9 +15,9 @@ from servers import until
 
 from envweave_gym.cli import fleet as fleets
 from envweave_gym.cli import main
-from envweave_gym.cli import sweep as sweeping
 from envweave_gym.cli.fleet_files import FleetFile, find_all
 from envweave_gym.containers.ownership import OWNER
+from envweave_gym.providers import docker
 from envweave_gym.providers.kubernetes import manifests
 from envweave_gym.providers.kubernetes.cluster_access import cluster
 from envweave_gym.providers.kubernetes.leftover_pods import marks_of_owner
@@ -110,8 +110,10 @@ def test_pods_of_a_keeper_that_was_killed_are_deleted_where_they_are(
 def test_containers_of_a_keeper_that_was_killed_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "engine", object)
-    monkeypatch.setattr(sweeping, "sweep", lambda engine: ["one", "two"])
+    monkeypatch.setattr(docker, "engine", object)
+    monkeypatch.setattr(docker, "names_of_ours", lambda engine: ["envweave"])
+    monkeypatch.setattr(docker, "remove_unused", lambda engine: None)
+    monkeypatch.setattr(docker, "sweep", lambda engine: ["one", "two"])
     dead("old", backend="docker")
     (known,) = json.loads(said(capsys, "fleet", "status", "--json", code=1)[0])["fleets"]
     assert (known["state"], known["removed"], known["unseen"]) == ("gone", ["one", "two"], [])

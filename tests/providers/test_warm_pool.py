@@ -21,7 +21,7 @@ import envweave_gym as ew
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.providers import pool, watch
 from envweave_gym.providers.pool import Pool
-from envweave_gym.providers.warm import warm_up
+from envweave_gym.registry.ids import warm_up
 from envweave_gym.remote.upkeep import Upkeep, join, keep_up, leave
 
 __all__ = ["client"]
@@ -116,7 +116,7 @@ def test_an_environment_that_was_closed_may_be_reset_again(client: Any, warm: An
 PROGRAM = f"""
 import sys
 import gymnasium as gym
-from envweave_gym.providers.warm import warm_up
+from envweave_gym.registry.ids import warm_up
 warm_up("{COUNTER}", 2)
 env = gym.make("{COUNTER}", backend="docker")
 env.reset(seed=1)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from envweave_gym.containers.images import is_ours
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.providers.base import Provider
+from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
+from envweave_gym.providers.base import Leftovers, Provider
 from envweave_gym.providers.kubernetes import manifests
 from envweave_gym.providers.kubernetes.api_errors import (
     is_busy,
@@ -27,11 +28,13 @@ from envweave_gym.providers.kubernetes.api_errors import (
     patiently,
     told,
 )
-from envweave_gym.providers.kubernetes.cluster_access import cluster
+from envweave_gym.providers.kubernetes.cluster_access import cluster, is_known
 from envweave_gym.providers.kubernetes.leftover_pods import (
     delete_in_the_end,
     marks_of_owner,
     own_pod,
+    pods_of,
+    sweep,
     sweep_now_and_then,
 )
 from envweave_gym.providers.kubernetes.manifests import PORT, PodTemplate, check_name
@@ -255,6 +258,7 @@ class KubernetesProvider(Provider):
 
     name = "kubernetes"
     uses_images = True
+    place_options = ("context", "namespace")
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[KubernetesReplica]:
         """A function that starts a Pod."""
@@ -264,6 +268,27 @@ class KubernetesProvider(Provider):
         with named(name):
             _check_place(**place)
             return partial(KubernetesReplica, image, PodTemplate(**own), **place)
+
+    def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
+        """Delete Pods in these clusters and namespaces, and in those of the kubeconfig if there is one."""
+        removed, failed = list[str](), list[str]()
+        found = {tuple(sorted(place.items())) for place in places}
+        if is_known() and find_spec("kubernetes") is not None:
+            found.add(())
+        for place in sorted(found):
+            try:
+                where = cluster(**dict(place))
+                with told(f"the namespace {where.namespace}", where):
+                    removed += [name for name in sweep(where, failed) if name not in removed]
+            except EnvweaveError as error:
+                failed.append(f"Pods could not be looked for: {error}")
+        return Leftovers({"pods": removed}, failed)
+
+    def ending(self, owner: str, place: Mapping[str, str]) -> list[str]:
+        """The Pods of an owner that the cluster is deleting."""
+        where = cluster(**place)
+        with told("its Pods are being deleted, but cannot be looked for", where):
+            return pods_of(where, owner)
 
 
 def _check_place(namespace: Any = None, context: Any = None, patience: Any = _PATIENCE) -> None:
