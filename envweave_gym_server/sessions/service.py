@@ -14,7 +14,7 @@ from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.core.settings import Settings
 from envweave_gym_server.core.slots import Slots
 from envweave_gym_server.environments.host import Host
-from envweave_gym_server.isolation.makers import Makers, makers_for
+from envweave_gym_server.isolation.host_factory import host_factory
 from envweave_gym_server.offers.descriptions import Descriptions
 from envweave_gym_server.offers.offers import Offer, Offers
 from envweave_gym_server.sessions.session_table import Sessions, rows_of
@@ -39,8 +39,8 @@ class SessionService:
         self.before_stop: list[Callable[[], None]] = []
         """Functions of the transports that end their connections; called before the sessions end."""
         self.listeners = Slots(settings.max_listeners, "listeners look on; end one or come again")
-        self._makers: Makers = makers_for(offers, settings)
-        self._descriptions = Descriptions(self._makers.describe, settings.max_descriptions)
+        self._hosts = host_factory(offers, settings)
+        self._descriptions = Descriptions(self._hosts.describe, settings.max_descriptions)
         self._watch_numbers()
 
     def _watch_numbers(self) -> None:
@@ -58,7 +58,7 @@ class SessionService:
 
     def _open_host(self, create: Create) -> Host:
         self._check(create)
-        return self._makers.open(create)
+        return self._hosts.open(create)
 
     def _check(self, create: Create) -> Offer:
         """The offer that a client asks for, once its arguments are within the limits."""
@@ -96,7 +96,7 @@ class SessionService:
         for end_connections in self.before_stop:
             end_connections()
         self.sessions.stop()
-        self._makers.close()
+        self._hosts.close()
 
 
 def _check_depth(value: Any, deepest: int) -> None:

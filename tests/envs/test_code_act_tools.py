@@ -329,7 +329,7 @@ def test_each_episode_has_a_server_of_its_own_where_that_is_wanted(code_act: Mak
     assert gone(second)
 
 
-def test_a_server_that_is_made_already_is_its_makers(
+def test_a_server_that_is_made_already_is_its_hosts(
     code_act: Make, misbehaving: Callable[..., McpServer]
 ) -> None:
     made = misbehaving("well")

@@ -46,7 +46,7 @@ from envweave_gym.wire.messages import (
     encode,
     read_reply,
 )
-from envweave_gym_server.isolation.process_host import Workers
+from envweave_gym_server.isolation.worker_hosts import WorkerHosts
 from envweave_gym_server.sessions.session_table import Sessions
 
 __all__ = ["sessions", "workers"]
@@ -135,7 +135,7 @@ def test_a_reset_that_cannot_have_another_process_is_refused_until_it_can(sessio
     assert isinstance(player.reset(), Began)
 
 
-def test_a_death_in_a_vector_is_refused(workers: Workers):
+def test_a_death_in_a_vector_is_refused(workers: WorkerHosts):
     host = workers.open(Create(NAME, "vector", {"num_envs": 2, **TRUNCATE}))
     for message in (Reset(1, 0), Step(2, ("nothing", "nothing"))):
         assert host.do(message, encode(message))[1]
@@ -175,7 +175,9 @@ def test_a_death_that_is_noted_late_is_seen_by_a_reset(sessions: Sessions, monke
     assert isinstance(player.reset(), Began)
 
 
-def test_an_environment_that_cannot_be_made_is_told_as_in_the_server(sessions: Sessions, workers: Workers):
+def test_an_environment_that_cannot_be_made_is_told_as_in_the_server(
+    sessions: Sessions, workers: WorkerHosts
+):
     with pytest.raises(InvalidArgument, match="takes no argument 'worse' from a client"):
         Player(sessions, worse=1)
     with pytest.raises(EnvironmentCrashed, match="Crashing cannot be made: OSError: the device") as told:
@@ -190,7 +192,7 @@ def test_an_environment_that_cannot_be_made_is_told_as_in_the_server(sessions: S
     assert len(sessions) == 0
 
 
-def test_what_it_is_like_is_found_out_in_a_process(workers: Workers):
+def test_what_it_is_like_is_found_out_in_a_process(workers: WorkerHosts):
     described = workers.describe(Create(NAME))
     assert described["api"] == "gym"
     assert described["action_space"]["type"] == "Unicode"
@@ -230,7 +232,7 @@ def test_a_reply_longer_than_a_frame_may_be_is_not_taken():
     player = Player(Sessions(workers.open, most=1, idle_timeout=300))
     player.reset()
     lost = player.step("long")
-    assert "a frame has at most 100000" in lost.info["fault"].message
+    assert "its reply has more bytes than the limit of 100000" in lost.info["fault"].message
     assert isinstance(player.reset(), Began)
     workers.close()
 
@@ -300,7 +302,7 @@ def test_where_there_is_no_room_for_another_process_the_call_is_not_done(
     player.reset()
     assert player.step("exit").truncated
     with monkeypatch.context() as patch:
-        patch.setattr(Workers, "start", full)
+        patch.setattr(WorkerHosts, "start", full)
         assert player.reset() == Refused(3, "AtCapacity", "there is no room for another process", 2)
     assert isinstance(player.reset(), Began)
 

@@ -42,7 +42,7 @@ from envweave_gym.sandbox.forkserver import ForkServer, Program, _Zygote
 from envweave_gym.wire.messages import Close, Create, Reset, encode, read_reply
 from envweave_gym_server.app.app import create_app
 from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.isolation.process_host import Workers
+from envweave_gym_server.isolation.worker_hosts import WorkerHosts
 from envweave_gym_server.offers.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions.session_table import Sessions
 
@@ -69,9 +69,9 @@ def test_a_worker_that_dies_leaves_nothing_behind_although_its_child_holds_its_s
 
 
 def test_a_session_that_closes_in_the_middle_of_nothing_ends_also_a_stuck_environment(
-    workers: Workers, monkeypatch: Any
+    workers: WorkerHosts, monkeypatch: Any
 ):
-    monkeypatch.setattr("envweave_gym_server.isolation.process_host._CLOSING", 0.2)
+    monkeypatch.setattr("envweave_gym_server.isolation.worker_hosts._CLOSING_S", 0.2)
     host = workers.open(Create(NAME, "gym", TRUNCATE))
     began = read_reply(host.do(Reset(1, 0), encode(Reset(1, 0)))[0])
     os.kill(pid := began.info["pid"], signal.SIGSTOP)
@@ -120,7 +120,7 @@ def test_a_server_that_stops_leaves_no_process_behind():
     assert is_gone(pid)
     assert is_gone(zygote)
     with pytest.raises(NotAvailable, match="the server is stopping"):
-        state._makers.open(Create(NAME))
+        state._hosts.open(Create(NAME))
 
 
 def test_a_zygote_that_does_not_get_ready_is_waited_for_no_longer_than_its_deadline(
@@ -180,7 +180,7 @@ def test_only_what_can_be_imported_is_served_from_processes():
 @pytest.mark.usefixtures("registries")
 def test_ids_are_made_in_processes_that_only_the_program_has_registered():
     gym.register("tests/Crash-v0", entry_point="crashing_envs:CrashingEnv")
-    workers = Workers(offers_of(["tests/Crash-v0", "CartPole-v1"]), Settings(isolation="process"))
+    workers = WorkerHosts(offers_of(["tests/Crash-v0", "CartPole-v1"]), Settings(isolation="process"))
     for name, kind in (("tests/Crash-v0", "Unicode"), ("CartPole-v1", "Discrete")):
         assert workers.describe(Create(name))["action_space"]["type"] == kind
     workers.close()
@@ -191,7 +191,7 @@ def test_a_class_of_ones_own_is_made_in_processes_with_its_models():
     offer = offer_of_factory(
         crashing_envs.Untyped, action=crashing_envs.Move, observation=crashing_envs.Place
     )
-    workers = Workers(offers_of([offer]), Settings(isolation="process"))
+    workers = WorkerHosts(offers_of([offer]), Settings(isolation="process"))
     host = workers.open(Create("Untyped"))
     assert read_reply(host.do(Reset(1, 0), encode(Reset(1, 0)))[0]).observation == {"x": 0}
     host.close()
@@ -201,7 +201,7 @@ def test_a_class_of_ones_own_is_made_in_processes_with_its_models():
 @pytest.mark.usefixtures("registries")
 def test_a_module_that_cannot_be_imported_is_told_to_who_makes_the_environment(capfd: Any):
     gym.register("tests/Missing-v0", entry_point="no_such_module:Env")
-    workers = Workers(offers_of(["tests/Missing-v0"]), Settings(isolation="process"))
+    workers = WorkerHosts(offers_of(["tests/Missing-v0"]), Settings(isolation="process"))
     with pytest.raises(EnvironmentCrashed, match="No module named 'no_such_module'"):
         workers.describe(Create("tests/Missing-v0"))
     workers.close()

@@ -9,7 +9,7 @@ import pytest
 from servers import until
 
 from envweave_gym.wire.messages import Create, Reset, encode
-from envweave_gym_server.isolation.same_process import SameProcess
+from envweave_gym_server.isolation.local_hosts import LocalHosts
 from envweave_gym_server.offers.offers import offers_of
 from envweave_gym_server.sessions.session_table import Sessions
 
@@ -34,7 +34,7 @@ def one_fails(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def sessions_with(**options: Any) -> Sessions:
-    return Sessions(SameProcess(offers_of([COUNTER])).open, most=2, **{"idle_timeout": 0.02, **options})
+    return Sessions(LocalHosts(offers_of([COUNTER])).open, most=2, **{"idle_timeout": 0.02, **options})
 
 
 def open_one(sessions: Sessions, name: str) -> None:

@@ -13,7 +13,7 @@ from servers import until
 
 from envweave_gym.wire.messages import Ask, Create, Reply, Reset, Step, encode, read_reply
 from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.isolation.process_host import Workers
+from envweave_gym_server.isolation.worker_hosts import WorkerHosts
 from envweave_gym_server.offers.offers import offer_of_factory, offers_of
 from envweave_gym_server.sessions.session import Session
 from envweave_gym_server.sessions.session_table import Sessions
@@ -25,19 +25,19 @@ OFFER = offer_of_factory(CrashingEnv, name=NAME, kwargs=("bad", "curse", "do"))
 TRUNCATE = {"on_fault": "truncate", "reset_deadline": 0.0}
 
 
-def workers_with(**settings: Any) -> Workers:
-    return Workers(offers_of([OFFER]), Settings(isolation="process", worker_memory=MEMORY, **settings))
+def workers_with(**settings: Any) -> WorkerHosts:
+    return WorkerHosts(offers_of([OFFER]), Settings(isolation="process", worker_memory=MEMORY, **settings))
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
+def workers() -> Iterator[WorkerHosts]:
     made = workers_with()
     yield made
     made.close()
 
 
 @pytest.fixture
-def sessions(workers: Workers) -> Iterator[Sessions]:
+def sessions(workers: WorkerHosts) -> Iterator[Sessions]:
     made = Sessions(workers.open, most=50, idle_timeout=300)
     yield made
     made.stop()

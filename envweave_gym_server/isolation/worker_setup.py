@@ -1,4 +1,4 @@
-"""What a zygote is told of its server: the offers, and what they need in a fresh process."""
+"""The setup of a zygote: the offers of its server, and the registrations and imports they need."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from envweave_gym_server.offers.offers import Offer, Offers
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What the worker of any session needs; pickled by the server, for its own zygote alone."""
+class WorkerSetup:
+    """The setup of every worker; the server pickles it, for its own zygote alone."""
 
     offers: Offers
     memory: int | None
-    """So many bytes a worker may take."""
+    """The limit of a worker's address space, in bytes."""
     cards: list[EnvCard] = field(default_factory=list)
     specs: list[tuple[Any, Any]] = field(default_factory=list)
     """Registered IDs that are not ours: the API, and the spec."""
 
-    def carry_out(self) -> None:
-        """Register what is offered, and import where it is made."""
+    def apply(self) -> None:
+        """Register the offers, and import the modules that make them."""
         for card in self.cards:
             register_card(card)
         for api, spec in self.specs:
@@ -36,7 +36,7 @@ class Plan:
         for module in sorted(set(self._modules())):
             try:
                 importlib.import_module(module)
-            except Exception as error:  # noqa: BLE001 - whoever makes the environment is told, and told why
+            except Exception as error:  # noqa: BLE001 - making the environment reports why
                 print(f"{module} is not imported ahead: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _modules(self) -> Iterator[str]:
@@ -48,29 +48,31 @@ class Plan:
         return (entry.partition(":")[0] for entry in entries if isinstance(entry, str))
 
 
-def plan_of(offers: Offers, memory: int | None) -> Plan:
-    """The plan for workers that may take so many bytes of memory each."""
-    plan = Plan(offers, memory)
+def setup_for(offers: Offers, memory: int | None) -> WorkerSetup:
+    """The setup for workers with this limit of memory each, in bytes."""
+    setup = WorkerSetup(offers, memory)
     for offer in offers.values():
         if offer.factory is not None:
             _importable(offer, offer)
         elif offer.target in cards():
-            plan.cards.append(cards()[offer.target])
+            setup.cards.append(cards()[offer.target])
         else:
             registered = ((api, specs.get(offer.target)) for api, specs in REGISTRIES.items())
-            plan.specs.extend((api, _importable(offer, spec)) for api, spec in registered if spec is not None)
-    return plan
+            setup.specs.extend(
+                (api, _importable(offer, spec)) for api, spec in registered if spec is not None
+            )
+    return setup
 
 
-def _importable(offer: Offer, what: Any) -> Any:
-    """``what``, if another process can have it too: by name, from a module that can be imported."""
+def _importable(offer: Offer, entry: Any) -> Any:
+    """``entry``, if another process can import it by name; else ``InvalidArgument``."""
     try:
-        pickled = pickle.dumps(what)
-    except Exception:  # noqa: BLE001 - what pickling raises depends on what is pickled
+        pickled = pickle.dumps(entry)
+    except Exception:  # noqa: BLE001 - pickling raises whatever the object raises
         pickled = None
     if pickled is None or b"__main__" in pickled:
         raise InvalidArgument(
             f"{offer.name}: isolation='process' needs a factory that other processes can import; move it to "
             "the top level of a module that is not the program itself, or serve it with isolation='thread'"
         )
-    return what
+    return entry

@@ -1,11 +1,11 @@
-"""The environment of a session in a worker: frames go there, and its death comes back as a fault."""
+"""Sessions in worker processes, the server's end: frames go there, and a worker's death becomes a fault."""
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from envweave_gym.core.faults import (
     EnvweaveError,
     NotAvailable,
 )
+from envweave_gym.net.framed_socket import FramedSocket, FrameTooLarge
 from envweave_gym.sandbox.forkserver import ONE_THREAD, Fork, ForkServer, Program
 from envweave_gym.wire.messages import (
     Answer,
@@ -35,63 +36,62 @@ from envweave_gym.wire.values import pack
 from envweave_gym_server.core.settings import Settings
 from envweave_gym_server.environments.hosted_env import DESCRIBE
 from envweave_gym_server.environments.lost_episode import lost_step
-from envweave_gym_server.isolation.channel import DONE, TooLong, receive, send
-from envweave_gym_server.isolation.plan import plan_of
-from envweave_gym_server.isolation.worker_process import KINDS
+from envweave_gym_server.isolation.worker_process import DONE, KINDS
+from envweave_gym_server.isolation.worker_setup import setup_for
 from envweave_gym_server.offers.offers import Offers
 
 _log = logging.getLogger(__name__)
-_DYING = 5.0
-"""So many seconds a worker that was killed, or whose socket is closed, has until its end is there."""
-_CLOSING = 5.0
-"""So many seconds an environment has to close."""
+_DYING_S = 5.0
+"""How long to wait for the end of a worker that was killed, or has closed its socket."""
+_CLOSING_S = 5.0
+"""How long an environment may take to close."""
 
 
-class Workers:
-    """Opens sessions in processes that are forked from one zygote."""
+class WorkerHosts:
+    """Makes environments in processes that are forked from one zygote."""
 
     def __init__(self, offers: Offers, settings: Settings) -> None:
         if sys.platform != "linux":
             raise NotAvailable("isolation='process' needs Linux; serve with isolation='thread'")
         self._offers, self._settings = offers, settings
-        plan = plan_of(offers, settings.worker_memory)
+        setup = setup_for(offers, settings.worker_memory)
         environ, path = {**ONE_THREAD, **os.environ}, tuple(sys.path)
         self._forks = ForkServer(
-            Program("envweave_gym_server.isolation.worker_process:prepare", plan, environ, path=path)
+            Program("envweave_gym_server.isolation.worker_process:prepare", setup, environ, path=path)
         )
 
-    def open(self, create: Create) -> ProcessHost:
-        """The host of a new session."""
-        return ProcessHost(create, self)
+    def open(self, create: Create) -> WorkerHost:
+        """Make the environment of a new session."""
+        return WorkerHost(create, self)
 
     def describe(self, create: Create) -> dict[str, Any]:
-        """What a client has to know of an environment before it makes one."""
-        process = self.start(create)
+        """Return the spaces and metadata of an environment, which is made and closed for this."""
+        worker = self.start(create)
         try:
-            reply = read_reply(process.call(encode(Ask(-2, DESCRIBE)))[0])
+            reply = read_reply(worker.call(encode(Ask(-2, DESCRIBE)))[0])
         finally:
-            process.close()
+            worker.close()
         if isinstance(reply, Answer):
             return reply.value
-        raise _raised_there(reply)
+        raise _error_in(reply)
 
-    def start(self, create: Create) -> Process:
-        """A worker that has made what is asked for."""
+    def start(self, create: Create) -> Worker:
+        """A worker that has made the environment."""
         name, settings = self._offers.find(create.env_id).name, self._settings
-        process = Process(name, self._forks.fork(), settings.call_timeout, settings.largest_frame)
+        worker = Worker(name, self._forks.fork(), settings.call_timeout, settings.largest_frame)
         kwargs = _in_time(create.kwargs, settings.call_timeout)
         frame = encode(msgspec.structs.replace(create, kwargs=pack(kwargs)))
         try:
-            reply, made = process.call(frame)
-            if not made:
-                raise _raised_there(read_reply(reply))
+            reply, is_made = worker.call(frame)
+            if not is_made:
+                raise _error_in(read_reply(reply))
         except TimeoutError as error:
-            process.close()
+            worker.close()
             raise EnvironmentCrashed(str(error)) from None
         except BaseException:
-            process.close()
+            worker.close()
             raise
-        return process
+        return worker
 
     def close(self) -> None:
         """End the zygote, and every worker with it."""
@@ -99,63 +99,61 @@ class Workers:
 
 
 def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """The arguments of an environment whose resets give up trying before the worker is killed for it.
+    """Arguments with which resets give up trying before the worker is killed for taking too long.
 
-    So what they raise is told, and not that no answer came; the rows of a vector try one after the other.
+    So clients learn what the resets raised, not that no answer came; the rows of a vector try one after the
+    other.
     """
     deadline, rows = kwargs.get("reset_deadline", RESET_DEADLINE), kwargs.get("num_envs", 1)
     on_fault = kwargs.get("on_fault")
     if timeout is None or not isinstance(on_fault, str) or on_fault != "truncate":
         return kwargs
     if not isinstance(deadline, int | float) or type(rows) is not int or rows < 1:
-        return kwargs  # the environment says what is wrong with them
+        return kwargs  # the environment refuses them
     return {**kwargs, "reset_deadline": min(deadline, timeout / 2 / rows)}
 
 
-def _raised_there(refused: Any) -> Exception:
-    """What the worker raised while it made the environment."""
+def _error_in(refused: Any) -> Exception:
+    """The exception that a worker has raised while it made an environment."""
     error = KINDS.get(refused.kind, EnvironmentCrashed)(refused.message)
     if isinstance(error, EnvironmentCrashed):
         error.cause = refused.cause
     return error
 
 
-class Process:
-    """One worker, as the server sees it."""
+class Worker:
+    """The server's end of one worker process."""
 
-    def __init__(self, name: str, fork: Fork, timeout: float | None, longest: int) -> None:
-        self._name, self._fork, self._timeout, self._longest = name, fork, timeout, longest
-        self._connection = fork.connection
-        self._connection.settimeout(timeout)
+    def __init__(self, name: str, fork: Fork, timeout: float | None, largest: int) -> None:
+        self._name, self._fork, self._timeout, self._largest = name, fork, timeout, largest
+        self._peer = FramedSocket(fork.connection, largest + len(DONE))
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it is dead. Its socket hangs up before the thread that waits for its end has noted that."""
-        if self._fork.ended is not None:
-            return True
-        poll = select.poll()  # select.select cannot read descriptors from 1,024 on
-        poll.register(self._connection, 0)
-        return bool(poll.poll(0))
+        return self._fork.ended is not None or self._peer.is_hung_up
 
     def call(self, frame: bytes) -> tuple[bytes, bool]:
-        """The reply to a frame, and whether the call was done; after an exception the worker is dead."""
+        """Return the reply and whether the call was done; after an exception the worker is dead."""
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
         try:
-            send(self._connection, frame)
-            reply = receive(self._connection, self._longest)
+            self._peer.send(frame, deadline)
+            reply = self._peer.receive(deadline)
         except TimeoutError:
             self._kill()
-            told = f"{self._name}: no answer within {self._timeout:g} s, so its process was killed"
-            raise TimeoutError(told) from None
-        except TooLong as error:
+            late = f"{self._name}: no answer within {self._timeout:g} s, so its process was killed"
+            raise TimeoutError(late) from None
+        except FrameTooLarge:
             self._kill()
-            raise EnvironmentCrashed(f"{self._name}: its reply has {error}") from None
+            too_large = f"{self._name}: its reply has more bytes than the limit of {self._largest}"
+            raise EnvironmentCrashed(too_large) from None
         except OSError:
             raise self.death() from None
         return reply[1:], reply[:1] == DONE
 
     def death(self) -> Exception:
-        """How it died; kill it if it goes on after its socket has closed."""
-        if not self._fork.wait(_DYING):
+        """The error for its end; kill it if it goes on after its socket has closed."""
+        if not self._fork.wait(_DYING_S):
             self._kill()
         if self._fork.refused:
             return AtCapacity(f"there is no room for another process: {self._fork.ended}")
@@ -163,53 +161,53 @@ class Process:
 
     def _kill(self) -> None:
         self.kill()
-        self._fork.wait(_DYING)
+        self._fork.wait(_DYING_S)
 
     def kill(self) -> None:
-        """Kill it; the call that is under way then tells how it died."""
+        """Kill it; the call that is under way then raises how it died."""
         self._fork.kill()
 
     def close(self) -> None:
         """Let the environment close, and the worker end."""
         try:
-            if not self.ended:
-                self._connection.settimeout(_CLOSING)
-                send(self._connection, encode(Close(-2)))
-                receive(self._connection)
+            if not self.has_ended:
+                deadline = time.monotonic() + _CLOSING_S
+                self._peer.send(encode(Close(-2)), deadline)
+                self._peer.receive(deadline)
         except OSError:
             self._fork.kill()
         finally:
-            self._connection.close()
+            self._peer.close()
 
 
-class ProcessHost:
-    """Hosts a session in a worker; the next call after its death starts another.
+class WorkerHost:
+    """The environment of a session in a worker; the next call after its death starts another worker.
 
-    A death during a step is told as the environment's own exceptions are: with ``on_fault="truncate"`` it is
-    the last step of the episode; else, and in vectors, games and resets, the call is refused as
-    ``EnvironmentCrashed``, and counts as done. A death between two steps is told by the second.
+    A death during a step is reported as the environment's own exceptions are: with ``on_fault="truncate"`` it
+    is the last step of the episode; else, and in vectors, games and resets, the call is refused as
+    ``EnvironmentCrashed``, and counts as done. The second of two steps reports a death between them.
     """
 
     may_be_killed = True
 
-    def __init__(self, create: Create, workers: Workers) -> None:
+    def __init__(self, create: Create, workers: WorkerHosts) -> None:
         self._create, self._workers = create, workers
         self._truncates = create.kwargs.get("on_fault") == "truncate"
-        self._process: Process | None = None
+        self._worker: Worker | None = None
         self._death: Exception | None = None
-        """The one that is still to be told."""
+        """One that is still to be reported."""
         self._last: bytes | None = None
         self._alive()
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Reset or step; the frame of the reply, and whether the call was done."""
+        """Reset or step; return the frame of the reply, and whether the call was done."""
         try:
-            process = self._alive()
+            worker = self._alive()
             if isinstance(message, Reset):
                 self._death = None
             elif self._death is not None:
                 raise self._death
-            reply, done = self._call(process, frame)
+            reply, done = self._call(worker, frame)
         except AtCapacity as error:
             return encode(Refused(message.call, "AtCapacity", str(error), message.call - 1)), False
         except (EnvweaveError, TimeoutError) as error:
@@ -220,7 +218,7 @@ class ProcessHost:
         return reply, done
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
-        """The frame that answers a question; as it changes nothing, a second worker may be asked."""
+        """Return the frame that answers a question; it changes nothing, so a second worker may be asked."""
         try:
             with suppress(EnvironmentCrashed):
                 return self._call(self._alive(), frame)[0]
@@ -228,17 +226,17 @@ class ProcessHost:
         except (EnvweaveError, TimeoutError) as error:
             return encode(Refused(message.number, "EnvironmentCrashed", str(error)))
 
-    def _alive(self) -> Process:
-        """The worker, or another where that one has died."""
-        if self._process is not None and self._process.ended:
-            self._leave(self._process.death())
-        if self._process is None:
-            self._process = self._workers.start(self._create)
-        return self._process
+    def _alive(self) -> Worker:
+        """The worker, or a new one if that has died."""
+        if self._worker is not None and self._worker.has_ended:
+            self._leave(self._worker.death())
+        if self._worker is None:
+            self._worker = self._workers.start(self._create)
+        return self._worker
 
-    def _call(self, process: Process, frame: bytes) -> tuple[bytes, bool]:
+    def _call(self, worker: Worker, frame: bytes) -> tuple[bytes, bool]:
         try:
-            return process.call(frame)
+            return worker.call(frame)
         except (EnvironmentCrashed, TimeoutError) as error:
             self._leave(error)
             raise
@@ -258,12 +256,12 @@ class ProcessHost:
 
     def kill(self) -> None:
         """Kill the worker, so that the call that is under way ends."""
-        process = self._process
-        if process is not None:
-            process.kill()
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
 
     def close(self) -> None:
         """Close the environment, and end its worker."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()

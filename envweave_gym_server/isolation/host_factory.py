@@ -1,4 +1,4 @@
-"""The choice between environments in the server's process and in processes of their own."""
+"""The choice between environments in the server's process and in worker processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Protocol
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.core.settings import Settings
 from envweave_gym_server.environments.host import Host
-from envweave_gym_server.isolation.same_process import SameProcess
+from envweave_gym_server.isolation.local_hosts import LocalHosts
 from envweave_gym_server.offers.offers import Offers
 
 
-class Makers(Protocol):
-    """Makes environments."""
+class HostFactory(Protocol):
+    """Makes the hosts of sessions."""
 
     def open(self, create: Create) -> Host:
         """Make the environment of a new session."""
@@ -27,10 +27,10 @@ class Makers(Protocol):
         ...
 
 
-def makers_for(offers: Offers, settings: Settings) -> Makers:
-    """The makers that ``settings.isolation`` names."""
+def host_factory(offers: Offers, settings: Settings) -> HostFactory:
+    """The factory that ``settings.isolation`` names."""
     if settings.isolation == "thread":
-        return SameProcess(offers)
-    from envweave_gym_server.isolation.process_host import Workers
+        return LocalHosts(offers)
+    from envweave_gym_server.isolation.worker_hosts import WorkerHosts
 
-    return Workers(offers, settings)
+    return WorkerHosts(offers, settings)

@@ -17,39 +17,38 @@ from envweave_gym_server.offers.offers import Offers
 _log = logging.getLogger(__name__)
 
 
-class SameProcess:
+class LocalHosts:
     """Makes environments here."""
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
 
     def open(self, create: Create) -> HostedEnv:
-        """The environment that a client asks for."""
+        """Make the environment that a client asks for."""
         offer = self._offers.find(create.env_id)
-        with _reported("made", offer.name):
+        with _crashes("made", offer.name):
             return offer.serve(create, threads=True)
 
     def describe(self, create: Create) -> dict[str, Any]:
-        """What a client has to know of an environment before it makes one."""
-        offer = self._offers.find(create.env_id)
-        with _reported("made", offer.name):
-            served = offer.serve(create, threads=True)
+        """Return the spaces and metadata of an environment, which is made and closed for this."""
+        name = self._offers.find(create.env_id).name
+        env = self.open(create)
         try:
-            with _reported("described", offer.name):
-                return served.describe()
+            with _crashes("described", name):
+                return env.describe()
         finally:
             try:
-                served.close()
+                env.close()
             except BaseException as error:  # noqa: BLE001 - an environment may raise anything, also here
-                _crash("closed", offer.name, error)
+                _crash("closed", name, error)
 
     def close(self) -> None:
-        """Leave nothing behind: whatever there is, sessions own."""
+        """Do nothing: sessions own all environments."""
 
 
 @contextmanager
-def _reported(what: str, name: str) -> Generator[None]:
-    """Say of which environment an exception is, where that does not say it itself."""
+def _crashes(action: str, name: str) -> Generator[None]:
+    """Turn what an environment raises into a crash that names it; refusals name it already."""
     try:
         yield
     except (*REFUSALS, EnvweaveError):
@@ -57,13 +56,13 @@ def _reported(what: str, name: str) -> Generator[None]:
     except BaseException as error:
         if is_exhaustion(error):
             raise
-        raise _crash(what, name, error) from error
+        raise _crash(action, name, error) from error
 
 
-def _crash(what: str, name: str, error: BaseException) -> EnvironmentCrashed:
-    """Log that an environment raised where it is no episode's fault, and say so."""
-    _log.warning(f"environment not {what}", extra={"env": name, **trace_of(error)})
-    env_id = name.rpartition(":")[2]  # without the modules that register it, which clients do not care for
-    crash = EnvironmentCrashed(f"{env_id} cannot be {what}: {fault_of(error).message}")
+def _crash(action: str, name: str, error: BaseException) -> EnvironmentCrashed:
+    """Log that an environment raised outside an episode, and return the error for the client."""
+    _log.warning(f"environment not {action}", extra={"env": name, **trace_of(error)})
+    env_id = name.rpartition(":")[2]  # without the modules that register it, which mean nothing to clients
+    crash = EnvironmentCrashed(f"{env_id} cannot be {action}: {fault_of(error).message}")
     crash.cause = type(error).__name__
     return crash
