@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from envweave_gym.vector.epochs import Epoch, epoch
     from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
     from envweave_gym.wrappers import AECStream, Autoreset, NumericInfo, ParallelStream, RequestStream
-    from envweave_gym.wrappers.turn_based import TurnBasedParallel
+    from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 __version__ = "0.1.0"
 
@@ -92,7 +92,7 @@ _HOMES = {
     "InvalidArgument MissingExtra "
     "NotAvailable ResetNeeded SessionLost UnknownEnvironment",
     "registry.ids": "make register",
-    "wrappers.turn_based": "TurnBasedParallel",
+    "wrappers.turn_based_parallel": "TurnBasedParallel",
     "core.protocols": "parse_action state_of",
     "providers.fleet": "Fleet",
     "compat.repl": "CodeBlockResult REPLAction REPLEnv REPLObservation REPLState",

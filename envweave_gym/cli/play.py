@@ -72,7 +72,7 @@ def _as_game(env: Any) -> Any:
     if isinstance(env, gym.Env):
         return _Solo(env)
     if isinstance(env, AECEnv):
-        from envweave_gym.wrappers.turn_based import TurnBasedParallel
+        from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
         return TurnBasedParallel(env)
     return env
@@ -135,8 +135,8 @@ class Seats:
         hints = {f"an action of {agent}": hint(space, names) for agent, space in spaces.items()}
         if len(set(hints.values())) == 1:
             hints = {"an action": next(iter(hints.values()))}
-        ledger = getattr(self.game, "ledger", None)  # the agents of a game do not see the seed
-        events = _common_stream(infos).events if ledger is None else ledger.events
+        record = getattr(self.game, "record", None)  # the agents of a game do not see the seed
+        events = _common_stream(infos).events if record is None else record.events
         starts = [event.data["seed"] for event in events if event.kind == EventKind.EPISODE_START]
         seed = ["no seed" if one is None else f"seed {one}" for one in starts]
         print("; ".join([*seed, *(f"{who} is {what}" for who, what in hints.items()), "q quits"]))

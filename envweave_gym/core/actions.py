@@ -6,7 +6,7 @@ JSON besides. :func:`admission` returns a closure for a space that does both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import index
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Dict, Discrete, Space
 
+from envweave_gym.core.faults import InvalidAction, shown
 from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.spaces import Unicode
 
 REFUSED: Any = object()
@@ -93,3 +95,47 @@ def _dict(space: Any) -> Admission:
 
 
 _ADMISSIONS: dict[type, Callable[[Any], Admission]] = {Discrete: _discrete, Unicode: _unicode, Dict: _dict}
+
+
+class AgentActions:
+    """Checks the actions of a game's agents, each against the agent's own space.
+
+    Action masks are not checked: they are the game's own affair.
+    """
+
+    def __init__(self, name: str) -> None:
+        """``name`` is what errors call the game."""
+        self._name = name
+        self._admissions: dict[str, tuple[Space[Any], Admission]] = {}
+
+    def admit(self, env: Any, agent: str, action: Any) -> Any:
+        """The JSON form of an action; :class:`InvalidAction` where it is not in the agent's space."""
+        space = env.action_space(agent)
+        known = self._admissions.get(agent)
+        if known is None or known[0] is not space:  # an episode may have spaces of its own
+            known = self._admissions[agent] = space, admission(space)
+        admit = known[1]
+        admitted = admit(action)
+        if admitted is REFUSED:
+            raise InvalidAction(f"{self._name}: action {shown(action)} of {agent} is not in {space}")
+        return admitted
+
+    def admit_all(self, env: Any, agents: Iterable[str], actions: Any) -> dict[str, Any]:
+        """The JSON form of the actions of ``agents``; actions of others may be there or not."""
+        if not isinstance(actions, Mapping):
+            raise InvalidAction(
+                f"{self._name}: step() takes a dict of actions by agent, not {shown(actions)}"
+            )
+        known = getattr(env, "possible_agents", None) or env.agents
+        for agent in actions:
+            if agent not in known:
+                raise InvalidAction(no_agent(self._name, agent, known))
+        admitted: dict[str, Any] = {}
+        for agent in agents:
+            if agent not in actions:
+                raise InvalidAction(f"{self._name}: {agent} must act, and there is no action of it; give one")
+            admitted[agent] = self.admit(env, agent, actions[agent])
+        return admitted
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_name": self._name, "_admissions": {}}  # closures do not pickle

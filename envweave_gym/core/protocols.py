@@ -84,6 +84,13 @@ def no_agent(name: str, given: Any, known: Iterable[str]) -> str:
     return f"{name}: {shown(given)} is no agent; there are {', '.join(map(repr, known))}"
 
 
+def check_agent(name: str, env: Any, agent: Any) -> None:
+    """Refuse an agent who does not play; a game that makes its agents as it goes answers for itself."""
+    known = getattr(env, "possible_agents", None)
+    if known is not None and agent not in known:
+        raise InvalidArgument(no_agent(name, agent, known))
+
+
 def state_of(env: Any) -> Any:
     """The metadata of the running episode: ``episode``, ``step_count`` and the environment's own fields.
 

@@ -23,6 +23,7 @@ from envweave_gym.episode.stream import (
     end_event,
     fault_event,
     number,
+    start_event,
 )
 
 # Looking up a member of an enum costs as much as making an event.
@@ -48,7 +49,30 @@ class FaultCount:
         self._in_a_row = 0
 
 
-class EpisodeRecord:
+class EpisodeState:
+    """The numbers and faults of the current episode, which records of one and of several agents share."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.episode = -1
+        """The number of the current episode, from 0; -1 before the first."""
+        self.seq, self.turn = -1, 0
+        """The number of the last event, and how many steps or rounds were played."""
+        self.pending_fault: Fault | None = None
+        """A loss that was found outside of a step; the next step reports it."""
+        self._faults = FaultCount(name)
+
+    def counters(self) -> dict[str, int]:
+        """The counters that :func:`envweave_gym.state_of` shows."""
+        return {"episode": self.episode, "step_count": self.turn}
+
+    def refusal(self, call: str = "step") -> ResetNeeded:
+        """The exception for a call without an episode."""
+        when = "before reset()" if self.episode < 0 else "after the episode ended"
+        return ResetNeeded(f"{self.name}: {call}() was called {when}; call reset()")
+
+
+class EpisodeRecord(EpisodeState):
     """The record of the current episode: each method records what happened and returns its stream or info.
 
     The journal of an episode is the events of all these streams, one after the other: ``episode_start`` has
@@ -58,21 +82,19 @@ class EpisodeRecord:
 
     def __init__(self, name: str = "", *, seq: int = -1, turn: int = 0) -> None:
         """``name`` is what errors call the environment."""
-        self.name = name
-        self.episode = -1
-        """The number of the current episode, from 0; -1 before the first."""
+        super().__init__(name)
         self.seq, self.turn = seq, turn
         self.live = False
         """Whether the agent may act."""
-        self.pending_fault: Fault | None = None
-        """A loss that was found outside of a step; the next step reports it."""
-        self._faults = FaultCount(name)
+
+    def abandon(self) -> None:
+        """Leave the episode unrecorded, because a reset begins or something stopped a call halfway."""
+        self.live, self.pending_fault = False, None
 
     def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> Stream:
         """Record the start of an episode; without a ``seed`` the generator of the environment went on."""
         self._begin()
-        start = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
-        events = number([Event(UNNUMBERED, EventKind.EPISODE_START, None, None, start), *emitted], 0)
+        events = number([start_event(seed, options), *emitted], 0)
         self.seq, self.turn = len(events) - 1, 0
         return Stream((Request(self.seq, _ASK_ACT, AGENT, 0),), events)
 
@@ -103,9 +125,9 @@ class EpisodeRecord:
     ) -> Stream:
         """Record the last step; ``fault`` is a loss that the environment itself reports."""
         self._count(fault)
-        self.turn += 1
-        acted = Event(UNNUMBERED, _ACT, AGENT, None, {"action": action})
-        return self._ended([acted, *_after_action(reward, emitted)], fault, terminated, truncated)
+        events = self.acted(action, reward, emitted).events
+        end = self._ended([], fault, terminated, truncated)
+        return Stream(end.requests, events + end.events)
 
     # Losses
 
@@ -124,13 +146,10 @@ class EpisodeRecord:
 
     def lost_at_start(self, fault: Fault, seed: int | None) -> dict[str, Any]:
         """Record an episode that started and was lost in the same step, and return its info."""
-        stream = self.began(seed)
-        ended = self._ended([], fault, False, True)
-        return {
-            "fault": fault,
-            "stream": Stream(ended.requests, stream.events + ended.events),
-            "seq": self.seq,
-        }
+        events = self.began(seed).events
+        self._count(fault)
+        end = self._ended([], fault, False, True)
+        return {"fault": fault, "stream": Stream(end.requests, events + end.events), "seq": self.seq}
 
     def lost_between_steps(self, fault: Fault) -> None:
         """End the episode outside of a step; :meth:`report_loss` is the next step."""
@@ -164,10 +183,6 @@ class EpisodeRecord:
         else:
             self._faults.add(fault)
 
-    def abandon(self) -> None:
-        """Leave the episode unrecorded, because a reset begins or something stopped a call halfway."""
-        self.live, self.pending_fault = False, None
-
     # Replies of a server, whose own record has made the stream
 
     def adopt_reset(self, info: dict[str, Any]) -> None:
@@ -191,22 +206,3 @@ class EpisodeRecord:
     def _adopt(self, info: dict[str, Any]) -> None:
         request = info["stream"].requests[0]
         self.seq, self.turn = request.seq, request.turn
-
-    # For the caller
-
-    def counters(self) -> dict[str, int]:
-        """The counters that :func:`envweave_gym.state_of` shows."""
-        return {"episode": self.episode, "step_count": self.turn}
-
-    def refusal(self) -> ResetNeeded:
-        """The exception for a step without an episode."""
-        when = "before reset()" if self.episode < 0 else "after the episode ended"
-        return ResetNeeded(f"{self.name}: step() was called {when}; call reset()")
-
-
-def _after_action(reward: float, emitted: Sequence[Event]) -> list[Event]:
-    events = [*emitted]
-    if reward:
-        paid = reward if isfinite(reward) else jsonable(reward)
-        events.append(Event(UNNUMBERED, _REWARD, AGENT, None, {"reward": paid}))
-    return events

@@ -92,9 +92,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return self.to is None or agent in self.to
 
     def as_seen_by(self, agent: str) -> Event | None:
-        """What ``agent`` may see of this event in a game: nothing, all of it, or the start without its data.
+        """The event for an agent of a game: ``None`` if it is not visible, the start without its data.
 
-        Who knows the seed and the options of an episode knows its cards.
+        An agent that knew the seed and the options would know what is hidden from it.
         """
         if not self.visible_to(agent):
             return None
@@ -128,16 +128,22 @@ def reveal(to: tuple[str, ...], **data: Any) -> Event:
     return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
 
 
+def start_event(seed: int | None, options: Any = None) -> Event:
+    """The event that begins an episode."""
+    data = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
+    return Event(UNNUMBERED, EventKind.EPISODE_START, None, None, data)
+
+
 def fault_event(fault: Fault) -> Event:
     """The event of a loss."""
     data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
     return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
 
 
-def end_event(terminated: Any, truncated: Any) -> Event:
-    """The event that ends an episode."""
+def end_event(terminated: Any, truncated: Any, agent: str | None = None) -> Event:
+    """The event that ends an episode, or the part of one agent in it."""
     data = {"terminated": bool(terminated), "truncated": bool(truncated)}
-    return Event(UNNUMBERED, EventKind.EPISODE_END, None, None, data)
+    return Event(UNNUMBERED, EventKind.EPISODE_END, agent, None, data)
 
 
 def stream_of(info: Any) -> Any:

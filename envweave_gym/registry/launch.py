@@ -41,8 +41,9 @@ from envweave_gym.remote import remote_game, remote_gym, remote_vector
 from envweave_gym.vector.native import NativeVectorEnv, NoNativeForm
 from envweave_gym.vector.row_groups import Groups, groups_of, refuse_group
 from envweave_gym.vector.singles import vector_of_singles
+from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
-from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.parallel_stream import ParallelStream
 from envweave_gym.wrappers.request_stream import LaunchedStream, OnFault, RequestStream, has_stream
 
 _FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
@@ -268,7 +269,7 @@ def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, An
 def as_parallel(game: Any, name: str, *, reproducible: bool = True) -> ParallelEnv[str, Any, Any]:
     """A game of either kind with its stream, all agents together."""
     if isinstance(game, AECEnv):
-        from envweave_gym.wrappers.turn_based import TurnBasedParallel
+        from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
         return TurnBasedParallel(as_aec(game, name, reproducible=reproducible))
     return game if has_stream(game) else ParallelStream(game, name=name, reproducible=reproducible)

@@ -1,4 +1,4 @@
-"""Checks of the stream of games: each agent sees its part of one ledger, and requests go to live agents."""
+"""Checks of the stream of games: each agent sees its part of one record, and requests go to live agents."""
 
 from __future__ import annotations
 
@@ -114,15 +114,15 @@ class _Reading:
         rule = "the episode starts once, first, and does not tell agents the seed, which would tell them all"
         is_first = starts == read[:1] and not starts[0].data
         demand(is_first, where, rule, starts)
-        ledger = getattr(self.env, "ledger", None)
-        if ledger is not None:
-            opening = ledger.events[0].data.get("seed")
+        record = getattr(self.env, "record", None)
+        if record is not None:
+            opening = record.events[0].data.get("seed")
             demand(
                 opening == self.seed,
                 where,
                 f"the operator's episode_start names the seed {self.seed}",
                 opening,
             )
-            due = list(ledger.since(-1, agent))
+            due = list(record.since(-1, agent))
             rule = "an agent has read all that happened and is for it to see"
             demand(read == due, where, rule, [event for event in due if event not in read])

@@ -62,7 +62,7 @@ class Step(_Message, tag="step"):
 
 
 class Ask(_Message, tag="ask"):
-    """Ask what changes nothing, as ``state``, ``render``, ``parse_action``, ``observe`` and ``ledger``."""
+    """Ask what changes nothing, as ``state``, ``render``, ``parse_action``, ``observe`` and ``record``."""
 
     number: int
     """Below -1, and another for every question."""

@@ -235,7 +235,7 @@ _ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
     "render": lambda env, _: env.render(),
     "parse_action": _parsed,
     "observe": lambda env, agent: env.observe(agent),
-    "ledger": lambda env, _: [env.ledger.turn, Stream((), tuple(env.ledger.events))],
+    "record": lambda env, _: [env.record.turn, Stream((), tuple(env.record.events))],
     "space": _of_space,
     "entrust": _entrust,
     "attribute": attribute,

@@ -20,7 +20,8 @@ from envweave_gym.vector.calls import Bools, Options, options_of
 from envweave_gym.vector.native import NativeVectorEnv
 from envweave_gym.vector.singles import SyncVector
 from envweave_gym.wire.row_streams import RowsApart, given_streams
-from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.parallel_stream import ParallelStream
 from envweave_gym.wrappers.request_stream import RequestStream
 
 
@@ -50,7 +51,7 @@ def goes_on(env: Any) -> bool:
     """Whether resets without a seed reach the environment as such, all but the first."""
     inner = env.envs[0] if isinstance(env, SyncVector) else env
     streams = (one for one in layers(inner) if isinstance(one, RequestStream | AECStream | ParallelStream))
-    return any(not getattr(one, "narrator", one).reproducible for one in streams)
+    return any(not one.reproducible for one in streams)
 
 
 def _checked(told: dict[str, Any], name: str, dtype: type[np.generic], rows: int) -> NDArray[Any]:

@@ -210,7 +210,7 @@ def test_prompts_are_the_messages_of_the_agents_turn():
         assert envweave_gym.messages_of(info)[-1] == {"role": "user", "content": observation["prompt"]}
         assert env.observation_space(agent).contains(observation)
         env.step(action)
-    record = [event for event in env.ledger.events if event.kind is EventKind.MESSAGE]
+    record = [event for event in env.record.events if event.kind is EventKind.MESSAGE]
     assert [event.to for event in record] == [(AUTHOR,), (REVIEWER,), (AUTHOR,), (REVIEWER,)]
     assert record[0].data["content"] == question(generate(12).source())
     assert "Have another look at the docstring." in record[2].data["content"]

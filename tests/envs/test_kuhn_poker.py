@@ -48,7 +48,7 @@ WINS = {
 
 def cards_dealt(game: Any) -> str:
     """The cards, as the operator reads them."""
-    told = [event for event in game.ledger.events if event.kind == EventKind.REVEAL and len(event.to) == 1]
+    told = [event for event in game.record.events if event.kind == EventKind.REVEAL and len(event.to) == 1]
     return "".join(event.data["card"] for event in told)
 
 
@@ -81,8 +81,8 @@ def test_every_end_of_every_deal_pays_by_the_table(history: str, cards: str) -> 
     won = WINS[history][cards]
     assert turns.rewards == rewards == {"player_0": won, "player_1": -won}
     assert totals == {"player_0": won, "player_1": -won}
-    ours = [event for event in rounds.ledger.events if event.kind != EventKind.IGNORED]
-    assert [event.data for event in ours] == [event.data for event in turns.ledger.events]
+    ours = [event for event in rounds.record.events if event.kind != EventKind.IGNORED]
+    assert [event.data for event in ours] == [event.data for event in turns.record.events]
     leaving = [turns.last()[1]]
     turns.step(None)
     leaving.append(turns.last()[1])
@@ -174,7 +174,7 @@ def test_a_fold_shows_no_card() -> None:
     game.reset(seed=SEEDS["KJ"])
     game.step(1)
     game.step(0)
-    assert len([event for event in game.ledger.events if event.kind == EventKind.REVEAL]) == 2
+    assert len([event for event in game.record.events if event.kind == EventKind.REVEAL]) == 2
     assert state_of(game) == {"episode": 0, "step_count": 2, "history": "bp"}
 
 

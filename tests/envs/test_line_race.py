@@ -131,7 +131,7 @@ def test_both_forms_run_the_same_race() -> None:
             turns.step(actions[agent])
         assert turns.rewards == rewards
         assert turns.terminations == terminations
-    assert turns.ledger.events == rounds.ledger.events
+    assert turns.record.events == rounds.record.events
     assert state_of(turns) == state_of(rounds)
 
 
@@ -141,9 +141,9 @@ def test_one_at_a_time_nobody_sees_a_move_before_all_have_moved() -> None:
     race.step(1)
     race.step(0)
     assert [request.agent for request in race.requests()] == ["runner_2"]
-    assert not [event for event in race.ledger.events if event.kind == EventKind.ACT]
+    assert not [event for event in race.record.events if event.kind == EventKind.ACT]
     race.step(0)
-    acts = [event.data["action"] for event in race.ledger.events if event.kind == EventKind.ACT]
+    acts = [event.data["action"] for event in race.record.events if event.kind == EventKind.ACT]
     assert acts == [1, 0, 0]
 
 

@@ -15,7 +15,6 @@ import envweave_gym
 from envweave_gym import Emitter, Event, EventKind, Request, RequestKind, Stream, message, metrics, reveal
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.emitter import drain
-from envweave_gym.episode.ledger import Ledger
 from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.episode.stream import UNNUMBERED, number
 from envweave_gym.wire.values import dumps, loads
@@ -127,15 +126,6 @@ def test_numbering_leaves_the_given_events_alone() -> None:
     assert [event.seq for event in number(told[:1], 9)] == [9]
     assert number([], 3) == ()
     assert [event.seq for event in told] == [UNNUMBERED, UNNUMBERED]
-
-
-def test_a_ledger_numbers_and_hides() -> None:
-    ledger = Ledger()
-    ledger.write(EventKind.EPISODE_START, seed=3)
-    ledger.adopt([reveal(("a",), card=1), message("user", "hi")])
-    assert ledger.seq == 2
-    assert [event.seq for event in ledger.since(-1, "b")] == [0, 2]
-    assert [event.kind for event in ledger.since(0, "a")] == ["reveal", "message"]
 
 
 def test_all_that_is_told_comes_in_the_order_in_which_it_was_told() -> None:

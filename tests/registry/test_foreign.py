@@ -18,7 +18,8 @@ from envweave_gym.core.protocols import layers
 from envweave_gym.envs.games import kuhn_poker, line_race
 from envweave_gym.envs.toy.echo import EchoEnv
 from envweave_gym.wrappers import Autoreset
-from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.parallel_stream import ParallelStream
 from envweave_gym.wrappers.scalar_rewards import as_number
 
 pytestmark = pytest.mark.usefixtures("registries")

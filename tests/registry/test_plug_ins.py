@@ -117,7 +117,7 @@ def aec(env):
     for agent in env.agent_iter():
         done = any(env.last()[2:4])
         env.step(None if done else 1)
-    return [type(env).__name__, env.narrator.ledger.turn]
+    return [type(env).__name__, env.record.turn]
 print(json.dumps([
     parallel(pettingzoo.make("parallel", "knotty/Duel-v0")),
     parallel(envweave_gym.make("knotty/Duel-v0")),

@@ -62,8 +62,8 @@ def test_turns_are_as_here(env_id: str, transport: str, url: str) -> None:
             env.reset(seed=seed)
         expect_same_turns(here, there)
         assert ew.state_of(here) == ew.state_of(there)
-        assert here.ledger.events == there.ledger.events
-        assert here.ledger.turn == there.ledger.turn
+        assert here.record.events == there.record.events
+        assert here.record.turn == there.record.turn
     there.close()
 
 
@@ -73,7 +73,7 @@ def test_rounds_are_as_here(env_id: str, transport: str, url: str) -> None:
     for seed in (3, None, None, 4, 5):
         expect_same_rounds(here, there, (here.reset(seed=seed), there.reset(seed=seed)))
         assert ew.state_of(here) == ew.state_of(there)
-        assert here.ledger.events == there.ledger.events
+        assert here.record.events == there.record.events
     there.close()
 
 
@@ -114,7 +114,7 @@ def test_actions_of_those_who_were_not_asked_are_ignored_and_recorded(api: str, 
     both = {"player_0": 1, "player_1": 0}
     assert str(here.step(both)) == str(there.step(both))
     assert str(here.step(both)) == str(there.step(both))
-    assert here.ledger.events == there.ledger.events
+    assert here.record.events == there.record.events
 
 
 def test_only_the_ledger_knows_what_is_hidden(url: str) -> None:
@@ -124,9 +124,9 @@ def test_only_the_ledger_knows_what_is_hidden(url: str) -> None:
         agent: [event.data for event in info["stream"].events if event.kind != "message"]
         for agent, info in env.infos.items()
     }
-    cards = [event.data["card"] for event in env.ledger.events if event.kind == "reveal"]
+    cards = [event.data["card"] for event in env.record.events if event.kind == "reveal"]
     assert told == {"player_0": [{}, {"card": cards[0]}], "player_1": [{}, {"card": cards[1]}]}
-    assert env.ledger.events[0].data == {"seed": 1}
+    assert env.record.events[0].data == {"seed": 1}
 
 
 @any_api
@@ -272,7 +272,7 @@ def test_every_name_means_the_same_game(url: str) -> None:
     for env, kind in made:
         assert type(env.unwrapped) is kind
         env.reset(seed=1)
-        assert env.ledger.events[0].data == {"seed": 1}
+        assert env.record.events[0].data == {"seed": 1}
         env.close()
 
 
@@ -308,8 +308,8 @@ def test_closing_ends_the_session_and_a_reset_begins_another(api: str, url: str)
     assert env.agents == []
     with pytest.raises(ew.ResetNeeded):
         env.step(0)
-    with pytest.raises(ew.ResetNeeded, match="ledger was asked for after close"):
-        _ = env.ledger
+    with pytest.raises(ew.ResetNeeded, match="after close"):
+        _ = env.record
     env.reset(seed=1)
     assert ew.state_of(env) == {"episode": 1, "step_count": 0, "history": ""}
 

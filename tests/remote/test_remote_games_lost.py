@@ -118,7 +118,7 @@ def test_a_crash_is_raised_where_that_is_wanted(api: str, url: str) -> None:
     with pytest.raises(ew.ResetNeeded, match=r"step\(\) was called after the episode ended"):
         env.step(0)
     assert ew.state_of(env)["episode"] == 0
-    assert env.ledger.events[0].data == {"seed": 1}, "what crashed can still be asked"
+    assert env.record.events[0].data == {"seed": 1}, "what crashed can still be asked"
     with pytest.raises(ew.EnvironmentCrashed, match="lost in reset"):
         env.reset(options={"crash": True})
     env.reset(seed=1)
@@ -146,7 +146,7 @@ def test_a_session_that_is_gone_is_a_fault_and_the_next_episode_another_session(
     assert ew.state_of(turns) == {"episode": 0, "step_count": 2}
     assert turns.render() is None
     with pytest.raises(ew.SessionLost, match=f"{KUHN}: the session of this episode is gone; call reset"):
-        _ = turns.ledger
+        _ = turns.record
     turns.reset()
     rounds.reset()
     turns.step(1)

@@ -17,7 +17,7 @@ import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
 from envweave_gym.remote.games import RemoteAEC
 from envweave_gym.wire.messages import Refused, Reset, Step, read_reply
-from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym_server.environments.hosted_env import HostedEnv, describe
 
 __all__ = ["url"]

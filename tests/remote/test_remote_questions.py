@@ -58,7 +58,7 @@ def questions(env: Any) -> list[Callable[[], Any]]:
 def answered_by_its_episode(env: Any) -> list[Callable[[], Any]]:
     """What nobody else can answer, and nothing is remembered of."""
     if isinstance(env, RemoteAEC | RemoteParallel):
-        return [lambda: env.ledger]
+        return [lambda: env.record]
     return [lambda: ew.parse_action(env, "<=")] if env.description["parses"] else []
 
 

@@ -57,7 +57,7 @@ def nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 json_values = nested(scalars)
 wire_values = nested(scalars | arrays | st.binary(max_size=8) | st.lists(scalars, max_size=3).map(tuple))
 packed = (wire_values | st.builds(dict, delta=st.integers(-1, 4))).map(pack)
-questions = ["state", "render", "parse_action", "observe", "ledger", "global_state", ""]
+questions = ["state", "render", "parse_action", "observe", "record", "global_state", ""]
 apis = ["gym", "vector", "aec", "parallel", "", "x"]
 messages = st.one_of(
     st.builds(Step, st.just(0), packed),

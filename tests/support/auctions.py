@@ -7,7 +7,7 @@ from typing import Any
 from toy_games import Auction
 
 from envweave_gym import TurnBasedParallel
-from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.aec_stream import AECStream
 
 ID = "test/Auction-v0"
 

@@ -160,8 +160,8 @@ class TellsSecrets(AECStream):
 
     def _all(self, info: dict[str, Any]) -> dict[str, Any]:
         stream = info["stream"]
-        first = stream.events[0].seq if stream.events else len(self.ledger.events)
-        return {**info, "stream": Stream(stream.requests, tuple(self.ledger.events[first:]))}
+        first = stream.events[0].seq if stream.events else len(self.record.events)
+        return {**info, "stream": Stream(stream.requests, tuple(self.record.events[first:]))}
 
 
 class Forgetful(TellsSecrets):

@@ -12,7 +12,8 @@ from pettingzoo import AECEnv, ParallelEnv
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.stream import reveal
-from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.parallel_stream import ParallelStream
 
 ID = "test/Toy-v0"
 """What the streams of :func:`whisper` and :func:`matching` call them."""

@@ -36,7 +36,7 @@ from envweave_gym.testing import (
 )
 from envweave_gym.testing.traces import global_rngs, same
 from envweave_gym.wrappers import AECStream, ParallelStream
-from envweave_gym.wrappers.turn_based import TurnBasedParallel
+from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 LINE = "envweave/LineWorld-v0"
 

@@ -11,7 +11,7 @@ from toy_games import BOTH, CRASH, ID, Whisper, matching, whisper
 from envweave_gym import state_of
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, ResetNeeded, SessionLost
 from envweave_gym.episode.stream import RequestKind
-from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.aec_stream import AECStream
 
 
 def test_an_exception_ends_the_episode_and_a_reset_begins_the_next() -> None:
@@ -26,7 +26,7 @@ def test_an_exception_ends_the_episode_and_a_reset_begins_the_next() -> None:
     with pytest.raises(ResetNeeded, match="after the episode ended"):
         env.step(1)
     env.reset(seed=0)
-    assert "psst" not in repr(env.ledger.events), "what the lost episode told is not part of the next"
+    assert "psst" not in repr(env.record.events), "what the lost episode told is not part of the next"
     env.step(1)
     assert state_of(env)["step_count"] == 1
 

@@ -18,7 +18,8 @@ from toy_games import BOTH, ID, Matching, matching, whisper
 from envweave_gym import state_of, stream_of, trainable
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.episode.stream import EventKind, RequestKind
-from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.parallel_stream import ParallelStream
 
 
 def kinds(info: dict[str, Any]) -> list[str]:
@@ -43,7 +44,7 @@ def test_an_agent_reads_all_it_may_see_since_it_acted_last() -> None:
         _, _, terminated, truncated, info = env.last()
         read[agent].extend(stream_of(info).events)
         env.step(None if terminated or truncated else 1)
-    ledger = env.ledger.events
+    ledger = env.record.events
     assert [event.seq for event in ledger] == list(range(len(ledger)))
     for agent, events in read.items():
         assert events == [event.as_seen_by(agent) for event in ledger if event.visible_to(agent)]
@@ -62,7 +63,7 @@ def test_secrets_are_for_those_they_were_told() -> None:
             assert not [other for other in others if f"psst {other}" in repr(info)]
         ends = env.terminations[agent] or env.truncations[agent]
         env.step(None if ends else 0)
-    assert "psst player_2" in repr(env.ledger.events)
+    assert "psst player_2" in repr(env.record.events)
 
 
 def test_the_selected_agent_is_asked_until_the_end() -> None:
@@ -71,7 +72,7 @@ def test_the_selected_agent_is_asked_until_the_end() -> None:
     for turn, agent in enumerate(env.possible_agents):
         (request,) = env.requests()
         assert (request.kind, request.agent, request.turn) == (RequestKind.ACT, agent, turn)
-        assert request.seq == env.infos[agent]["seq"] == env.ledger.seq
+        assert request.seq == env.infos[agent]["seq"] == env.record.seq
         assert [info["active"] for info in env.infos.values()] == [one == agent for one in env.agents]
         env.step(0)
     for _ in env.possible_agents:
@@ -136,7 +137,7 @@ def test_after_the_end_step_and_last_ask_for_a_reset() -> None:
     assert state_of(env) == {"episode": 0, "step_count": 3, "said": 3}
     env.reset()
     assert state_of(env) == {"episode": 1, "step_count": 0, "said": 0}
-    assert env.ledger.seq == 3
+    assert env.record.seq == 3
 
 
 @pytest.mark.parametrize("wrong", [4, -1, 0.5, "1", None, [1], {"a": 1}, np.array([1, 2]), object()])
@@ -172,14 +173,14 @@ def test_masks_advise_and_spaces_decide() -> None:
     env.reset(seed=0)
     assert env.observe("player_0")["action_mask"].tolist() == [1, 0, 0, 0]
     env.step(1)
-    assert env.ledger.events[4].data == {"action": 1}
+    assert env.record.events[4].data == {"action": 1}
 
 
 def test_actions_are_recorded_as_plain_json() -> None:
     env = whisper()
     env.reset(seed=0)
     env.step(np.int64(1))
-    (acted,) = [event for event in env.ledger.events if event.kind == EventKind.ACT]
+    (acted,) = [event for event in env.record.events if event.kind == EventKind.ACT]
     assert type(acted.data["action"]) is int
 
 
@@ -192,14 +193,14 @@ def test_resets_without_a_seed_follow_from_the_last_given() -> None:
         first.reset()
         second.reset()
         assert first.infos == second.infos
-        drawn.append(first.ledger.events[0].data["seed"])
+        drawn.append(first.record.events[0].data["seed"])
     assert len({9, *drawn}) == 4
 
 
 def test_options_are_told() -> None:
     env = whisper()
     env.reset(seed=1, options={"index": np.int64(4)})
-    assert env.ledger.events[0].data == {"seed": 1, "options": {"index": 4}}
+    assert env.record.events[0].data == {"seed": 1, "options": {"index": 4}}
 
 
 def test_a_long_name_makes_no_long_error() -> None:
@@ -220,7 +221,7 @@ def test_a_copy_continues_in_mid_episode(copied: Any, told: int) -> None:
     assert again.infos == env.infos
     rest = [1, 2, 0, 1, 1]
     assert play(again, rest) == play(env, rest)
-    assert again.ledger.events == env.ledger.events
+    assert again.record.events == env.record.events
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
@@ -232,7 +233,7 @@ def test_a_copy_of_a_parallel_game_continues_in_mid_episode(copied: Any) -> None
     again = copied(env)
     for _ in range(2):
         assert str(again.step(actions)) == str(env.step(actions))
-    assert again.ledger.events == env.ledger.events
+    assert again.record.events == env.record.events
 
 
 def test_foreign_environments_pass_pettingzoos_own_tests_with_their_stream(
@@ -257,10 +258,10 @@ def test_agents_that_come_and_go_are_streamed() -> None:
         assert set(env.infos) == set(env.agents)
         assert info["active"] is not (terminated or truncated)
         env.step(None if terminated or truncated else env.action_space(agent).sample())
-    ended = {event.agent for event in env.ledger.events if event.kind == EventKind.EPISODE_END}
+    ended = {event.agent for event in env.record.events if event.kind == EventKind.EPISODE_END}
     assert len(seen) > 5
     assert ended
-    assert not ended & set(env.live_agents())
+    assert not ended & set(env.live_agents)
 
 
 def test_agents_that_come_and_go_in_parallel_are_streamed() -> None:
@@ -275,7 +276,7 @@ def test_agents_that_come_and_go_in_parallel_are_streamed() -> None:
         seen.update(env.agents)
         gone.update(seen.difference(env.agents))
     assert len(seen) > 5
-    assert gone == {event.agent for event in env.ledger.events if event.kind == EventKind.EPISODE_END}
+    assert gone == {event.agent for event in env.record.events if event.kind == EventKind.EPISODE_END}
     assert gone
 
 
@@ -290,7 +291,7 @@ def test_who_moves_at_once_does_not_see_the_others_move() -> None:
     assert env.infos["player_1"]["stream"].events == before["stream"].events
     assert "act" not in kinds(env.infos["player_0"])
     env.step(2)
-    acts = [event for event in env.ledger.events if event.kind == EventKind.ACT]
+    acts = [event for event in env.record.events if event.kind == EventKind.ACT]
     assert [(event.agent, event.data["action"]) for event in acts] == [("player_0", 2), ("player_1", 2)]
     assert kinds(env.infos["player_0"]) == ["act", "act", "reward"]
     assert {request.turn for request in env.requests()} == {1}
@@ -306,7 +307,7 @@ def test_a_simultaneous_game_writes_the_same_events_in_both_forms() -> None:
     for agent in turns.agent_iter():
         ends = turns.terminations[agent] or turns.truncations[agent]
         turns.step(None if ends else actions[agent])
-    assert turns.ledger.events == rounds.ledger.events
+    assert turns.record.events == rounds.record.events
     assert state_of(turns) == state_of(rounds) == {"episode": 0, "step_count": 4}
 
 
@@ -334,7 +335,7 @@ def test_in_parallel_the_action_of_one_who_is_done_is_ignored_and_recorded() -> 
     _, rewards, _, _, infos = env.step(both)
     assert rewards == {"player_0": 0.0}
     assert kinds(infos["player_0"]) == ["act"]
-    (ignored,) = [event for event in env.ledger.events if event.kind == EventKind.IGNORED]
+    (ignored,) = [event for event in env.record.events if event.kind == EventKind.IGNORED]
     assert (ignored.agent, ignored.to, ignored.data) == ("player_1", ("player_1",), {"action": 1})
 
 
@@ -355,10 +356,10 @@ def test_in_parallel_the_action_of_one_who_is_done_is_ignored_and_recorded() -> 
 def test_in_parallel_wrong_actions_change_nothing(actions: Any, complaint: str) -> None:
     env = matching()
     env.reset(seed=2)
-    before = list(env.ledger.events)
+    before = list(env.record.events)
     with pytest.raises(InvalidAction, match=f"^{ID}: {complaint}"):
         env.step(actions)
-    assert env.ledger.events == before
+    assert env.record.events == before
     assert env.unwrapped.round == 0
     env.step({"player_0": 0, "player_1": 0})
     assert state_of(env)["step_count"] == 1

@@ -18,7 +18,8 @@ from envweave_gym import NumericInfo, TurnBasedParallel, state_of, trainable
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
 from envweave_gym.envs.games import kuhn_poker, line_race
 from envweave_gym.episode.stream import EventKind, RequestKind
-from envweave_gym.wrappers.games import AECStream, ParallelStream
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.parallel_stream import ParallelStream
 
 
 def kinds(info: dict[str, Any]) -> list[str]:
@@ -81,13 +82,13 @@ def test_one_at_a_time_the_asked_do_not_see_each_other_act() -> None:
     for left in (["bidder_0", "bidder_1", "bidder_2"], ["bidder_1", "bidder_2"], ["bidder_2"]):
         assert [request.agent for request in turns.requests()] == left
         assert {request.turn for request in turns.requests()} == {1}
-        assert not [event for event in turns.ledger.events if event.agent == "bidder_0"]
+        assert not [event for event in turns.record.events if event.agent == "bidder_0"]
         turns.step(BID)
     rounds = auction()
     rounds.reset(seed=0)
     rounds.step({"auctioneer_0": PASS})
     rounds.step(dict.fromkeys(["bidder_0", "bidder_1", "bidder_2"], BID))
-    assert turns.ledger.events == rounds.ledger.events
+    assert turns.record.events == rounds.record.events
 
 
 def test_secrets_stay_secret() -> None:
@@ -188,7 +189,7 @@ def test_a_simultaneous_game_comes_back_as_it_was() -> None:
         for ours, theirs in zip(through_aec.step(actions), plain.step(actions), strict=True):
             assert str(ours) == str(theirs)
     assert through_aec.agents == []
-    assert through_aec.aec_env.ledger.events == plain.ledger.events
+    assert through_aec.aec_env.record.events == plain.record.events
 
 
 class Polite(BaseWrapper[str, Any, Any]):

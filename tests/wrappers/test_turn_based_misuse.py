@@ -11,7 +11,7 @@ from toy_games import BURN, LEAVE, PASS, REFUSE, Auction
 from envweave_gym import TurnBasedParallel, state_of
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.envs.games import kuhn_poker
-from envweave_gym.wrappers.games import AECStream
+from envweave_gym.wrappers.aec_stream import AECStream
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_wrong_actions_change_nothing(actions: Any, complaint: str) -> None:
     other.reset(seed=3)
     with pytest.raises(InvalidAction, match=f"^envweave/KuhnPoker-v0: .*{complaint}"):
         game.step(actions)
-    assert game.aec_env.ledger.events == other.aec_env.ledger.events
+    assert game.aec_env.record.events == other.aec_env.record.events
     for action in (0, 1, 1):
         both = dict.fromkeys(game.agents, action)
         assert str(game.step(both)) == str(other.step(both))

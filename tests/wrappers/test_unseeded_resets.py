@@ -97,12 +97,12 @@ def test_games_get_no_seed_either_after_the_first_reset(backend: str, api: Any):
     seeds: list[Any] = []
     for seed in (2, None):
         env.reset(seed=seed)
-        seeds.append((env.ledger.events[0].data["seed"], ew.state_of(env)["given"]))
+        seeds.append((env.record.events[0].data["seed"], ew.state_of(env)["given"]))
     assert seeds == [(2, 2), (None, -1)]
     again = ew.make(GAME, api=api, backend=backend, reproducible=True)
     again.reset(seed=2)
     again.reset()
-    assert again.ledger.events[0].data["seed"] == ew.state_of(again)["given"] >= 0
+    assert again.record.events[0].data["seed"] == ew.state_of(again)["given"] >= 0
     again.close()
     env.close()
 

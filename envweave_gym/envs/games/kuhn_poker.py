@@ -27,8 +27,8 @@ from envweave_gym.envs.games.text_rendering import TextRendering
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import Event, reveal
-from envweave_gym.wrappers.games import AECStream
-from envweave_gym.wrappers.turn_based import TurnBasedParallel
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 _NAME = "envweave/KuhnPoker-v0"
 _LONGEST = 3

@@ -17,8 +17,9 @@ from envweave_gym.core.seeding import Seeds, chance, mix
 from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
 from envweave_gym.envs.games.text_rendering import TextRendering
 from envweave_gym.envs.toy.lineworld import ACTIONS, DIRECTIONS
-from envweave_gym.wrappers.games import AECStream, ParallelStream
-from envweave_gym.wrappers.narrator import Infos, ParallelStep
+from envweave_gym.episode.game_record import Infos, ParallelStep
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.parallel_stream import ParallelStream
 
 _NAME = "envweave/LineRace-v0"
 MOST_RUNNERS, LONGEST = 100, 10_000

@@ -23,8 +23,8 @@ from envweave_gym.envs.repl.repl_task import RESET_OPTIONS
 from envweave_gym.episode.emitter import Emitter, drain
 from envweave_gym.episode.message import message
 from envweave_gym.tools.json_values import readable
-from envweave_gym.wrappers.games import AECStream
-from envweave_gym.wrappers.turn_based import TurnBasedParallel
+from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 _NAME = "envweave/REPLTeam-v0"
 ROOT = "root"

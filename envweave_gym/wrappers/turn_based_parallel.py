@@ -1,4 +1,4 @@
-"""Games played in turns as a ``ParallelEnv``: the stream says whose actions count."""
+"""Any AEC environment as a ``ParallelEnv``: the stream says whose actions count."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.protocols import layers
-from envweave_gym.wrappers.games import AECStream
-from envweave_gym.wrappers.narrator import Infos, ParallelStep
+from envweave_gym.episode.game_record import Infos, ParallelStep
+from envweave_gym.wrappers.aec_stream import AECStream
 
 _Outcome = tuple[Any, bool, bool, dict[str, Any]]
-"""What an agent has at the end of a step: observation, terminated, truncated, the environment's own info."""
+"""An agent's part of a step: observation, terminated, truncated, the environment's own info."""
 
 
 class TurnBasedParallel(ParallelEnv[str, Any, Any]):
     """Any AEC environment as a ParallelEnv, by the stream.
 
-    - One step plays the open round: the agents asked by its ``act`` requests act, in turn. From the reset on
+    - One step plays the open round: the agents of its ``act`` requests act, in turn. From the reset on
       ``infos[agent]["active"]`` says whether the agent is one of them.
-    - Actions of agents who were not asked are ignored, and recorded as ``ignored`` events only they see. So a
+    - Actions of other agents are ignored, and recorded as ``ignored`` events only they see. So a
       trainer may send an action for everybody at every step and mask with :func:`envweave_gym.trainable`.
     - Rewards are the sums over the AEC steps of the round; ``infos[agent]["stream"]`` has what the agent may
       see of it.
@@ -45,55 +45,57 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
     @property
     def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The live agents; none before the first reset, and after a failure."""
-        return self._stream.live_agents()
+        return [] if self._stream.record.failed else self._stream.live_agents
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], Infos]:
         """Start an episode; its seed is in the ``episode_start`` event."""
         self.aec_env.reset(seed=seed, options=options)
-        return self._stream.narrator.play(self._begin)
+        return self._stream.record.run(self._begin)
 
     def _begin(self) -> tuple[dict[str, Any], Infos]:
         outcomes: dict[str, _Outcome] = {}
-        self._see_off(outcomes)
-        self._look(self.agents, outcomes)
-        observations, _, _, _, infos = self._results(self.agents, outcomes, {}, -1)
+        self._let_leave(outcomes)
+        agents = self._stream.live_agents
+        self._look(agents, outcomes)
+        observations, _, _, _, infos = self._results(agents, outcomes, {}, -1)
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
         """Play the open round."""
-        narrator = self._stream.narrator
-        if not self.agents:
-            return narrator.no_step(actions)
-        asked = narrator.admit_all(self.aec_env, self._stream.asked(), actions)
-        return narrator.play(self._play, list(asked), actions)
+        stream = self._stream
+        if stream.record.failed or not stream.live_agents:
+            return stream.record.step_after_end(actions)
+        acting = stream.agent_actions.admit_all(self._inside, stream.to_act, actions)
+        return stream.record.run(self._play, list(acting), actions)
 
-    def _play(self, asked: list[str], actions: dict[str, Any]) -> ParallelStep:
-        env, stream, live = self.aec_env, self._stream, self.agents
-        before = stream.ledger.seq
-        if len(actions) > len(asked):
-            stream.ignore({agent: action for agent, action in actions.items() if agent not in asked})
-        waiting = {agent: actions[agent] for agent in asked}
+    def _play(self, acting: list[str], actions: dict[str, Any]) -> ParallelStep:
+        env, stream = self.aec_env, self._stream
+        live, before = stream.live_agents, stream.record.seq
+        if len(actions) > len(acting):
+            stream.ignore({agent: action for agent, action in actions.items() if agent not in acting})
+        waiting = {agent: actions[agent] for agent in acting}
         rewards: dict[str, float] = {}
         outcomes: dict[str, _Outcome] = {}
-        while waiting and stream.asked() and (agent := stream.asked()[0]) in waiting:
+        while waiting and stream.to_act and (agent := stream.to_act[0]) in waiting:
             env.step(waiting.pop(agent))
             for earner, reward in env.rewards.items():
                 rewards[earner] = rewards.get(earner, 0.0) + reward
-            self._see_off(outcomes)
+            self._let_leave(outcomes)
         if waiting:
             stream.ignore(waiting)
         self._look(stream.agents, outcomes)
-        born = [agent for agent in self.agents if agent not in live]
+        born = [agent for agent in stream.live_agents if agent not in live]
         return self._results([*live, *born], outcomes, rewards, before)
 
-    def _see_off(self, outcomes: dict[str, _Outcome]) -> None:
+    def _let_leave(self, outcomes: dict[str, _Outcome]) -> None:
         """Let agents that are done leave as their turns come, after a last look."""
         stream = self._stream
-        if stream.agents and not stream.asked():
-            self._look([agent for agent in stream.agents if agent not in stream.live_agents()], outcomes)
-        while stream.agents and not stream.asked():
+        if stream.to_act:
+            return
+        self._look([agent for agent in stream.agents if agent not in stream.live_agents], outcomes)
+        while stream.agents and not stream.to_act:
             self.aec_env.step(None)
 
     def _look(self, agents: Iterable[str], outcomes: dict[str, _Outcome]) -> None:
@@ -107,7 +109,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         self, agents: list[str], outcomes: dict[str, _Outcome], rewards: dict[str, float], since: int
     ) -> ParallelStep:
         stream = self._stream
-        requests, info = stream.requests(), stream.narrator.info
+        requests, info = stream.requests(), stream.record.info
         return (
             {agent: outcomes[agent][0] for agent in agents},
             {agent: rewards.get(agent, 0.0) for agent in agents},
@@ -129,7 +131,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         return self.aec_env.state()
 
     def render(self) -> Any:
-        """What the environment draws."""
+        """The environment's picture."""
         return self.aec_env.render()
 
     def close(self) -> None:

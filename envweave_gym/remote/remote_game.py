@@ -1,26 +1,25 @@
-"""What the games of a server have in common, whether their agents act in turn or together."""
+"""The base of games on a server, whether their agents act in turn or together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.core.arguments import check_reproducible
-from envweave_gym.core.faults import RESET_DEADLINE, Fault, FaultStorm
-from envweave_gym.core.protocols import read_action
+from envweave_gym.core.actions import AgentActions
+from envweave_gym.core.arguments import check_options, check_reproducible
+from envweave_gym.core.faults import RESET_DEADLINE, Fault
+from envweave_gym.core.protocols import check_agent, read_action
+from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import placeholder
-from envweave_gym.episode.ledger import Ledger
-from envweave_gym.episode.record import FaultCount
-from envweave_gym.episode.stream import Request, fault_event
+from envweave_gym.episode.game_record import GameRecord, Infos
+from envweave_gym.episode.stream import Request
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
-from envweave_gym.wrappers.narrator import Infos, Narrator
 
 
 class RemoteGame:
-    """What both kinds share; they behave as the same game does in this process, seeds and errors included.
+    """A game on a server, which behaves as the same game does in this process, seeds and errors included.
 
     - Nothing is asked of the server before agents or spaces are; a session is opened by the first reset.
     - Actions are checked here as they are there, so a wrong one costs no call.
@@ -56,8 +55,8 @@ class RemoteGame:
         self.name = self._served.name
         check_reproducible(self.name, reproducible)
         self._served.reproducible = reproducible
-        self._narrator, self._faults = Narrator(self, self.name), FaultCount(self.name)
-        self._spaces = Spaces(self._served)
+        self._record, self._agent_actions = GameRecord(self.name), AgentActions(self.name)
+        self._spaces, self._seeds = Spaces(self._served), Seeds(self.name)
         self.render_mode = kwargs.get("render_mode")
         self._begin()
 
@@ -65,14 +64,12 @@ class RemoteGame:
         self._agents: list[str] = []
         self._seen: dict[str, Any] = {}
         self._requests: tuple[Request, ...] = ()
-        self._seq, self._turn = -1, 0
-        self._broken: Fault | None = None
 
-    # What the server says of it
+    # Descriptions by the server
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the server says of the game."""
+        """The server's description of the game."""
         return self._served.description
 
     @property
@@ -82,31 +79,31 @@ class RemoteGame:
 
     @property
     def possible_agents(self) -> list[str]:
-        """All agents there may be."""
+        """All agents that the game can have."""
         return list(self.description["agents"])
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """The space of what ``agent`` observes."""
+        """The space of the observations of ``agent``."""
         return self._space("observation_space", agent)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """The space of what ``agent`` may do."""
+        """The space of the actions of ``agent``."""
         return self._space("action_space", agent)
 
     def _space(self, which: str, agent: str) -> Space[Any]:
-        self._narrator.check_agent(self, agent)
+        check_agent(self.name, self, agent)
         return self._spaces.of(self.description["agents"][agent], which, agent)
 
-    # What is asked of the session
+    # Questions to the session
 
     @property
     def agents(self) -> list[str]:
         """The agents that have not left; none before the first reset, and after a failure."""
-        return self._agents if self._narrator.live else []
+        return [] if self._record.failed else self._agents
 
     def render(self) -> Any:
-        """What the game draws; of a lost episode what it drew last."""
-        self._narrator.check_begun("render")
+        """The game's picture; of a lost episode the last one."""
+        self._record.check_begun("render")
         return self._served.picture()
 
     def state(self) -> Any:
@@ -117,30 +114,31 @@ class RemoteGame:
         raise NotImplementedError(f"state() method has not been implemented in the environment {name}.")
 
     def stream_state(self) -> dict[str, Any]:
-        """What :func:`envweave_gym.state_of` gives; of a lost episode only the counters are left."""
-        episode = {"episode": self._narrator.episode}
-        known = episode | {"step_count": self._turn}
-        return known if self._served.gone else {**self._served.recall("state", known), **episode}
+        """The state that :func:`envweave_gym.state_of` shows; of a lost episode only the counters."""
+        known = self._record.counters()
+        if self._served.gone:
+            return known
+        return {**self._served.recall("state", known), "episode": known["episode"]}
 
     @property
-    def ledger(self) -> Ledger:
+    def record(self) -> GameRecord:
         """The numbered events of the episode: the operator's view, with everything hidden in it."""
-        ledger = Ledger()
-        ledger.turn, told = self._served.ask("ledger")
-        ledger.events.extend(told.events)
-        return ledger
+        record = GameRecord(self.name)
+        record.turn, stream = self._served.ask("record")
+        record.events, record.seq = list(stream.events), len(stream.events) - 1
+        return record
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
         """The action that ``text`` means; where the game is lost, any action, for the step that says so."""
         if not self.description["parses"]:
             return read_action(self.action_space(str(agent)), text)
-        if self._broken is None:
+        if self._record.pending_fault is None:
             try:
                 return self._served.ask("parse_action", [text, agent])
             except LOSSES as error:
                 if not self.agents:
                     raise
-                self._broken = self._tried(self._served.lost, error)
+                self._record.lost_between_steps(self._record.run(self._served.lost, error))
         return placeholder(self.action_space(str(agent)))
 
     def close(self) -> None:
@@ -148,42 +146,44 @@ class RemoteGame:
         self._served.close()
         self._agents = []
 
-    # Inside
+    # For the two kinds of games
 
     def _start(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset: the reply of the server, or the fault that the reset was lost to."""
-        self._served.is_drawn = seed is None
-        outcome = self._narrator.reset(self._served, seed, options)
+        """Reset the game: the reply of the server, or the fault that the reset was lost to."""
+        check_options(self.name, options, self.metadata)
+        chosen, self._served.is_drawn = self._seeds.next(seed), seed is None
+        self._record.abandon()
+        outcome = self._served.reset(chosen, options)
         self._begin()
-        return self._counted(outcome)
-
-    def _tried(self, call: Callable[[Any], Any], argument: Any) -> Any:
-        """What a call gives; where it raises and that is no refusal, the episode is over."""
-        return self._counted(self._narrator.play(call, argument))
-
-    def _counted(self, outcome: Any) -> Any:
-        """The outcome; if it is a fault, count it."""
-        if isinstance(outcome, Fault):
-            try:
-                self._faults.add(outcome)
-            except FaultStorm:
-                self._agents = []
-                raise
         return outcome
 
-    def _note(self, info: dict[str, Any]) -> None:
-        """Remember who has not left, and who must act."""
-        self._requests, self._seq = info["stream"].requests, info["seq"]
-        if self._requests:
-            self._turn = self._requests[0].turn
+    def _lost_reset(self, fault: Fault, to_act: list[str]) -> Infos:
+        """Record a reset that was lost; the infos of all agents, whose next step ends the game."""
+        self._record.lost_reset(fault, self._served.sent_seed)
+        self._agents = self.possible_agents
+        self._requests = self._record.requests(to_act, over=False)
+        return {
+            agent: self._record.info({"fault": fault}, agent, self._requests, -1) for agent in self._agents
+        }
 
-    def _lost_reset(self, fault: Fault, asked: list[str]) -> Infos:
-        """Everybody is there, sees nothing, and is told of the fault; whatever they do, it is over then."""
-        narrator, self._agents, self._broken = self._narrator, self.possible_agents, fault
-        narrator.ledger.adopt([fault_event(fault)])
-        requests = narrator.requests(asked, over=False)
-        infos = {agent: narrator.info({"fault": fault}, agent, requests, -1) for agent in self._agents}
-        self._note(infos[asked[0]])
+    def _infos_of_loss(
+        self, fault: Fault, live: list[str], unread: Infos | None = None, **actions: dict[str, Any]
+    ) -> Infos:
+        """Record the loss of the game; the infos of its agents.
+
+        ``unread`` are infos whose events come first; an agent that was done before has lost nothing.
+        """
+        record, unread = self._record, unread or {}
+        before = record.seq
+        record.lost(fault, live, **actions)
+        requests, infos = record.requests((), over=True), Infos()
+        for agent in {**unread, **dict.fromkeys(live)}:
+            info = unread.get(agent, {})
+            events = info["stream"].events if info else ()
+            if agent in live:
+                infos[agent] = record.info({"fault": fault}, agent, requests, before, events)
+            else:
+                infos[agent] = record.info(info, agent, requests, record.seq, events)
         return infos
 
     def _last_seen(self, agent: str) -> Any:

@@ -1,0 +1,204 @@
+"""The state machine of an episode with several agents: events, who may see them, who must act.
+
+The streams of games, their turn-based parallel form and the games of a server all use this one. It does no
+I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from envweave_gym.core.faults import REFUSALS, Fault, FaultStorm
+from envweave_gym.core.jsonable import jsonable
+from envweave_gym.episode.record import EpisodeState
+from envweave_gym.episode.stream import (
+    UNNUMBERED,
+    Event,
+    EventKind,
+    Request,
+    RequestKind,
+    Stream,
+    end_event,
+    fault_event,
+    number,
+    start_event,
+)
+
+Infos = dict[str, dict[str, Any]]
+"""Infos by agent."""
+ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], Infos]
+"""The result of a parallel step: observations, rewards, terminations, truncations, infos."""
+
+
+class GameRecord(EpisodeState):
+    """The record of the current episode of a game, which all its agents share.
+
+    :attr:`events` is the operator's view, with everything hidden in it; an agent reads its part by
+    :meth:`since`. They are also the journal of the episode: ``episode_start`` has the seed and the options,
+    ``act`` and ``ignored`` the actions, ``reward`` the rewards, ``episode_end`` the flags of each agent.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        """``name`` is what errors call the game."""
+        super().__init__(name)
+        self.events: list[Event] = []
+        """The events so far; a client of a server has only those that it has added itself."""
+        self.failed = False
+        """Whether an exception ended the episode: nothing is known of its agents then."""
+
+    def abandon(self) -> None:
+        """Leave the episode unrecorded, because a reset begins or something stopped a call halfway."""
+        self.failed, self.pending_fault = True, None
+
+    def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a part of the game; an exception that is no refusal ends the episode."""
+        try:
+            return call(*arguments)
+        except REFUSALS:
+            raise
+        except BaseException:
+            self.abandon()
+            raise
+
+    def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> None:
+        """Record the start of an episode; without a ``seed`` the generator of the game went on."""
+        self._begin()
+        self._append([start_event(seed, options), *emitted])
+
+    def acted(
+        self, actions: Mapping[str, Any], rewards: Mapping[str, float], emitted: Sequence[Event] = ()
+    ) -> None:
+        """Record a round: actions, which are JSON already, events of the game, and rewards."""
+        self.turn += 1
+        acts = [Event(UNNUMBERED, EventKind.ACT, who, None, {"action": one}) for who, one in actions.items()]
+        paid = [
+            Event(UNNUMBERED, EventKind.REWARD, agent, (agent,), {"reward": jsonable(float(reward))})
+            for agent, reward in rewards.items()
+            if reward
+        ]
+        self._append([*acts, *emitted, *paid])
+
+    def ignored(self, actions: Mapping[str, Any]) -> None:
+        """Record actions of agents that were not asked to act, for their eyes alone."""
+        self._append(_ignored(actions))
+
+    def ended(self, agent: str, terminated: bool, truncated: bool) -> None:
+        """Record that an agent's part is over."""
+        self._append([end_event(terminated, truncated, agent)])
+
+    def _append(self, events: Sequence[Event]) -> None:
+        self.events += number(events, self.seq + 1)
+        self.seq += len(events)
+
+    # Losses, which only clients of a server have
+
+    def lost(
+        self,
+        fault: Fault,
+        live: Iterable[str],
+        *,
+        acted: Mapping[str, Any] | None = None,
+        ignored: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record the round that lost the game, or reports the pending fault: ``live`` agents are truncated.
+
+        ``acted`` are actions of agents that were asked to act, as JSON; ``ignored`` had no effect.
+        """
+        if self.pending_fault is None:
+            self._count(fault)
+        self.pending_fault = None
+        self.turn += bool(acted or ignored)
+        acts = [
+            Event(UNNUMBERED, EventKind.ACT, agent, None, {"action": action})
+            for agent, action in (acted or {}).items()
+        ]
+        ends = [end_event(False, True, agent) for agent in live]
+        self._append([*_ignored(ignored or {}), *acts, fault_event(fault), *ends])
+
+    def lost_reset(self, fault: Fault, seed: int | None, options: Any = None) -> None:
+        """Record a reset that failed; the next round reports the fault."""
+        self.began(seed, options, [fault_event(fault)])
+        self.lost_between_steps(fault)
+
+    def lost_between_steps(self, fault: Fault) -> None:
+        """Lose the game outside of a step; the next round reports the fault."""
+        self._count(fault)
+        self.pending_fault = fault
+
+    def played(self) -> None:
+        """Note that the game was played to its end: faults are counted from zero again."""
+        self._faults.clear()
+
+    def _count(self, fault: Fault) -> None:
+        try:
+            self._faults.add(fault)
+        except FaultStorm:
+            self.abandon()
+            raise
+
+    # Replies of a server, whose own record has made the streams
+
+    def adopt_reset(self, info: Mapping[str, Any]) -> None:
+        """Take over the numbers of a reset from the info of any agent."""
+        self._begin()
+        self.adopt(info)
+
+    def adopt(self, info: Mapping[str, Any]) -> None:
+        """Take over the numbers of a step from the info of any agent."""
+        self.events, self.seq = [], info["seq"]
+        requests = info["stream"].requests
+        if requests:
+            self.turn = requests[0].turn
+
+    def _begin(self) -> None:
+        self.episode += 1
+        self.failed, self.pending_fault = False, None
+        self.events, self.seq, self.turn = [], -1, 0
+
+    # What agents read
+
+    def since(self, seq: int, agent: str) -> tuple[Event, ...]:
+        """The events after number ``seq`` that ``agent`` may see."""
+        new = self.events[max(0, len(self.events) - (self.seq - seq)) :]
+        seen = (event.as_seen_by(agent) for event in new)
+        return tuple([event for event in seen if event is not None])
+
+    def requests(self, agents: Iterable[str], *, over: bool) -> tuple[Request, ...]:
+        """The open requests: ``agents`` must act, or the game must be reset."""
+        if over:
+            return (Request(self.seq, RequestKind.RESET, None, self.turn),)
+        return tuple([Request(self.seq, RequestKind.ACT, agent, self.turn) for agent in agents])
+
+    def info(
+        self,
+        own: Mapping[str, Any],
+        agent: str,
+        requests: tuple[Request, ...],
+        since: int,
+        unread: tuple[Event, ...] = (),
+    ) -> dict[str, Any]:
+        """A fresh info of an agent: ``unread`` events and those after number ``since``."""
+        stream = Stream(requests, unread + self.since(since, agent))
+        active = agent in [request.agent for request in requests]
+        return {**own, "stream": stream, "seq": self.seq, "active": active}
+
+    # For the caller
+
+    def check_begun(self, call: str) -> None:
+        """Refuse a call that needs an episode, before the first."""
+        if self.episode < 0:
+            raise self.refusal(call)
+
+    def step_after_end(self, actions: Any) -> ParallelStep:
+        """The parallel step of no agents: five empty dicts for an empty one after the end, else a refusal."""
+        if self.episode < 0 or not isinstance(actions, Mapping) or actions:
+            raise self.refusal()
+        return {}, {}, {}, {}, {}
+
+
+def _ignored(actions: Mapping[str, Any]) -> list[Event]:
+    return [
+        Event(UNNUMBERED, EventKind.IGNORED, agent, (agent,), {"action": jsonable(action)})
+        for agent, action in actions.items()
+    ]

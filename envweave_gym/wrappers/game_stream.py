@@ -1,0 +1,70 @@
+"""The base of the streams of games, whether their agents act in turn or together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gymnasium.spaces import Space
+
+from envweave_gym.core.actions import AgentActions
+from envweave_gym.core.arguments import check_options, check_reproducible
+from envweave_gym.core.protocols import check_agent, own_state
+from envweave_gym.core.seeding import Seeds
+from envweave_gym.episode.emitter import Emitter, drain
+from envweave_gym.episode.game_record import GameRecord
+
+
+class GameStream:
+    """Gives every reset of a game a seed, keeps its record, and refuses misuse in one sentence.
+
+    Put it before the wrapper class of PettingZoo that it extends.
+    """
+
+    env: Any
+
+    def __init__(self, env: Any, *, name: str | None = None, reproducible: bool = True) -> None:
+        """``name`` is what errors call the environment: its ID, where it has one.
+
+        With ``reproducible=False`` resets without a seed reach the environment so, all but the first.
+        """
+        super().__init__(env)  # pyright: ignore[reportCallIssue] - the wrapper class of PettingZoo
+        self._core: Any = env.unwrapped
+        self.name = name or str(self._core)
+        check_reproducible(self.name, reproducible)
+        self.reproducible, self._goes_on = reproducible, False
+        self.record = GameRecord(self.name)
+        """The numbered events of the episode: the operator's view, with everything hidden in it."""
+        self.agent_actions = AgentActions(self.name)
+        self._seeds = Seeds(self.name)
+        self._emitter = (self._core if isinstance(self._core, Emitter) else Emitter()).listen()
+
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset the environment with a seed, given or drawn, and record the start; its reply."""
+        check_options(self.name, options, getattr(self._core, "metadata", None) or {})
+        chosen = None if seed is None and self._goes_on else self._seeds.next(seed)
+        self.record.abandon()
+        drain(self._emitter)  # events after the last episode are of neither
+        reply = self.env.reset(seed=chosen, options=options)
+        self.record.began(chosen, options, drain(self._emitter))
+        self._goes_on = not self.reproducible
+        return reply
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        """The space of the observations of ``agent``."""
+        check_agent(self.name, self.env, agent)
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """The space of the actions of ``agent``."""
+        check_agent(self.name, self.env, agent)
+        return self.env.action_space(agent)
+
+    def render(self) -> Any:
+        """The environment's picture."""
+        self.record.check_begun("render")
+        return self.env.render()
+
+    def stream_state(self) -> dict[str, Any]:
+        """The state that :func:`envweave_gym.state_of` shows."""
+        counters = self.record.counters()
+        return {**counters, **own_state(self._core), **counters}

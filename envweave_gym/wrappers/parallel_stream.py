@@ -1,0 +1,60 @@
+"""The stream of PettingZoo's parallel environments, whose agents all act at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pettingzoo.utils.wrappers import BaseParallelWrapper
+
+from envweave_gym.episode.emitter import drain
+from envweave_gym.episode.game_record import Infos, ParallelStep
+from envweave_gym.wrappers.game_stream import GameStream
+
+
+class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
+    """Gives a ParallelEnv its stream: every live agent must act, and reads its part of the last step.
+
+    Wrong actions, calls out of order and exceptions of the environment are treated as by
+    :class:`envweave_gym.AECStream`.
+    """
+
+    @property
+    def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The live agents; none before the first reset, and after a failure."""
+        record = self.record
+        return [] if record.failed or record.episode < 0 else self.env.agents
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Infos]:
+        """Start an episode; its seed is in the ``episode_start`` event."""
+        return self.record.run(self._begin, self._reset_env(seed, options))
+
+    def _begin(self, reply: Any) -> tuple[dict[str, Any], Infos]:
+        observations, infos = reply
+        return observations, self._with_stream(infos, -1)
+
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
+        """Let every live agent act; actions of agents that are done are ignored and recorded."""
+        record, live = self.record, list(self.agents)
+        if not live:
+            return record.step_after_end(actions)
+        return record.run(self._act, live, actions, self.agent_actions.admit_all(self.env, live, actions))
+
+    def _act(self, live: list[str], actions: dict[str, Any], admitted: dict[str, Any]) -> ParallelStep:
+        record, chosen = self.record, {agent: actions[agent] for agent in live}
+        observations, rewards, terminations, truncations, infos = self.env.step(chosen)
+        before = record.seq
+        if len(actions) > len(live):
+            record.ignored({agent: action for agent, action in actions.items() if agent not in chosen})
+        record.acted(admitted, rewards, drain(self._emitter))
+        for agent in live:
+            if terminations[agent] or truncations[agent]:
+                record.ended(agent, terminations[agent], truncations[agent])
+        return observations, rewards, terminations, truncations, self._with_stream(infos, before)
+
+    def _with_stream(self, infos: Infos, since: int) -> Infos:
+        record, agents = self.record, self.agents
+        requests = record.requests(agents, over=not agents)
+        everybody = {**{agent: {} for agent in agents}, **infos}
+        return {agent: record.info(own, agent, requests, since) for agent, own in everybody.items()}
