@@ -115,5 +115,5 @@ $(VENV)/.bench: $(VENV)/.dev
 .venv-floor/.ready: $(PINS) | $(VENV)/.base
 	$(PYTHON) -m venv .venv-floor
 	$(BIN)/uv pip install --quiet --python .venv-floor/bin/python --editable '.[server]' \
-		'gymnasium==1.1.1' pytest pytest-timeout pytest-xdist hypothesis psutil wsproto
+		'gymnasium==1.1.1' pytest pytest-timeout pytest-xdist hypothesis psutil
 	touch $@

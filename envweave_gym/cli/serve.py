@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def require() -> None:
     """Raise ``MissingExtra`` if a package of the server is not installed."""
-    for module in ("flask", "gunicorn", "wsproto", "prometheus_client"):
+    for module in ("flask", "gunicorn", "prometheus_client"):
         need(module, "server", "envweave serve")
 
 

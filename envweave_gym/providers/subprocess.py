@@ -41,7 +41,7 @@ class PrivateServer(Replica):
 
     def __init__(self, *, token: str | None = None, ids: Sequence[str] = ()) -> None:
         """``token`` is what it asks for, by default one that is made up; ``ids`` what it serves: all."""
-        for module in ("flask", "gunicorn", "wsproto"):
+        for module in ("flask", "gunicorn"):
             if find_spec(module) is None:
                 raise MissingExtra(
                     f"backend='subprocess' needs {module}, which is not installed: "

@@ -219,7 +219,7 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]):
     assert "Address already in use" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["flask", "gunicorn", "wsproto", "prometheus_client"])
+@pytest.mark.parametrize("module", ["flask", "gunicorn", "prometheus_client"])
 def test_what_is_not_installed_is_one_line(module: str):
     blocked = f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = ['serve']\n"
     for run in (

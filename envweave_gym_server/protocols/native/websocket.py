@@ -14,19 +14,26 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from wsproto.connection import Connection as Protocol
-from wsproto.connection import ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
-from wsproto.frame_protocol import CloseReason
-from wsproto.utilities import ProtocolError, generate_accept_token
-
-from envweave_gym.net.websocket import BINARY, FINAL, apply_mask, frame_of, payload_span
+from envweave_gym.net.websocket import (
+    CLOSE,
+    GOING_AWAY,
+    NORMAL,
+    PING,
+    PONG,
+    TOO_BIG,
+    FrameReader,
+    MessageTooLarge,
+    accept_token,
+    frame_of,
+)
 from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_silent, socket_of
 
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
 _LINGER = 1.0
+_LONGEST_REASON = 120
+"""Bytes; a frame that controls the connection holds 125, two of which are the code."""
 _MOST_WAITING = 64
 """So many frames of a client are read while its step still runs."""
 _SWITCHING = (
@@ -44,10 +51,10 @@ class Connection:
 
         ``timeout`` is how many seconds the client may take nothing of what it is sent.
         """
-        key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")).encode("latin-1")
+        key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", ""))
         if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
             raise BadRequest("that is no handshake of a WebSocket of version 13")
-        self._switching = _SWITCHING + generate_accept_token(key) + b"\r\n\r\n"
+        self._switching = _SWITCHING + accept_token(key).encode() + b"\r\n\r\n"
         client = socket_of(environ)
         if client is None:
             raise BadRequest("this server gives its requests no sockets, and takes no WebSockets")
@@ -56,10 +63,7 @@ class Connection:
         self.stepping_since: float | None = None
         self.stopping = False
         self._reading, self._sending = threading.Lock(), threading.RLock()
-        self._protocol = Protocol(ConnectionType.SERVER)
-        self._largest, self._size = largest, 0
-        self._parts: list[bytes] = []
-        self._buffer = bytearray()
+        self._reader, self._largest = FrameReader(masked=True, largest=largest), largest
         self._ready: deque[bytes] = deque()
         self._kept = b""
         self._open = True
@@ -123,53 +127,32 @@ class Connection:
             if not data:
                 self._open = False
                 return
-            self._buffer += data
-            while self._open and (place := payload_span(self._buffer)) is not None:
-                start, end = place
-                if end - start > self._largest:
-                    self._refuse_size()
-                elif end > len(self._buffer):
-                    return
-                else:
-                    self._take(start, end)
-        except (OSError, ProtocolError):
+            self._reader.feed(data)
+            while self._open and (message := self._reader.next()) is not None:
+                self._take(*message)
+        except MessageTooLarge:
+            self._refuse_size()
+        except OSError:  # or what came is no frame
             self._open = False
 
-    def _take(self, start: int, end: int) -> None:
-        """The first frame in the buffer, whose payload is at ``start`` to ``end``."""
-        buffer, self._buffer = self._buffer, self._buffer[end:]
-        if buffer[0] == FINAL | BINARY and buffer[1] & 0x80 and not self._parts:
-            self._ready.append(apply_mask(bytes(buffer[start - 4 : start]), buffer[start:end]))
-            return
-        self._protocol.receive_data(bytes(buffer[:end]))
-        for event in self._protocol.events():
-            self._handle(event)
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == PING:
+            self._send(payload, PONG)
+        elif kind == CLOSE:
+            self._send(payload, CLOSE)
+            self._open = False
+        elif kind != PONG:
+            self._ready.append(payload)
 
     def _refuse_size(self) -> None:
         """Say so, and read on for a moment: who is still sending would not hear it otherwise."""
-        self.close(CloseReason.MESSAGE_TOO_BIG, f"a frame holds at most {self._largest} bytes")
+        self.close(TOO_BIG, f"a frame holds at most {self._largest} bytes")
         self.wake(socket.SHUT_WR)
-        self.socket.settimeout(_LINGER)
         until = time.monotonic() + _LINGER
-        while time.monotonic() < until and self.socket.recv(_CHUNK):
-            pass
-
-    def _handle(self, event: Any) -> None:
-        if isinstance(event, BytesMessage | TextMessage):
-            part = event.data if isinstance(event, BytesMessage) else event.data.encode()
-            self._size += len(part)
-            if self._size > self._largest:
-                self._refuse_size()
-                return
-            self._parts.append(bytes(part))
-            if event.message_finished:
-                self._ready.append(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
-                self._parts, self._size = [], 0
-        elif isinstance(event, Ping):
-            self._send(event.response())
-        elif isinstance(event, CloseConnection):
-            self._send(event.response())
-            self._open = False
+        with suppress(OSError):
+            self.socket.settimeout(_LINGER)
+            while time.monotonic() < until and self.socket.recv(_CHUNK):
+                pass
 
     def send(self, frame: bytes, *, later: bool = False) -> None:
         """Send one frame, or keep it and send it ``later``, with the next.
@@ -195,25 +178,25 @@ class Connection:
         self._ready.clear()
         self.wake(socket.SHUT_RDWR)
 
-    def _send(self, event: Any) -> None:
-        """Answer a ping, or say goodbye: at once or not at all, as the watch sees to all connections."""
+    def _send(self, payload: bytes, kind: int) -> None:
+        """Send a pong or a close frame: at once or not at all, as one thread sees to all connections."""
         if not self._sending.acquire(timeout=_LINGER):
             return
         try:
-            data = self._protocol.send(event)
+            data = frame_of(payload, masked=False, kind=kind)
             if self.socket.send(data, socket.MSG_DONTWAIT) < len(data):
                 self._give_up()
         except BlockingIOError:
             self._give_up()
-        except (OSError, ProtocolError):
+        except OSError:
             self._open = False
         finally:
             self._sending.release()
 
-    def close(self, code: int = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
+    def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Say why, and end the connection."""
         if self._open:
-            self._send(CloseConnection(code, reason[:120]))
+            self._send(code.to_bytes(2, "big") + reason.encode()[:_LONGEST_REASON], CLOSE)
             self._open = False
 
     def wake(self, how: int = socket.SHUT_RD) -> None:
@@ -278,5 +261,5 @@ class WebSockets:
         for connection in connections:
             connection.stopping = True
             if connection.stepping_since is None:
-                connection.close(CloseReason.GOING_AWAY, "the server is stopping")
+                connection.close(GOING_AWAY, "the server is stopping")
                 connection.wake()
