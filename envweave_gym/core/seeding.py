@@ -111,18 +111,23 @@ class SeedRows:
 
     def __init__(self, rows: int) -> None:
         fresh = np.random.SeedSequence().generate_state(rows, np.uint64) >> _C_33
-        self._states = (fresh ^ _C_SALT) + GOLDEN
+        self.states = (fresh ^ _C_SALT) + GOLDEN
+        """The state that each row draws its next seed from."""
+
+    def upcoming(self) -> NDArray[np.uint64]:
+        """The seeds that the rows would draw now."""
+        return mix_many(self.states) >> _C_33
 
     def next(self, rows: NDArray[np.intp], given: Sequence[int | None] | None = None) -> NDArray[np.uint64]:
         """The seeds of ``rows``; ``given`` has one for every row, ``None`` where it draws its own."""
-        states = self._states[rows]
+        states = self.states[rows]
         seeds = mix_many(states) >> _C_33
         states += GOLDEN
         for place, row in enumerate([] if given is None else rows.tolist()):
             seed = None if given is None else given[row]
             if seed is not None:
                 seeds[place], states[place] = seed, ((seed ^ _SALT) + _GOLDEN) & _MASK
-        self._states[rows] = states
+        self.states[rows] = states
         return seeds
 
 

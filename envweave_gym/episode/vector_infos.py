@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+
+FINAL_KEYS = ("final_obs", "_final_obs", "final_info", "_final_info")
+"""The keys of episodes that ended and whose rows were reset in the same step."""
 
 
 class StreamRows(Sequence[Any]):
@@ -74,6 +78,29 @@ class VectorInfos(dict[str, Any]):
 
 def _built(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, StreamRows) else value
+
+
+def infos_of_rows(rows: Sequence[dict[str, Any] | None]) -> VectorInfos:
+    """Gather the infos of rows as Gymnasium's vectors do; a row with ``None`` has none."""
+    infos, gathers = VectorInfos(), VectorEnv[Any, Any, Any]()
+    gathers.num_envs = len(rows)
+    for row, info in enumerate(rows):
+        gathers._add_info(infos, info or {}, row)
+    return infos
+
+
+def rows_of_infos(infos: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
+    """Split the infos of a vector by row, without those of episodes that ended in the same step."""
+    split: list[dict[str, Any]] = [{} for _ in range(rows)]
+    for key, column in infos.items():
+        known = infos.get(f"_{key}")
+        if key in FINAL_KEYS or known is None:
+            continue
+        values = rows_of_infos(column, rows) if isinstance(column, dict) else column
+        for row in np.flatnonzero(known).tolist():
+            value = values[row]
+            split[row][key] = bool(value) if isinstance(value, np.bool_) else value
+    return split
 
 
 def writeable_streams(infos: dict[str, Any]) -> None:

@@ -15,19 +15,18 @@ from numpy.typing import NDArray
 from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.columns import Bools
 from envweave_gym.episode.vector_infos import writeable_streams
 from envweave_gym.remote.batches import batch_of, part_of
 from envweave_gym.remote.early import EarlyGroup, first_told
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
-from envweave_gym.remote.row_ledger import RowLedger
-from envweave_gym.remote.vector import RemoteVectorEnv, _Results, _results
-from envweave_gym.vector.calls import Bools, check_order
+from envweave_gym.remote.vector import RemoteVectorEnv, _results
+from envweave_gym.vector.base import NOT_A_BATCH, Results
 from envweave_gym.vector.native import checked_choices
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack
 
 _Rows = NDArray[np.intp]
-_NO_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 class RayVectorEnv(RemoteVectorEnv):
@@ -49,7 +48,6 @@ class RayVectorEnv(RemoteVectorEnv):
         if type(sub_batches) is not int or sub_batches < 1:
             raise InvalidArgument(f"{env_id}: sub_batches={shown(sub_batches)} is no number from 1 on")
         super().__init__(env_id, ([urls] if isinstance(urls, str) else list(urls)) * sub_batches, **arguments)
-        self._ledger = _PartialLedger(self.num_envs)
 
     def _group(self, url: str, rows: slice) -> EarlyGroup:
         kwargs = self._row_arguments(rows.stop - rows.start)
@@ -68,7 +66,7 @@ class RayVectorEnv(RemoteVectorEnv):
             self.recv()
         return super().reset(seed=seed, options=options)
 
-    def step(self, actions: Any) -> _Results:
+    def step(self, actions: Any) -> Results:
         """Act in every row."""
         if self._under_way:
             self._refuse(
@@ -89,18 +87,15 @@ class RayVectorEnv(RemoteVectorEnv):
 
         Actions are in the order of ``env_id``.
         """
-        if self._cut_short:
-            raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
         rows = np.arange(self.num_envs) if env_id is None else self._checked_rows(env_id)
         groups = self._groups_of(rows)
-        disabled = self._begun and self._mode is AutoresetMode.DISABLED
-        check_order(self.name, self._begun, rows[self._ledger.over[rows]] if disabled else rows[:0])
+        self._record.check_step(self.name, rows)
         acts = self._acts(actions, rows)
         for group in groups:
             packed = pack(part_of(self.single_action_space, acts, group.rows))
             group.begin(acts, lambda number, packed=packed: Step(number, packed))
 
-    def recv(self, min_ready: int | None = None) -> _Results:
+    def recv(self, min_ready: int | None = None) -> Results:
         """What the steps gave that are ready first, of at least so many rows; by default of all under way."""
         waiting = self._under_way
         if not waiting:
@@ -112,19 +107,19 @@ class RayVectorEnv(RemoteVectorEnv):
         with self._calling():
             return self._received(told)
 
-    def _received(self, groups: Sequence[EarlyGroup]) -> _Results:
+    def _received(self, groups: Sequence[EarlyGroup]) -> Results:
         outcomes: list[Outcome] = []
         for group in groups:
             acts, group.acts = group.acts, None
             outcomes += self._calls_of(RowCalls, [group]).act(acts)
         rows = np.concatenate([np.array(one.group.numbers) for one in _owned(outcomes)])
         rewards, terminated, truncated = _results(outcomes)
-        over, waiting = terminated | truncated, self._ledger.over[rows]
+        over = terminated | truncated
         if self._mode is AutoresetMode.SAME_STEP and over.any():
             self._calls.reset_lost(outcomes)
-            waiting, over = over, np.zeros_like(over)
         observations, infos = self._together(outcomes)
-        self._ledger.acted_in(rows, waiting, over, infos)
+        begun = self._record.end(over, rows)
+        self._record.adopt_step(begun, infos.get("seq", self._record.seq[rows]), rows)
         return observations, rewards, terminated, truncated, {**infos, "env_id": rows}
 
     @property
@@ -169,7 +164,7 @@ class RayVectorEnv(RemoteVectorEnv):
             return acts
         try:
             given = list(iterate(some, actions))
-        except _NO_BATCH:
+        except NOT_A_BATCH:
             given = []
         if len(given) != count:
             raise InvalidAction(f"{self.name}: actions {shown(actions)} are not in {some}")
@@ -189,8 +184,8 @@ class RayVectorEnv(RemoteVectorEnv):
         return self._calls_of(_Calls, self._groups)
 
     def _calls_of(self, kind: type[RowCalls], groups: Sequence[EarlyGroup]) -> RowCalls:
-        spaces = (self.single_observation_space, self.single_action_space, self.action_space)
-        return kind(groups, self._ledger, *spaces, self._check_actions)
+        spaces = self.single_observation_space, self.single_action_space
+        return kind(groups, self._record, *spaces, self._rows_of_actions)
 
     def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of the rows of these outcomes."""
@@ -221,20 +216,6 @@ class _Calls(RowCalls):
 
     def reset(self, wanted: Wanted) -> list[Outcome]:
         return _owned(super().reset(wanted))
-
-
-class _PartialLedger(RowLedger):
-    """A ledger of rows that do not all act at the same time."""
-
-    def acted_in(self, rows: _Rows, waiting: Bools, over: Bools, infos: dict[str, Any]) -> None:
-        """These rows have acted, but those of them that were waiting for their reset and have been reset."""
-        self._turns[rows] += 1
-        self._turns[rows[waiting]] = 0
-        self._drawn[rows] += waiting
-        self._episodes[rows] += waiting
-        if "seq" in infos:
-            self._seq[rows] = infos["seq"]
-        self.over[rows] = over
 
 
 def _owned(outcomes: list[Outcome]) -> list[Outcome]:

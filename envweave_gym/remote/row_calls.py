@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Space
-from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault
 from envweave_gym.core.spaces import placeholder
-from envweave_gym.episode.stream import EventKind
+from envweave_gym.episode.columns import Bools, Options, RecordColumns, options_of
+from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.remote.batches import batch_of, kept, part_of, rows_of
-from envweave_gym.remote.row_ledger import Draws, RowLedger
 from envweave_gym.remote.rows import RowGroup, RowReset, raise_refusal, reset_at_once
 from envweave_gym.remote.session import at_once
-from envweave_gym.vector.calls import Bools, Options, options_of
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack
 
@@ -48,6 +47,26 @@ def _lost_outcome(group: RowGroup, lost: _Infos) -> Outcome:
     return outcome
 
 
+class Draws(NamedTuple):
+    """The seeds that rows begin with when they are reset now."""
+
+    states: NDArray[np.uint64]
+    """The state that each row draws its seed from, so that a server can go on drawing."""
+    seeds: NDArray[np.uint64]
+
+    @classmethod
+    def upcoming(cls, record: RecordColumns) -> Draws:
+        """The seeds of rows that reset themselves; they are drawn once the step has been counted."""
+        return cls(record.draws.states.copy(), record.draws.upcoming())
+
+    @classmethod
+    def of_reset(cls, record: RecordColumns, rows: Bools, given: Sequence[int | None] | None) -> Draws:
+        """Draw the seeds of a reset by hand, unless they are given."""
+        before, seeds = record.draws.states.copy(), np.zeros(len(rows), np.uint64)
+        seeds[rows] = record.draws.next(rows.nonzero()[0], given)
+        return cls(before, seeds)
+
+
 class Wanted(NamedTuple):
     """A reset of some rows, with the seeds that are given or else drawn."""
 
@@ -60,19 +79,20 @@ class Wanted(NamedTuple):
 class RowCalls:
     """Resets and steps the groups of a vector, all at once, and keeps going where some are lost."""
 
+    goes_on = False
+    """Whether rows that had a seed before are reset without one, so that their generators go on."""
+
     def __init__(
         self,
         groups: Sequence[RowGroup],
-        ledger: RowLedger,
+        record: RecordColumns,
         single_observation_space: Space[Any],
         single_action_space: Space[Any],
-        action_space: Space[Any],
-        check: Callable[[Any], None],
+        rows_of_actions: Callable[[Any], list[Any]],
     ) -> None:
-        """``check`` refuses wrong actions."""
-        self._groups, self._ledger, self._check = groups, ledger, check
+        """``rows_of_actions`` gives the action of each row, and refuses wrong ones."""
+        self._groups, self._record, self._rows_of_actions = groups, record, rows_of_actions
         self._observation_space, self._action_space = single_observation_space, single_action_space
-        self._all_actions = action_space
 
     def act(self, actions: Any, resting: Bools | None = None) -> list[Outcome]:
         """Step every group; one whose rows all wait for their reset in another session gets that.
@@ -88,7 +108,7 @@ class RowCalls:
         for group, reply in zip(live, replies, strict=True):
             if isinstance(reply, Exception):
                 group.broken = group.lost(reply)
-                outcomes.append(self._lost(group, EventKind.ACT, actions))
+                outcomes.append(self._lost(group, actions, is_ignored=False))
             else:
                 outcomes.append(_acted(group, reply))
         if len(outcomes) < len(self._groups):
@@ -102,21 +122,20 @@ class RowCalls:
     def _act_without(self, actions: Any, done: set[int]) -> list[Outcome]:
         """A step of groups without a session."""
         left = [group for group in self._groups if id(group) not in done]
-        outcomes = [self._lost(group, EventKind.IGNORED, actions) for group in left if group.broken]
+        outcomes = [self._lost(group, actions, is_ignored=True) for group in left if group.broken]
         anew = [group for group in left if not any(one.group is group for one in outcomes)]
         return outcomes + (self._reset_groups(anew) if anew else [])
 
-    def _lost(self, group: RowGroup, kind: EventKind, actions: Any) -> Outcome:
+    def _lost(self, group: RowGroup, actions: Any, *, is_ignored: bool) -> Outcome:
         """End the episodes of a broken group; a row whose step was to be a reset ends where it began."""
-        fault, ledger = group.broken, self._ledger
-        self._check(actions)
+        fault, record = group.broken, self._record
         assert fault is not None
-        acted, group.broken = list(iterate(self._all_actions, actions)), None
-        seeds = ledger.upcoming().seeds.tolist()
+        acted, group.broken = self._rows_of_actions(actions), None
+        seeds: list[Any] = [None] * len(acted) if self.goes_on else record.draws.upcoming().tolist()
         lost = {
-            row: ledger.lost_at_start(seeds[row], fault)
-            if ledger.over[row]
-            else ledger.lost(row, fault, kind, acted[row])
+            row: EpisodeRecord().lost_at_start(fault, seeds[row])
+            if record.over[row]
+            else record.lost_step(row, fault, acted[row], is_ignored=is_ignored)
             for row in group.numbers
         }
         outcome = _lost_outcome(group, lost)
@@ -147,10 +166,10 @@ class RowCalls:
 
     def _reset_groups(self, groups: Sequence[RowGroup]) -> list[Outcome]:
         """Reset groups as they would reset themselves."""
-        rows = np.zeros_like(self._ledger.over)
+        rows = np.zeros_like(self._record.over)
         for group in groups:
             rows[group.rows] = True
-        return self.reset(Wanted(rows, self._ledger.upcoming()))
+        return self.reset(Wanted(rows, Draws.upcoming(self._record)))
 
     def _reset_of(self, group: RowGroup, wanted: Wanted) -> RowReset:
         part, given, options = wanted.rows[group.rows], wanted.given, wanted.options
@@ -159,8 +178,8 @@ class RowCalls:
         told = {
             "seed": None if given is None else list(given[group.rows]),
             "draws": wanted.draws.states[group.rows],
-            "over": self._ledger.over[group.rows],
-            "goes_on": self._ledger.goes_on,
+            "over": self._record.over[group.rows],
+            "goes_on": self.goes_on,
         }
         anew = bool(part.all())
         if not anew:
@@ -202,7 +221,7 @@ class RowCalls:
         group.last = self._mixed(group, wanted, [placeholder(self._observation_space)] * group.size)
         numbers = [row for row in group.numbers if wanted.rows[row]]
         lost = {
-            row: self._ledger.lost_start(int(seeds[row]), fault, options_of(wanted.options, row))
+            row: EpisodeRecord().lost_reset(fault, int(seeds[row]), options_of(wanted.options, row))
             for row in numbers
         }
         return _lost_outcome(group, lost)

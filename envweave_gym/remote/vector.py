@@ -13,34 +13,31 @@ import numpy as np
 from gymnasium.spaces import Discrete, Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
 
 import envweave_gym.wire.row_streams  # noqa: F401 # pyright: ignore[reportUnusedImport] - unpacks streams
 from envweave_gym.core.arguments import autoreset_mode_of, check_num_envs, check_reproducible
 from envweave_gym.core.arrays import adapt_converters
-from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, shown
 from envweave_gym.core.protocols import read_action
 from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.columns import RecordColumns
 from envweave_gym.episode.vector_infos import writeable_streams
 from envweave_gym.remote.batches import joined, kept, merged, travels
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
-from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted, in_order
-from envweave_gym.remote.row_ledger import RowLedger
+from envweave_gym.remote.row_calls import Draws, Outcome, RowCalls, Wanted, in_order
 from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.vector.calls import Bools, as_batch, check_order
+from envweave_gym.vector.base import CheckedVector, Results
+from envweave_gym.vector.calls import as_batch
 from envweave_gym.vector.native import checked_choices
 from envweave_gym.vector.row_groups import groups_of
-from envweave_gym.vector.singles import _Checked
 from envweave_gym.wire.messages import Create
 
-_NO_ROWS = np.empty(0, np.intp)
 _log = logging.getLogger(__name__)
-_Results = tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]
 
 
-class RemoteVectorEnv(_Checked):
+class RemoteVectorEnv(CheckedVector):
     """Steps environments of servers, one frame a server: as a vector in this process, call for call.
 
     - With several servers the rows are spread over them in order, and all are waited for at once.
@@ -85,7 +82,7 @@ class RemoteVectorEnv(_Checked):
         self._faults = {"on_fault": on_fault, "reset_deadline": reset_deadline}
         self._kwargs, self.render_mode = kwargs, kwargs.get("render_mode")
         self._groups = [self._group(url, rows) for url, rows in _spread(self._urls, num_envs)]
-        self._ledger = RowLedger(num_envs)
+        self._record = RecordColumns(num_envs, self._mode)
 
     def _checked_reproducible(self, given: bool | None) -> bool:
         wanted = self.groups is not None if given is None else given
@@ -161,8 +158,8 @@ class RemoteVectorEnv(_Checked):
 
     @cached_property
     def _calls(self) -> RowCalls:
-        spaces = (self.single_observation_space, self.single_action_space, self.action_space)
-        return RowCalls(self._groups, self._ledger, *spaces, self._check_actions)
+        spaces = self.single_observation_space, self.single_action_space
+        return RowCalls(self._groups, self._record, *spaces, self._rows_of_actions)
 
     # What users call
 
@@ -176,20 +173,19 @@ class RemoteVectorEnv(_Checked):
         adapt_converters()
         call = self._read_reset(seed, options)
         rows = np.ones(self.num_envs, np.bool_) if call.mask is None else call.mask
-        self._ledger.goes_on = not self._reproducible and self.description.get("goes_on", False)
-        draws = self._ledger.draw(rows, call.seeds)
+        self._calls.goes_on = not self._reproducible and self.description.get("goes_on", False)
+        draws = Draws.of_reset(self._record, rows, call.seeds)
         self.closed = False
         with self._calling():
             outcomes = self._calls.reset(Wanted(rows, draws, call.seeds, call.options))
             outcomes += [Outcome(one, kept(one.last), {}) for one in self._groups if not rows[one.rows].any()]
             observations, infos = self._together(in_order(outcomes))
-        self._begun, self._cut_short = True, ""
-        self._ledger.began(rows, infos)
+        self._record.adopt_reset(rows, infos.get("seq", self._record.seq))
         return observations, infos
 
-    def step(self, actions: Any) -> _Results:
+    def step(self, actions: Any) -> Results:
         """Act in every row."""
-        sent, waiting = self._step_argument(actions), self._ledger.over
+        sent = self._checked_actions(actions)
         resting = None if self.groups is None else self._group_faults.waiting
         with self._calling():
             outcomes = self._calls.act(sent, resting)
@@ -197,14 +193,11 @@ class RemoteVectorEnv(_Checked):
             over = terminated | truncated
             if self._mode is AutoresetMode.SAME_STEP and over.any():
                 self._calls.reset_lost(outcomes)
-                waiting, over = over, np.zeros_like(over)
             observations, infos = self._together(outcomes)
-        self._ledger.acted(waiting if resting is None else waiting & ~resting, over, infos)
+        begun = self._record.end(over)
+        begun = begun if resting is None else begun & ~resting
+        self._record.adopt_step(begun, infos.get("seq", self._record.seq))
         return self._in_groups((observations, rewards, terminated, truncated, infos))
-
-    def _step_done(self, terminated: Bools, truncated: Bools) -> None:
-        if self._mode is not AutoresetMode.SAME_STEP:
-            self._ledger.over = terminated | truncated
 
     def render(self) -> tuple[Any, ...] | None:
         """What the rows draw; those that are lost what they drew last, or ``None``."""
@@ -218,7 +211,7 @@ class RemoteVectorEnv(_Checked):
         return tuple(chain.from_iterable(map(self._states_of, self._groups)))
 
     def _states_of(self, group: RowGroup) -> list[dict[str, Any]]:
-        known = [self._ledger.counters(row) for row in group.numbers]
+        known = [self._record.counters(row) for row in group.numbers]
         states = zip(group.recall("state", known), known, strict=True)
         return [{**state, "episode": counters["episode"]} for state, counters in states]
 
@@ -238,7 +231,7 @@ class RemoteVectorEnv(_Checked):
         if not gone:
             return self._ask("parse_action", [text, agent])
         resumes = self._mode is not AutoresetMode.DISABLED or any(group.broken for group in gone)
-        if self._begun and resumes:
+        if self._record.has_begun and resumes:
             return placeholder(self.single_action_space)
         return gone[0].ask("parse_action", [text, agent])  # which says why nobody answers
 
@@ -259,7 +252,7 @@ class RemoteVectorEnv(_Checked):
         """Close the sessions."""
         for group in self._groups:
             group.close()
-        self._begun = False
+        self._record.has_begun = False
 
     def __del__(self) -> None:
         """Do nothing: before Gymnasium 1.3 this closed the vector, whenever garbage was collected.
@@ -295,27 +288,25 @@ class RemoteVectorEnv(_Checked):
             yield
         except BaseException as error:
             if len(self._groups) > 1 or not isinstance(error, HARMLESS):
-                self._begun, self._cut_short = False, type(error).__name__
+                self._record.stop(error)
             raise
 
-    def _step_argument(self, actions: Any) -> Any:
+    def _checked_actions(self, actions: Any) -> Any:
         """The actions as they are sent; a wrong one is refused here, unless the only server will do that."""
-        if self._cut_short:
-            raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
-        disabled = self._begun and self._mode is AutoresetMode.DISABLED
-        check_order(self.name, self._begun, self._ledger.over.nonzero()[0] if disabled else _NO_ROWS)
+        self._record.check_step(self.name)
         space = self._choices
         if space is not None:
             chosen = checked_choices(self.name, actions, self.num_envs, space, self.action_space)
             return (chosen + space.start if space.start else chosen).astype(self._narrow)
         actions = as_batch(actions)
         if len(self._groups) > 1 or not (self._groups[0].live and travels(actions)):
-            self._check_actions(actions)
+            self._rows_of_actions(actions)
         return actions
 
-    def _check_actions(self, actions: Any) -> None:
-        if self._choices is None:
-            super()._check_actions(actions)
+    def _rows_of_actions(self, actions: Any) -> list[Any]:
+        if self._choices is not None:  # they are checked already
+            return list(actions)
+        return super()._rows_of_actions(actions)
 
     def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of all rows."""

@@ -6,16 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envweave_gym.core.arguments import check_options
-from envweave_gym.core.faults import InvalidArgument, ResetNeeded, shown
+from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.seeding import checked_seed
+from envweave_gym.episode.columns import Bools, Options, options_of
 from envweave_gym.vector.row_groups import Groups
 
-Bools = NDArray[np.bool_]
-Options = dict[str, Any] | list[dict[str, Any]] | None
-"""The options of a reset: those of all rows, or a list of what each row has."""
 OF_ROWS = ("reset_mask", "rows")
 """The options that are the vector's own, and say which rows are meant."""
 
@@ -51,11 +48,6 @@ def read_reset(
     seeds = _seeds_of_rows(name, num_envs, seed, groups)
     mask, rest = _mask_and_options(name, num_envs, options, metadata, begun)
     return ResetCall(seeds if groups is None else groups.draw(seeds, mask), mask, rest)
-
-
-def options_of(options: Options, row: int) -> dict[str, Any] | None:
-    """The options of one row."""
-    return options[row] if isinstance(options, list) else options
 
 
 def _seeds_of_rows(name: str, num_envs: int, seed: Any, groups: Groups | None) -> list[int | None] | None:
@@ -135,14 +127,3 @@ def _check_mask(option: str, shape: tuple[int], mask: Any, begun: bool) -> None:
         raise InvalidArgument(f"{option} names no row to reset; set one to True")
     if not begun and not mask.all():
         raise InvalidArgument(f"{option} leaves out rows that never began; call reset() without it first")
-
-
-def check_order(name: str, begun: bool, over: NDArray[np.intp]) -> None:
-    """Refuse a step before the reset, and one of rows whose episodes are ``over``."""
-    if not begun:
-        raise ResetNeeded(f"{name}: step() was called before reset(); call reset() first")
-    if over.size:
-        raise ResetNeeded(
-            f"{name}: step() was called after the episodes of rows {shown(over.tolist())} ended; "
-            "call reset(options={'reset_mask': …}) for them"
-        )

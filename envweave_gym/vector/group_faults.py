@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault
 from envweave_gym.episode.stream import Request, RequestKind, Stream, end_event, fault_event, number
-from envweave_gym.episode.vector_infos import writeable_streams
+from envweave_gym.episode.vector_infos import FINAL_KEYS, infos_of_rows, rows_of_infos, writeable_streams
 from envweave_gym.vector.row_groups import Groups
 
 Bools = NDArray[np.bool_]
 Infos = dict[str, Any]
 Results = tuple[Any, NDArray[np.float64], Bools, Bools, Infos]
-
-_FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
 
 
 class GroupFaults:
@@ -65,7 +63,7 @@ class GroupFaults:
         """End the episodes of the other rows of groups that lost one, with the same fault."""
         observations, rewards, terminated, truncated, infos = results
         cut = hit & ~(terminated | truncated)
-        told = row_infos(infos, len(hit)) if cut.any() else []
+        told = rows_of_infos(infos, len(hit)) if cut.any() else []
         writeable_streams(infos)
         seen = list(iterate(self._vector.observation_space, observations)) if cut.any() else []
         for row in cut.nonzero()[0].tolist():
@@ -95,37 +93,19 @@ class GroupFaults:
         mixed = [new if reset else old for reset, old, new in zip(rows, *pairs, strict=True)]
         observations = concatenate(space, mixed, create_empty_array(space, len(rows), fn=np.zeros))
         infos = results[4]
-        told = [row_infos(one, len(rows)) for one in (infos, begun[1])]
-        finals = {key: infos[key] for key in _FINAL if key in infos}
+        told = [rows_of_infos(one, len(rows)) for one in (infos, begun[1])]
+        finals = {key: infos[key] for key in FINAL_KEYS if key in infos}
         chosen = [new if reset else old for reset, old, new in zip(rows, *told, strict=True)]
-        return observations, *results[1:4], self._infos(chosen) | finals
-
-    def _infos(self, rows: Sequence[Infos]) -> Infos:
-        infos: Infos = {}
-        for row, info in enumerate(rows):
-            infos = self._vector._add_info(infos, info, row)
-        return infos
-
-
-def row_infos(infos: Infos, rows: int) -> list[Infos]:
-    """The infos of a vector as those of its rows, without those of episodes that ended in the same step."""
-    told: list[Infos] = [{} for _ in range(rows)]
-    for key, column in infos.items():
-        known = infos.get(f"_{key}")
-        if key in _FINAL or known is None:
-            continue
-        values = row_infos(column, rows) if isinstance(column, dict) else column
-        for row in np.flatnonzero(known).tolist():
-            value = values[row]
-            told[row][key] = bool(value) if isinstance(value, np.bool_) else value
-    return told
+        return observations, *results[1:4], infos_of_rows(chosen) | finals
 
 
 def _lost(results: Results, mode: AutoresetMode) -> list[Fault | None]:
     """The fault of each row whose episode was lost in this step."""
     _, _, _, truncated, infos = results
-    told = infos.get("final_info", {}) if mode is AutoresetMode.SAME_STEP else infos
-    faults = told.get("fault", [None] * len(truncated))
+    last = infos.get("final_info", {}) if mode is AutoresetMode.SAME_STEP else infos
+    if "fault" not in last:
+        return [None] * len(truncated)
+    faults = last["fault"]
     pairs = zip(faults, truncated.tolist(), strict=True)
     return [fault if isinstance(fault, Fault) and ended else None for fault, ended in pairs]
 

@@ -6,7 +6,7 @@ open with. A reply holds all there is to know of its streams: reading them asks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,10 +15,9 @@ from msgspec.msgpack import Decoder, Encoder, Ext
 from numpy.typing import NDArray
 
 from envweave_gym.core.jsonable import jsonable
+from envweave_gym.episode.columns import Bools, ColumnStreams, StepColumns
 from envweave_gym.episode.stream import _BOUNDARY, Event, Stream
 from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
-from envweave_gym.vector.calls import Bools
-from envweave_gym.vector.native import NativeStreams, Steps
 from envweave_gym.wire.values import NATIVE, pack, packs, unpack, unpacks
 
 ROWS_APART = 100
@@ -34,21 +33,11 @@ _plain = Decoder()
 _apart = Decoder(tuple[bytes, Any], ext_hook=unpack)
 
 
-def given_streams(streams: list[Stream | None]) -> StreamRows:
-    """The streams of rows that are built already."""
-    untrainable = np.zeros(len(streams), np.bool_)
-    for row, stream in enumerate(streams):
-        for event in () if stream is None else stream.events:
-            if event.kind in _BOUNDARY:
-                untrainable[row] = True
-    return StreamRows(streams.__getitem__, untrainable)
-
-
 class PackedStreams:
     """The streams of a reply, decoded when one of them is read."""
 
     def __init__(self, data: msgspec.Raw, reset: Bools) -> None:
-        """``data`` is what :func:`_packed_streams` gives; the rows of ``reset`` began episodes."""
+        """``data`` is what a reply has; the rows of ``reset`` began episodes."""
         self._data, self._reset = data, reset
         self._read: Callable[[int], Stream | None] | None = None
 
@@ -88,12 +77,12 @@ _COLUMNS = {
     "terminated": "?",
     "truncated": "?",
 }
-"""The arrays of a :class:`Steps`, and their dtypes."""
+"""The arrays of a :class:`StepColumns`, and their dtypes."""
 
 
-def _told(source: NativeStreams) -> list[Any]:
+def _told(source: ColumnStreams) -> list[Any]:
     """The seeds, the options, the rows, the opening events, and the arrays of a step one after the other."""
-    steps, rows, seeds = source.steps, source.rows, source.seeds[source.reset]
+    steps, rows, seeds = source.step, source.rows, source.seeds[source.reset]
     told = [seeds.tobytes(), source.options, None if rows is None else rows.tobytes(), None]
     if source.opening is not None and seeds.size:
         told[-1] = _events.encode([source.opening(seed) for seed in seeds.tolist()])
@@ -102,44 +91,49 @@ def _told(source: NativeStreams) -> list[Any]:
     return told
 
 
-def _native(received: list[Any], reset: Bools) -> NativeStreams:
+def _native(received: list[Any], reset: Bools) -> ColumnStreams:
     drawn, options, given, openings, *step = received
     seeds, rows = np.zeros(len(reset), np.uint64), None if given is None else np.frombuffer(given, np.bool_)
     seeds[reset] = np.frombuffer(drawn, np.uint64)
     opening = None if openings is None else PackedOpenings(seeds[reset], openings)
     steps = _steps(len(reset), *step) if step else None
-    return NativeStreams(opening, reset, seeds, steps, options=options, rows=rows)
+    return ColumnStreams(opening, reset, seeds, steps, options=options, rows=rows)
 
 
-def _steps(size: int, start: int, columns: bytes) -> Steps:
+def _steps(size: int, start: int, columns: bytes) -> StepColumns:
     arrays: dict[str, NDArray[Any]] = {}
     place = 0
     for name, dtype in _COLUMNS.items():
         arrays[name] = np.frombuffer(columns, dtype, size, place)
         place += arrays[name].nbytes
-    return Steps(start=start, **arrays)
+    return StepColumns(start=start, **arrays)
 
 
 _OWN = ("stream", "_stream", "seq", "_seq")
 
 
 def _pack_infos(infos: VectorInfos) -> Any:
-    streams, known = infos["stream"], infos["_stream"]
-    if not isinstance(streams, StreamRows):
+    """One extension for all infos; those without streams of all rows go as a plain dict."""
+    if not infos.keys() >= set(_OWN):
         return pack(dict(infos))
+    streams, known = infos["stream"], infos["_stream"]
     some = None if np.count_nonzero(known) == len(known) else known.tobytes()
     rest = None
     if len(infos) > len(_OWN):
         rest = {key: pack(infos[key]) for key in infos if key not in _OWN}
-    arrays = infos["seq"].tobytes(), streams.untrainable.tobytes(), some
-    return Ext(NATIVE, _encoder.encode((*arrays, _packed_streams(streams), rest)))
+    if isinstance(streams, StreamRows) and isinstance(streams.build, ColumnStreams):
+        untrainable, packed = streams.untrainable, _told(streams.build)
+    else:
+        untrainable, packed = _untrainable(streams), _encoder.encode(list(streams))
+    return Ext(NATIVE, _encoder.encode((infos["seq"].tobytes(), untrainable.tobytes(), some, packed, rest)))
 
 
-def _packed_streams(streams: StreamRows) -> list[Any] | bytes:
-    """The arrays that native streams are built from, or all streams one after the other."""
-    if isinstance(streams.build, NativeStreams):
-        return _told(streams.build)
-    return _encoder.encode(list(streams))
+def _untrainable(streams: Sequence[Stream | None]) -> Bools:
+    """The rows whose streams say that they made no transition."""
+    mask = np.zeros(len(streams), np.bool_)
+    for row, stream in enumerate(streams):
+        mask[row] = stream is not None and any(event.kind in _BOUNDARY for event in stream.events)
+    return mask
 
 
 def _unpack_infos(data: memoryview) -> VectorInfos:

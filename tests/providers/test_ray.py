@@ -219,7 +219,7 @@ def test_a_rollout_goes_on_when_a_node_is_removed_in_the_middle(cluster: Any) ->
         if turn == 10:
             doomed, place = worker_with_an_actor(cluster, env)
             cluster.remove_node(doomed, allow_graceful=False)
-        waiting, started = env.unwrapped._ledger.over.copy(), time.monotonic()
+        waiting, started = env.unwrapped._record.over.copy(), time.monotonic()
         seen, rewards, terminated, truncated, infos = env.step(np.zeros(6, np.int64))
         assert time.monotonic() - started < 30
         faulty = infos.get("_fault", np.zeros(6, np.bool_))

@@ -20,7 +20,6 @@ from envweave_gym.core.faults import Fault
 from envweave_gym.registry.catalog import EnvCard, register_card
 from envweave_gym.vector import row_threads
 from envweave_gym.vector.row_threads import RowThreads
-from envweave_gym_server.environments.rows import as_rows
 
 MEET, ROWS = "tests/Meet-v0", 4
 TOGETHER, FAIL, HANG, BRIEFLY = 1, 2, 3, 4
@@ -67,14 +66,13 @@ def card(registries: None) -> None:
     register_card(EnvCard(id=MEET, doc="Meet.", gym=f"{__name__}:Meet", concurrent=True))
 
 
-@pytest.fixture(params=["vector", "served"])
-def make(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Makes a vector, in the form of this process or in that of a server."""
+@pytest.fixture
+def make() -> Iterator[Any]:
+    """Makes vectors, and closes them."""
     made: list[Any] = []
 
     def make_one(**kwargs: Any) -> Any:
-        vector = ew.make(MEET, num_envs=ROWS, **kwargs)
-        made.append(as_rows(vector) if request.param == "served" else vector)
+        made.append(ew.make(MEET, num_envs=ROWS, **kwargs))
         return made[-1]
 
     yield make_one

@@ -303,4 +303,4 @@ class CodeFixVectorEnv(NativeVectorEnv):
 
     def row_state(self, row: int) -> dict[str, Any]:
         """What ``CodeFixEnv.episode_state`` shows."""
-        return _state(generate(int(self._seeds[row])))
+        return _state(generate(int(self._record.seeds[row])))

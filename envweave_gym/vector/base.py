@@ -1,0 +1,172 @@
+"""The parts that all our vectors share: checks ahead of a call, groups, and the order of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.error import CustomSpaceError
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
+
+from envweave_gym.core.actions import REFUSED, admission
+from envweave_gym.core.arrays import adapt_converters
+from envweave_gym.core.faults import InvalidAction, shown
+from envweave_gym.core.protocols import state_of
+from envweave_gym.episode.columns import Bools, Options, RecordColumns, Rows
+from envweave_gym.episode.vector_infos import VectorInfos
+from envweave_gym.vector.calls import ResetCall, as_batch, read_reset
+from envweave_gym.vector.group_faults import GroupFaults
+from envweave_gym.vector.row_groups import Groups
+
+NOT_A_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError, CustomSpaceError)
+"""Exceptions of ``iterate`` when it is given no batch of actions."""
+Results = tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]
+
+
+class CheckedVector(VectorEnv[Any, Any, Any]):
+    """Refuses a bad call before any row has moved, and keeps the rows of a group together."""
+
+    name: str = "this vector"
+    groups: Groups | None = None
+    """The groups of rows that play the same episodes, if ``make`` was asked for any."""
+    _record: RecordColumns
+    _admit: Callable[[Any], Any] | None = None
+
+    def _read_reset(self, seed: Any, options: Any) -> ResetCall:
+        """The reset, once its arguments are known to be good."""
+        begun = self._record.has_begun
+        call = read_reset(
+            self.name, self.num_envs, seed, options, self.metadata, begun=begun, groups=self.groups
+        )
+        if self.groups is not None:
+            self._group_faults.forget(call.mask)
+        return call
+
+    def _checked_actions(self, actions: Any) -> Any:
+        """The actions as a batch; one that is not in the action space is refused."""
+        self._record.check_step(self.name)
+        actions = as_batch(actions)
+        self._rows_of_actions(actions)
+        return actions
+
+    def _rows_of_actions(self, actions: Any) -> list[Any]:
+        """The action of each row; a wrong one is refused."""
+        no_rows = isinstance(actions, str | Set) or (
+            isinstance(actions, Mapping) and not isinstance(self.action_space, gym.spaces.Dict)
+        )
+        try:
+            rows = [] if no_rows else list(iterate(self.action_space, actions))
+        except NOT_A_BATCH:
+            rows = []
+        if len(rows) != self.num_envs:
+            raise InvalidAction(f"{self.name}: actions {shown(actions)} are not in {self.action_space}")
+        if self._admit is None:
+            self._admit = admission(self.single_action_space)
+        for row, action in enumerate(rows):
+            if self._admit(action) is REFUSED:
+                given = shown(action.item() if isinstance(action, np.generic) else action)
+                space = self.single_action_space
+                raise InvalidAction(f"{self.name}: action {given} of row {row} is not in {space}")
+        return rows
+
+    @contextmanager
+    def _moving(self) -> Generator[None]:
+        """Mark the rows as halfway if an exception stops them while they move."""
+        try:
+            yield
+        except BaseException as error:
+            self._record.stop(error)
+            raise
+
+    @cached_property
+    def _group_faults(self) -> GroupFaults:
+        assert self.groups is not None
+        return GroupFaults(self, self.groups)
+
+    def _in_groups(self, results: Results) -> Results:
+        """The results of a step, with the groups that lost a row ended or reset as a whole."""
+        if self.groups is None:
+            return results
+        results = self._group_faults.stepped(results)
+        self._record.end(results[2] | results[3])
+        return results
+
+    def state(self) -> Any:
+        """What :func:`envweave_gym.state_of` gives: the counters and fields of each row."""
+        return state_of(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_admit"}
+
+
+class LocalVector(CheckedVector):
+    """A vector whose rows are in this process; a subclass defines how they begin and act."""
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes in all rows, or in those of ``options["reset_mask"]``.
+
+        ``options["rows"]`` is a list of what each row is given beside the other options.
+        """
+        adapt_converters()
+        call = self._read_reset(seed, options)
+        rows = self._record.everyone if call.mask is None else call.mask
+        played = self._begin(rows.nonzero()[0], call.seeds, call.options)
+        self._record.reset(rows)
+        return self._observed(), self._infos(rows, played, call.options)
+
+    def step(self, actions: Any) -> Results:
+        """Act in every row, but for those that are waiting for their reset."""
+        record, chosen = self._record, self._checked_actions(actions)
+        rows, final = record.waiting.nonzero()[0], None
+        rewards, terminated, truncated, played = self._act(chosen, rows)
+        resetting = record.end(terminated | truncated)
+        if record.mode is AutoresetMode.SAME_STEP:
+            rows = resetting.nonzero()[0]
+            if rows.size:
+                final = self._final(resetting, played)
+        if rows.size:
+            played = self._begin(rows, played=played)
+        infos = self._infos(resetting, played)
+        if final is not None:
+            infos.update(final)
+        results = self._observed(), rewards, terminated, truncated, infos
+        return results if self.groups is None else self._in_groups(results)
+
+    def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
+        """Go on with the seed draws and the ended rows of a vector that was lost.
+
+        Unless ``goes_on``, every reset carries a seed, also where generators could go on.
+        """
+        self._record.draws.states, self._record.over = draws, over
+
+    # Methods of a subclass; ``played`` is what it needs to build the infos of a call
+
+    def _act(self, actions: Any, waiting: Rows) -> tuple[NDArray[np.float64], Bools, Bools, Any]:
+        """Act in the rows that are not ``waiting``: rewards, terminations, truncations and ``played``."""
+        raise NotImplementedError
+
+    def _begin(
+        self, rows: Rows, given: list[int | None] | None = None, options: Options = None, played: Any = None
+    ) -> Any:
+        """Start episodes in ``rows``, with the seeds given or drawn; returns ``played``."""
+        raise NotImplementedError
+
+    def _observed(self) -> Any:
+        """The observations of all rows, in fresh arrays."""
+        raise NotImplementedError
+
+    def _infos(self, begun: Bools, played: Any, options: Options = None) -> VectorInfos:
+        """The infos of a call in which the episodes of ``begun`` were started."""
+        raise NotImplementedError
+
+    def _final(self, over: Bools, played: Any) -> dict[str, Any]:
+        """The last observations and infos of rows that are reset in the same step."""
+        raise NotImplementedError
