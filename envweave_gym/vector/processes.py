@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +25,7 @@ _EXIT_WAIT_S = 0.2
 class AsyncVector(CheckedVector, AsyncVectorEnv):
     """Environments stepped each in a process of its own."""
 
+    @wraps(AsyncVectorEnv.__init__)
     def __init__(self, env_fns: list[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
         """``options`` are those of ``gymnasium.vector.AsyncVectorEnv``."""
         mode = AutoresetMode(options.get("autoreset_mode", AutoresetMode.NEXT_STEP))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import gymnasium as gym
@@ -44,10 +44,9 @@ def vector_of_singles(
     With ``concurrent`` the rows of this process are stepped at the same time, in threads.
     """
     groups = groups_of(name, group, num_envs)
-    if how == "async":
-        vector = call(name, partial(AsyncVector, [make] * num_envs), options)
-    else:
-        vector = call(name, partial(SyncVector, [make] * num_envs), options)
+    kind: Any = AsyncVector if how == "async" else SyncVector
+    vector = call(name, partial(kind, [make] * num_envs), options)
+    if kind is SyncVector:
         vector.concurrent = concurrent and num_envs > 1
     vector.name, vector.groups = name, groups
     return vector
@@ -65,6 +64,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
     _interrupted: RowThreads | None = None
     """Rows whose step went on when the call was interrupted."""
 
+    @wraps(SyncVectorEnv.__init__)
     def __init__(self, env_fns: list[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
         """``options`` are those of ``gymnasium.vector.SyncVectorEnv``."""
         SyncVectorEnv.__init__(self, env_fns, **options)
