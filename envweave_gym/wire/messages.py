@@ -8,6 +8,7 @@ number; so a call is done once, however often it is sent. What only asks has no 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -146,31 +147,15 @@ HEALTH = "health"
 NUMBERLESS = -1
 """The number of what could not be read."""
 
-_encoder = msgspec.msgpack.Encoder()
-_hellos = msgspec.msgpack.Decoder(Hello)
-_calls = msgspec.msgpack.Decoder(Call, ext_hook=unpack)
-_replies = msgspec.msgpack.Decoder(Reply, ext_hook=unpack)
-
-
-def encode(message: Hello | Call | Reply) -> bytes:
-    """The frame of a message; its values are packed already (:func:`envweave_gym.wire.values.pack`)."""
-    return _encoder.encode(message)
-
-
-def read_hello(frame: bytes) -> Hello:
-    """The first message of a connection; ``ValueError`` if the frame is none."""
-    return _hellos.decode(frame)
-
-
-def read_call(frame: bytes) -> Call:
-    """The message of a client; ``ValueError`` (or ``RecursionError``) where the frame is none."""
-    return _calls.decode(frame)
-
-
-def read_reply(frame: bytes) -> Reply:
-    """The message of a server."""
-    return _replies.decode(frame)
-
+# Methods of codecs, not functions around them: each frame would pay for the call.
+encode: Callable[[Hello | Call | Reply], bytes] = msgspec.msgpack.Encoder().encode
+"""The frame of a message; its values are packed already (:func:`envweave_gym.wire.values.pack`)."""
+read_hello: Callable[[bytes], Hello] = msgspec.msgpack.Decoder(Hello).decode
+"""The first message of a connection; ``ValueError`` if the frame is none."""
+read_call: Callable[[bytes], Call] = msgspec.msgpack.Decoder(Call, ext_hook=unpack).decode
+"""The message of a client; ``ValueError`` (or ``RecursionError``) if the frame is none."""
+read_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply, ext_hook=unpack).decode
+"""The message of a server."""
 
 __all__ = [
     "DONE_ALL_THE_SAME",

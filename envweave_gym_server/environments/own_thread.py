@@ -1,4 +1,4 @@
-"""A thread that makes and plays one environment, whichever thread asks.
+"""A thread that makes and plays one environment, whichever thread calls.
 
 An OpenGL context, an event loop or a database connection belongs to the thread that made it, and the requests
 of a session come in many: after a reconnect MuJoCo draws black pictures in another one.
@@ -13,9 +13,9 @@ from typing import Any
 
 
 class OwnThread:
-    """Runs one call at a time in a daemon thread, and gives or raises in the caller what comes of it.
+    """Runs one call at a time in a daemon thread, and returns or raises in the caller.
 
-    A daemon, as a call that hangs must not keep the process from ending.
+    A daemon, because a call that hangs must not keep the process from ending.
     """
 
     def __init__(self, name: str) -> None:
@@ -24,9 +24,9 @@ class OwnThread:
         threading.Thread(target=self._work, name=f"environment {name}", daemon=True).start()
 
     def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Return or raise what ``work`` does there; ``RuntimeError`` if the thread has been closed."""
+        """Return or raise the outcome of ``work`` there; ``RuntimeError`` if the thread has been closed."""
         outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        with self._adding:  # a call behind the last entry of the queue would be waited for without end
+        with self._adding:  # a call behind the last entry of the queue would wait forever
             if self._is_closed:
                 raise RuntimeError("the thread of this environment has ended")
             self._calls.put((lambda: work(*arguments), outcome))

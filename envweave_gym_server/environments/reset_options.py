@@ -1,4 +1,4 @@
-"""The options of resets that clients may give: those an environment names, or those its operator allows."""
+"""Checks the reset options of clients: those an environment names, or those its operator allows."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from envweave_gym.vector.calls import OF_ROWS
 
 @dataclass(frozen=True)
 class ResetOptions:
-    """What a server lets clients give the resets of one environment."""
+    """The reset options of one environment."""
 
     name: str
     named: tuple[str, ...] | None
-    """Those that the environment names in ``metadata["reset_options"]``; ``None`` where it names none."""
+    """Those in ``metadata["reset_options"]``; ``None`` if the environment names none."""
     let: tuple[str, ...]
     """Those that clients may give."""
     of_rows: tuple[str, ...]
-    """What says which rows of a vector are meant, and never reaches an environment."""
+    """Options that select the rows of a vector, and never reach an environment."""
 
     @classmethod
     def of(cls, name: str, env: Any, allowed: tuple[str, ...], *, trusted: bool) -> ResetOptions:
-        """Those of ``env``: what is ``allowed``, and all that it names itself where it is ``trusted`` to."""
+        """The options of ``env``: those ``allowed``, and all that it names itself if it is ``trusted`` to."""
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         named: tuple[str, ...] | None = metadata.get("reset_options")
         let = allowed if named is None else tuple(one for one in named if trusted or one in allowed)
         return cls(name, named, let, OF_ROWS if isinstance(env, VectorEnv) else ())
 
     def check(self, options: Any) -> None:
-        """Say in one sentence what the environment does not take, or else what this server does not let."""
+        """Refuse options that the environment does not take, or that clients may not give here."""
         named = None if self.named is None else (*self.named, *self.of_rows)
         check_options(self.name, options, {"reset_options": named})
         let = (*self.let, *self.of_rows)
         rows = options.get("rows") if options and self.of_rows else None
-        listed = rows if isinstance(rows, list | tuple) else ()  # anything else is refused by the vector
+        listed = rows if isinstance(rows, list | tuple) else ()  # the vector refuses anything else
         named_by_rows = [key for one in listed if isinstance(one, dict) for key in one]
         for given in [*(options or ()), *named_by_rows]:
             if given not in let:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envweave_gym.core.faults import NotAvailable, shown
-from envweave_gym.wire.keys import check_keys
+from envweave_gym.wire.keys import SMALL_FRAME, check_keys
 from envweave_gym.wire.messages import (
     NUMBERLESS,
     VERSION,
@@ -80,7 +80,8 @@ def describe(service: SessionService, frame: bytes) -> bytes:
 def read_message(frame: bytes) -> Call:
     """The message in a frame; ``BadRequest`` if there is none, ``NotAvailable`` for another version."""
     try:
-        check_keys(frame)
+        if len(frame) >= SMALL_FRAME:
+            check_keys(frame)
         message = read_call(frame)
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRequest(f"that is no message: {error or type(error).__name__}") from None

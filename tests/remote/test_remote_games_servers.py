@@ -18,7 +18,8 @@ from envweave_gym.core.faults import FaultKind
 from envweave_gym.remote.games import RemoteAEC
 from envweave_gym.wire.messages import Refused, Reset, Step, read_reply
 from envweave_gym.wrappers.aec_stream import AECStream
-from envweave_gym_server.environments.hosted_env import HostedEnv, describe
+from envweave_gym_server.environments.description import describe
+from envweave_gym_server.environments.hosted_env import HostedEnv
 
 __all__ = ["url"]
 

@@ -24,7 +24,7 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 from envweave_gym_server.core.errors import STATUS_OF_KIND
-from envweave_gym_server.environments.hosted_env import DESCRIBE
+from envweave_gym_server.environments.questions import DESCRIBE
 from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
 from envweave_gym_server.protocols.rest.actions import Actions
