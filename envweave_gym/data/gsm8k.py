@@ -43,7 +43,7 @@ class Problem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def calculations(self) -> tuple[tuple[str, str], ...]:
-        """What is computed on the way, each with its result: ``("48/2", "24")``."""
+        """The intermediate calculations, each with its result: ``("48/2", "24")``."""
         return tuple(_CALCULATION.findall(self.answer))
 
 

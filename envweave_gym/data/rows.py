@@ -1,8 +1,8 @@
 """The rows of one file, shared by all who read them in this process and in those it forks.
 
 A file of JSON lines is memory-mapped, and a row is parsed when it is asked for: 256 environments over one
-file hold it once. Every row is read once when the file is opened, so that what is wrong with it is told then,
-with the number of its line, and not by an episode in the middle of a training.
+file hold it once. Every row is read once when the file is opened, so that a wrong row is an error
+then, with its line number, and not in the middle of a training.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 Row = TypeVar("Row")
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
-"""The files that are read, by how their names end."""
+"""The suffixes of files that can be read."""
 
 
 class Table(Protocol):
-    """What a file holds: so many rows, each read when it is asked for."""
+    """The rows of a file, each parsed when it is read."""
 
     unit: str
-    """What errors call the place of a row."""
+    """The word for a row's position in errors: line or row."""
 
     def __len__(self) -> int:
         """How many rows there are."""

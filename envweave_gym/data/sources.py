@@ -23,7 +23,7 @@ from envweave_gym.data.rows import SUFFIXES, Records, Row, Rows, Table, checked,
 SYNTHETIC = "synthetic"
 FOLDER = "ENVWEAVE_DATA"
 HUB_DEADLINE = 5.0
-"""So many seconds the hub has to answer at all."""
+"""Seconds to wait for the first answer of the hub."""
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 

@@ -47,7 +47,7 @@ git apply -v - <<'{heredoc}'
 @dataclass(frozen=True)
 class _Project:
     install: str = "-e ."
-    """What pip is told to install."""
+    """The packages that pip installs."""
     test: str = "pytest -rA"
     """The command that the tests are given to."""
     parser: str = ""

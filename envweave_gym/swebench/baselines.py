@@ -14,7 +14,7 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.evaluation import Trial, baseline
 
 MOST = 4096
-"""So many are kept: those that were asked for last."""
+"""Size of the LRU cache."""
 
 
 class Baselines:

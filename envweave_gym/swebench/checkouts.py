@@ -28,7 +28,7 @@ from envweave_gym.os_support.file_lock import file_lock
 
 GITHUB = "https://github.com/{repo}.git"
 _FETCHING, _INSTALLING = 900.0, 3600.0
-"""So many seconds a clone may take, and the installation of packages."""
+"""Seconds that a clone, and the installation of packages, may take."""
 _TOLD = 600
 _NAME = re.compile(r"[\w.-]{1,150}")
 _GIT = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -226,7 +226,7 @@ def _install(
     instance: Instance, python: str, requirements: Path | None, tree: Path, environment: Path
 ) -> list[str]:
     """Make the virtual environment; the folders of the repository that programs are to import from."""
-    with _told(instance):
+    with _name_instance(instance):
         bare = ["--without-pip"] if requirements is None else []
         _run([python, "-m", "venv", *bare, str(environment)], _INSTALLING, {})
         if requirements is None:
@@ -243,7 +243,8 @@ def _install(
 
 
 @contextmanager
-def _told(instance: Instance) -> Generator[None]:
+def _name_instance(instance: Instance) -> Generator[None]:
+    """Put the instance into errors of its installation."""
     try:
         yield
     except NotAvailable as error:

@@ -126,7 +126,7 @@ class _Reader:
         self._end = 0
 
     def text(self) -> str:
-        """What was read, without prose before and after it; what lies between stays, as git leaves it out."""
+        """The diff without prose before and after it; text in between stays, as git ignores it."""
         while self._end < len(self.kept) and self.kept[self._end][0] in "+-\\":
             self._end += 1
         return "".join(self.kept[: self._end])

@@ -32,13 +32,13 @@ from envweave_gym.swebench.slots import check_at_once, turn
 from envweave_gym.swebench.workspace import SIGNALS, NotHere, Workspace
 
 TIMEOUT = 1800.0
-"""So many seconds the tests may take, unless something else is said."""
+"""Default time limit of the tests in seconds."""
 LOG_TAIL = 4000
-"""So many characters of the end of the log are kept."""
+"""Characters of the end of the log that are retained."""
 PHASES: tuple[str, ...] = ("wait", "start", "apply", "tests", "grade", "close")
-"""What :attr:`Evaluation.timings` has seconds of."""
+"""The keys of :attr:`Evaluation.timings`."""
 LOSSES = (NotAvailable, SessionLost, AtCapacity)
-"""What is raised where the place of an evaluation is lost; but a ``MissingExtra`` is for who installs."""
+"""Exceptions that mean a lost workspace; ``MissingExtra`` is an installation error instead."""
 _BACKENDS = {
     "docker": "envweave_gym.swebench.docker_evaluation",
     "local": "envweave_gym.swebench.local_evaluation",
@@ -71,7 +71,7 @@ class Evaluation:
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     """Seconds by phase."""
     fault: Fault | None = None
-    """What is wrong with the place it was tried in; nothing is known of the patch then."""
+    """The failure of the workspace; nothing is known of the patch then."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Trial:
     tests: Tests = "all"
     """Which tests count: ``"all"``, or ``"fail_to_pass"`` alone."""
     max_tests: int | None = None
-    """So many of those that passed before count at most; a seeded choice."""
+    """Limit of the tests that passed before and count; a seeded choice."""
     timeout: float = TIMEOUT
     """Seconds that the tests may take."""
     at_once: int | None = None
-    """So many evaluations run at once, of all processes of this user; by default one for each core."""
+    """Limit of concurrent evaluations of all processes of this user; by default one for each core."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What the backend's ``Options`` are to be."""
 
@@ -127,9 +127,8 @@ def evaluate(
 ) -> Evaluation:
     """Try a diff on its instance, in a fresh workspace or in the one that ``opened`` gives.
 
-    What is wrong with the diff, whatever it is, is in ``violations`` or ``problem``; what is wrong with the
-    place it is tried in is a ``fault``. Nothing is raised for either; an instance whose patches nobody can
-    judge is refused.
+    A defect of the diff is in ``violations`` or ``problem``; a failure of the workspace is a ``fault``.
+    Neither raises; an instance whose patches nobody can judge is refused.
     """
     check_instance(instance)
     found = parsed(diff[: LONGEST + 1])  # one that is longer is refused

@@ -17,7 +17,7 @@ from envweave_gym.swebench.evaluation import Trial
 from envweave_gym.swebench.workspace import Workspace
 
 MOST_KEPT = 32
-"""So many places a process keeps at most between steps."""
+"""Limit of workspaces that a process retains between steps."""
 
 
 class _Kept:

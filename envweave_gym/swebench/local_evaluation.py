@@ -59,7 +59,7 @@ class Options:
     memory: int | str = "4g"
     """Each process may have so much."""
     pids: int = 1024
-    """There may be so many of them, where the host is root."""
+    """Limit of processes, if the host is root."""
 
     def __post_init__(self) -> None:
         if self.isolation not in LEVELS:

@@ -26,7 +26,7 @@ from envweave_gym.swebench.slots import turn
 from envweave_gym.swebench.workspace import Workspace
 
 LONGEST_LOOK = 16_000
-"""So many characters of what a look shows are kept: the first ones, and of tests the last."""
+"""Characters of an output that are retained: the first ones, of tests the last ones."""
 USAGE = (
     "ls PATH | cat PATH [FROM-TO] | grep PATTERN PATH | test [PATH …], with a diff below it or none; "
     "paths are those of the repository"
@@ -36,7 +36,7 @@ _WORDS = {"ls": (0, 1), "cat": (1, 2), "grep": (1, 2), "test": (0, 32)}
 _LINES = re.compile(r"(\d{1,9})-(\d{1,9})")
 _LOOKING = 30.0
 _PATIENCE = 600.0
-"""So many seconds a look at files waits for its turn."""
+"""Seconds that a look at files waits for a slot."""
 _READ = """\
 root=$(realpath -e -- {testbed})
 path=$(realpath -e -- "$root"/{path} 2> /dev/null) || {{ echo 'there is no such path'; exit; }}
@@ -57,7 +57,7 @@ _COMMANDS = {
 
 @dataclass(frozen=True)
 class Look:
-    """What is to be shown."""
+    """The file, folder or pattern to show."""
 
     name: str
     words: tuple[str, ...] = ()
@@ -153,5 +153,5 @@ def _visible_script(instance: Instance, paths: Sequence[str]) -> str:
     command = after.partition(f": '{END}'")[0].strip()
     hidden = " ".join(selected(instance.repo, instance.test_files))
     command = command.removesuffix(hidden).rstrip()
-    asked = " ".join(map(shlex.quote, selected(instance.repo, paths)))
-    return f'{setup}\nset +x\necho "{START}"\n{command} {asked}\n'
+    selection = " ".join(map(shlex.quote, selected(instance.repo, paths)))
+    return f'{setup}\nset +x\necho "{START}"\n{command} {selection}\n'

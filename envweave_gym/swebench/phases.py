@@ -1,4 +1,4 @@
-"""What is done in a workspace, wherever it is: the patch of a model is applied, and the official script run.
+"""The phases of an evaluation in a workspace: applies the patch of a model, then runs the official script.
 
 Both are one command together, as every command costs a container a tenth of a second.
 """
@@ -22,10 +22,10 @@ APPLY_COMMANDS = (
 )
 """The official ones, in the order in which they are tried."""
 ALREADY = "git apply --check --reverse"
-"""What then tells that the patch is in the tree though each of them complained."""
+"""Succeeds if the patch is in the tree although each of them failed."""
 _APPLY_TIMEOUT = 120.0
 _DIGEST = 42
-"""So many characters of an entry tell what is in a file: what differed before may be changed again."""
+"""Length of the content digest in an entry: a file that differed before may be changed again."""
 _ATTEMPTS = """\
 exec 2>&1
 begun=$EPOCHREALTIME

@@ -136,7 +136,7 @@ def _hides_a_module(path: PurePosixPath, instance: Instance) -> bool:
 
 
 def _of_change(change: Change) -> list[str]:
-    """What is wrong with a change whatever its file is."""
+    """Violations of a change that do not depend on its file."""
     name = shown(change.new or change.old)
     if not change.old and not change.new:
         return ["it changes a file without a name"]

@@ -13,7 +13,7 @@ from envweave_gym.os_support.file_lock import unlock
 from envweave_gym.os_support.parent_process import end_with_parent
 
 PATIENCE = 3600.0
-"""So many seconds an evaluation waits for its turn."""
+"""Seconds that an evaluation waits for a slot."""
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.2
 
 

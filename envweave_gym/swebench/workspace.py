@@ -1,4 +1,4 @@
-"""Where a patch is tried: a copy of the repository at its base commit, which nothing else uses."""
+"""The workspace of a patch: a copy of the repository at its base commit, which nothing else uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, SessionLost, shown
 
 SIGNALS = 128
-"""Exit codes above this one are those of what was killed."""
+"""Exit codes above this one mean that a signal killed the command."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Ran:
     """A command that was run."""
 
     output: str
-    """What it wrote to stdout and stderr, in the order in which it did."""
+    """Its stdout and stderr, interleaved as written."""
     code: int
     """Its exit code; what it is after a timeout says nothing."""
     timed_out: bool = False
@@ -25,8 +25,8 @@ class Ran:
 class Workspace(Protocol):
     """One copy, for one evaluation; what runs in it sees the repository and nothing of this machine.
 
-    What is wrong with the place itself, rather than with what was run in it, is a :class:`WorkspaceLost` or
-    a ``NotAvailable``: both become faults, and no rewards.
+    A failure of the workspace itself, rather than of a command in it, raises :class:`WorkspaceLost` or
+    ``NotAvailable``: both become faults, and no rewards.
     """
 
     testbed: str
@@ -37,7 +37,7 @@ class Workspace(Protocol):
     def run(self, command: str, timeout: float) -> Ran:
         """Run a line of bash, in the repository.
 
-        After so many seconds it is killed with all that it has started; what it wrote until then is kept.
+        After ``timeout`` seconds it is killed with all that it has started; its output so far is retained.
         """
         ...
 
@@ -63,7 +63,7 @@ def check_pids(pids: object) -> None:
 
 
 class NotHere(NotAvailable):
-    """What is not there now, and not at the next try either, unless somebody sees to it."""
+    """Something is missing here that a retry does not bring; a person has to install or start it."""
 
 
 class WorkspaceLost(SessionLost):

@@ -176,7 +176,7 @@ def _observation_space(observation: Any) -> Space[Any]:
 
 
 class _Choices:
-    """Rows of one array, so many for each group; a hash picks one of its group's."""
+    """An array of variants, grouped by operator; a hash picks one of a group."""
 
     def __init__(self, groups: Sequence[Sequence[Any]]) -> None:
         counts = np.array([len(group) for group in groups])

@@ -132,7 +132,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         return self._shown(), reward, True, False, info
 
     def _info(self, answer: Answer | None) -> dict[str, Any]:
-        """What is known of a reply before the episode is over."""
+        """The info of a reply that does not end the episode."""
         return {
             "index": self.index,
             "split": self.split,
@@ -163,7 +163,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         return "\n\n".join([one["content"] for one in self._messages])
 
     def render(self) -> Any:
-        """What has been said so far."""
+        """The conversation so far."""
         return self._text() if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import msgspec
 MOST_DIGITS = 100
 """No number of more digits, and none with a larger exponent, is read."""
 _MOST_PLACES = 5
-"""So many markers, boxes and sentences of a reply are looked at, from its end."""
+"""Limit of markers, boxes and sentences that are examined, from the end of a reply."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
 
 
 def _field(text: str, start: int, stop: re.Pattern[str]) -> str | None:
-    """What is written from ``start``, after words that only introduce it, if it begins with a number."""
+    """The text from ``start`` on, without introductory words, if a number begins it."""
     filler = _FILLER.match(text, start)
     begin = start if filler is None else filler.end()
     end = stop.search(text, begin)
@@ -108,7 +108,7 @@ def _end_of_number(field: str) -> int:
 
 
 def _boxed(text: str) -> Iterator[str]:
-    """What is in each box that holds a digit, from the last."""
+    """The content of each box that holds a digit, last box first."""
     boxes = list(_BOX.finditer(text))[: -_MOST_PLACES - 1 : -1]
     for box in boxes:
         content = _braced(text, box.end()) if box[1] else text[box.end() :].partition("\n")[0]

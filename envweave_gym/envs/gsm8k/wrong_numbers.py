@@ -20,11 +20,11 @@ from envweave_gym.data.gsm8k import Problem
 from envweave_gym.envs.gsm8k.number_answers import read_number
 
 WRONG = 3
-"""So many wrong options a problem has."""
+"""The number of wrong options of a problem."""
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How the result is written, and so every option: as so many parts of ``1 / scale``."""
+    """The notation of the result and of every option: an integer multiple of ``1 / scale``, its *parts*."""
 
     scale: int = 1
     places: int = 0
@@ -37,7 +37,7 @@ class Form(msgspec.Struct, frozen=True):
         return parts.numerator if parts.denominator == 1 else None
 
     def written(self, parts: int) -> str:
-        """The option of so many parts."""
+        """The text of this number of parts."""
         if self.is_ratio:
             return f"{parts}/{self.scale}"
         sign, (whole, rest) = "-" if parts < 0 else "", divmod(abs(parts), self.scale)
@@ -81,7 +81,7 @@ def _chosen(right: int, slips: list[int], key: int) -> list[int]:
 
 
 def _drawn(slips: list[int], count: int, right: int, sign: int, draw: int) -> list[int]:
-    """So many of the slips, the more plausible rather; where there are too few, what is a little off too."""
+    """Draw ``count`` slips, plausible ones more often; fill up with numbers slightly off the result."""
     order = sorted(range(len(slips)), key=lambda place: place * 2 + (draw >> 3 * place) % 8)
     chosen, step, one = [slips[place] for place in order[:count]], 1, right
     while right and right % (step * 10) == 0:
@@ -101,12 +101,12 @@ _SUM = re.compile(r"-?[\d.]+(?:[-+][\d.]+){2,}")
 _TERM = re.compile(r"-?[\d.]+")
 _DECIMAL = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _LONGEST = 40
-_MOST_ASKED = 12
-"""So many numbers of a question are taken up."""
+_MAX_GIVEN_NUMBERS = 12
+"""Limit of numbers of a question that make wrong options."""
 
 
 def _slips(problem: Problem, right: int, form: Form) -> list[int]:
-    """What usual slips lead to, the more plausible first."""
+    """The results of usual slips, the more plausible first."""
     last, results = "", []
     for terms, result in problem.calculations:
         parts = _parts(result, form)
@@ -114,9 +114,9 @@ def _slips(problem: Problem, right: int, form: Form) -> list[int]:
             last = terms
         elif parts is not None:
             results.append(parts)
-    asked = [_parts(text, form) for text in _NUMERAL.findall(problem.question)[:_MOST_ASKED]]
+    given = [_parts(text, form) for text in _NUMERAL.findall(problem.question)[:_MAX_GIVEN_NUMBERS]]
     slips = [*reversed(results), *_other_calculations(last, right, form)]
-    for one in (*results, *asked):
+    for one in (*results, *given):
         if one is not None:
             slips += (right + one, right - one)
     slips += (right * 2, right * 10)

@@ -221,7 +221,7 @@ def _tree_candidates(places: tuple[Path, ...], tasks: Rows[Instance], instance: 
 
 
 MOST = 8
-"""So many files of a kind are candidates at most, but for those that are the answer of other issues."""
+"""Limit of candidates of a kind; files that are the answer of another issue do not count."""
 
 
 def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[str]) -> Candidates:

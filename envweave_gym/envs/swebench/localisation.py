@@ -113,7 +113,7 @@ def _checked_length(length: Any) -> int:
 
 
 def _longest_frame(options: Any) -> int:
-    """So many characters a prompt has at most beside the issue."""
+    """Limit of the characters of a prompt, without the issue."""
     return 1000 + (MAX_PATH + 10) * (options if isinstance(options, int) else 0)
 
 

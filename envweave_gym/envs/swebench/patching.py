@@ -37,7 +37,7 @@ Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 APPLIES, SOME_PASS = 0.1, 0.4
 """What ``reward="shaped"`` pays for a patch that applies, and at most for tests that pass by it."""
 MAX_ISSUE = 30_000
-"""So many characters of an issue are shown; the longest of Lite has 24,770."""
+"""Characters of an issue that are shown; the longest of Lite has 24,770."""
 MAX_REPLY = LONGEST
 """No reply is longer, in characters."""
 MOST_TURNS = 100
@@ -193,7 +193,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         return text
 
     def render(self) -> Any:
-        """What has been said so far."""
+        """The conversation so far."""
         return "\n\n".join(one["content"] for one in self._messages) if self.render_mode == "ansi" else None
 
     def close(self) -> None:

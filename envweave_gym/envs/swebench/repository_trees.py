@@ -17,7 +17,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.data.swebench_lite import Instance
 
 DEADLINE = 30.0
-"""So many seconds git has for one answer."""
+"""Seconds that one git command may take."""
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
@@ -59,8 +59,8 @@ def _check_commits(git: Path, instances: list[Instance]) -> None:
             raise InvalidArgument(
                 f"{instance.instance_id}: base_commit={shown(instance.base_commit)} is no hash of a commit"
             )
-    asked = "".join(f"{instance.base_commit}^{{tree}}\n" for instance in instances)
-    answers = _git(git, "cat-file", "--batch-check", given=asked).splitlines()
+    queries = "".join(f"{instance.base_commit}^{{tree}}\n" for instance in instances)
+    answers = _git(git, "cat-file", "--batch-check", given=queries).splitlines()
     for instance, answer in zip(instances, answers, strict=True):
         if " tree " not in answer:
             raise NotAvailable(

@@ -17,7 +17,7 @@ from envweave_gym.core.seeding import mix
 from envweave_gym.envs.swebench.file_paths import MAX_PATH, NAMED, Leak, leak_of, overlap, words_of
 
 _ATTEMPTS = 32
-"""So many sets of wrong options are drawn at most, and the one that fits best is taken."""
+"""Limit of sets of wrong options that are drawn; the best of them is used."""
 
 
 _Path = Annotated[str, msgspec.Meta(max_length=MAX_PATH)]
@@ -47,7 +47,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
 
 def distractors(candidates: Candidates, issue: str, count: int, key: int) -> tuple[str, ...]:
-    """So many wrong options, or fewer where there are no more; ``key`` decides which."""
+    """Draw up to ``count`` wrong options; ``key`` seeds the draw."""
     draw = _Draw(key)
     bags = _bags(candidates)
     wanted = _popular_among(count, draw)
@@ -84,7 +84,7 @@ def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
 
 
 def _popular_among(count: int, draw: _Draw) -> int:
-    """How many of so many are popular: all but one, sometimes all but two, but at least one."""
+    """The number of popular files among ``count``: all but one or two, and at least one."""
     return max(1, count - 1 - (draw.below(4) == 0))
 
 
@@ -102,7 +102,7 @@ def _picked(bags: tuple[list[str], list[list[str]]], wanted: int, count: int, dr
 
 
 def _sample(bag: Sequence[str], count: int, draw: _Draw) -> list[str]:
-    """So many different ones; what is in the bag more often is drawn more often."""
+    """Draw ``count`` distinct items; one that is in the bag twice is twice as likely."""
     picked: list[str] = []
     rest = list(bag)
     while rest and len(picked) < count:
@@ -133,7 +133,7 @@ def _rankings(answer: str, issue: str) -> tuple[Callable[[str], int], Callable[[
 
 
 def _misfit(ranking: Callable[[str], int], picked: Sequence[str], above: int) -> int:
-    """How far the answer is from standing below so many of those that were picked; a tie is a half."""
+    """The distance of the answer's rank from ``above`` among the picked files; a tie counts a half."""
     likelier = [ranking(path) for path in picked]
     higher, lower = likelier.count(1), likelier.count(-1)
     return abs(higher - above) + abs(len(picked) - lower - above)

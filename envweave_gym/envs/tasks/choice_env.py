@@ -30,7 +30,7 @@ MAX_REPLY = 32_768
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and which option is right."""
+    """A question, its options, and the index of the right one."""
 
     text: str
     options: tuple[str, ...]

@@ -30,7 +30,7 @@ def lettered(options: Sequence[str]) -> str:
 
 
 def letters_of(count: int) -> str:
-    """The letters of so many options, as a sentence says them: ``A, B, C or D``."""
+    """The letters of ``count`` options as prose: ``A, B, C or D``."""
     return f"{', '.join(LETTERS[: count - 1])} or {LETTERS[count - 1]}"
 
 

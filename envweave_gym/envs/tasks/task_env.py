@@ -15,7 +15,7 @@ from envweave_gym.episode.emitter import Emitter
 Task = TypeVar("Task")
 
 AS_JSON = 7
-"""No text becomes longer than so many times as much as the content of a chat."""
+"""Upper bound of the ratio between a rendered chat and its content, in characters."""
 TASK_OPTIONS = ("index", "group")
 """The reset options of all of them."""
 

@@ -14,7 +14,7 @@ MAX_LENGTH = 4096
 
 
 class EchoEnv(Emitter, HashedRandomness[str, str]):
-    """Says what it was told, and pays ``0.1 * len(message)`` for it; only a step limit ends the episode."""
+    """Echoes its action, and pays ``0.1 * len(message)`` for it; only a step limit ends the episode."""
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1, "ignores_seed": True, "reset_options": ()}
 
@@ -40,9 +40,9 @@ class EchoEnv(Emitter, HashedRandomness[str, str]):
         return text
 
     def render(self) -> Any:
-        """What was said last."""
+        """The last action."""
         return self._said if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """What was said last."""
+        """The last action."""
         return {"last_message": self._said}

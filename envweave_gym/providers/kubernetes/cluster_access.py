@@ -1,4 +1,4 @@
-"""The cluster: which one it is, as whom it is asked, and each request that is made of it."""
+"""Access to a cluster: its address, credentials and namespace, and each request to its API server."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """What a Pod finds of the cluster that it runs in."""
 KUBECONFIG = "~/.kube/config"
 _PATIENCE = (5, 30)
-"""So many seconds a connection, and then an answer, may take."""
+"""Seconds that a connection, and then an answer, may take."""
 _HANDSHAKE = 10.0
-"""So many seconds each part of connecting to a port of a Pod may take."""
+"""Seconds that each part of connecting to a port of a Pod may take."""
 _FORWARDING = "v4.channel.k8s.io"
 _GONE = 410
 _QUOTA_LAG_S = 10.0
@@ -95,7 +95,7 @@ class Cluster:
                 if event is not None:  # the library's sign of an empty or torn line
                     yield None if event["type"] == "DELETED" else event["object"]
         except ApiException as error:
-            if error.status != _GONE:  # too old to be told what has changed since; the next tells it anew
+            if error.status != _GONE:  # the resource version is too old; the next watch starts anew
                 raise
 
     def logs(self, name: str) -> str:
@@ -291,5 +291,5 @@ def _configured(what: str) -> Generator[None]:
     except InvalidArgument:
         raise
     except (ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, LookupError) as error:
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise NotAvailable(f"{what} cannot be used: {told}; 'kubectl config view' shows it") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise NotAvailable(f"{what} cannot be used: {reason}; 'kubectl config view' shows it") from None

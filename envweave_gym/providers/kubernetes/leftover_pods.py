@@ -1,4 +1,4 @@
-"""Whose a Pod is, how it is deleted, and what owners that were killed have left behind."""
+"""Owner labels of Pods, their deletion, and the sweep of Pods whose owners were killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envweave_gym.providers.kubernetes.cluster_access import ACCOUNT, Cluster
 from envweave_gym.providers.kubernetes.manifests import Manifest, owned_by
 
 _OFTEN = 60.0
-"""So many seconds after a sweep there is none, as many replicas start at once."""
+"""Seconds between two sweeps, as many replicas may start at once."""
 _DELETE_WITHIN_S = 5.0
 """How long the calling thread repeats a deletion; a thread in the background goes on after that."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0

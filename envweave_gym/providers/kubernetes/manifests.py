@@ -1,4 +1,4 @@
-"""What a cluster is told to run, as the documents it takes: nothing here asks one for anything."""
+"""Builds the manifests of Pods, Secrets, Deployments and Services; makes no request to a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INSTANCE = "app.kubernetes.io/instance"
 TOKEN = "token"
 """The key of the token in its Secret."""
 GRACE = 2
-"""So many seconds a server has for the steps that are under way when it is stopped."""
+"""Seconds that steps under way may take when the server is stopped."""
 
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -53,9 +53,9 @@ class PodTemplate:
     memory: int | str = "2g"
     """Bytes, or text like ``"512m"`` or ``"2Gi"``; what takes more is killed."""
     cpus: float | None = None
-    """So many cores' worth of time; what its node has to spare where it is not said."""
+    """CPU limit in cores; without one a Pod may use what its node can spare."""
     lifetime: float = LEASE
-    """So many seconds the cluster lets it run, whatever becomes of who started it."""
+    """``activeDeadlineSeconds``: the cluster ends it after that, whether its owner lives or not."""
     pull_policy: str = "IfNotPresent"
     """When a node fetches the image."""
     pull_secret: str | None = None
@@ -124,7 +124,7 @@ class PodTemplate:
         }
 
     def _resources(self) -> Manifest:
-        """What is used is what was asked for, so that a node is not promised to more than it can hold."""
+        """Requests equal limits, so that the scheduler does not overcommit a node."""
         memory = {"memory": str(_bytes_of(self.memory))}
         if self.cpus is None:
             return {"requests": {"cpu": _LEAST_CPU, **memory}, "limits": memory}
@@ -272,7 +272,7 @@ def _digest(name: str, token: str) -> str:
 
 
 def _bytes_of(memory: Any) -> int:
-    """So many bytes; a cluster's own ``"2Gi"`` is the ``"2g"`` of an engine."""
+    """A size in bytes; accepts ``"2g"`` and Kubernetes' own ``"2Gi"``."""
     if isinstance(memory, str) and re.fullmatch(r"\d+[kmgKMG]i", memory):
         return memory_of(memory[:-1])
     return memory_of(memory)

@@ -1,4 +1,4 @@
-"""What has become of a Pod, in words, and what to do about it."""
+"""Explains the state of a Pod in one sentence, with what to do about it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from envweave_gym.os_support.process_local import in_forked_child
 _BACKLOG = 2048
 _PIECE = 1 << 18
 _STALL = 60.0
-"""So many seconds either side may take for what it is sent, or for the rest of what it sends."""
+"""Seconds that either side may take to accept data, or to send the rest of a message."""
 _PATIENCE = 10.0
 _BREATH = 0.1
 _DATA, _ERROR = 0, 1
@@ -39,7 +39,7 @@ class Pipe(Protocol):
         ...
 
     def receive(self) -> bytes:
-        """What has come, which may be nothing; raise ``EOFError`` at the end."""
+        """Return the data received, perhaps empty; raises ``EOFError`` at the end."""
         ...
 
     def send(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class Direct:
         return False
 
     def receive(self) -> bytes:
-        """What has come."""
+        """Return the data received."""
         return _received(self._socket)
 
     def send(self, data: bytes) -> None:
@@ -143,7 +143,7 @@ class Door:
         in_forked_child(self, Door.forget)
 
     def open(self) -> None:
-        """Let in who comes, and who has been waiting."""
+        """Accept connections from now on, and those that wait in the backlog."""
         if self._porter is None:
             self._waker, woken = socket.socketpair()
             self._porter = threading.Thread(
@@ -209,7 +209,7 @@ class Door:
                 remote.close()
         except EOFError:
             pass
-        except Exception as error:  # noqa: BLE001 - a WebSocket, TLS or the cluster; whoever came is told by the end
+        except Exception as error:  # noqa: BLE001 - a WebSocket, TLS or the cluster; the client sees its connection end
             _log.info("a connection to port %d has ended: %s", self.port, error)
         finally:
             with self._lock:
