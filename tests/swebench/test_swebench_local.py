@@ -130,7 +130,7 @@ class TestVerdicts:
         assert not found.resolved
 
     def test_the_same_with_bubblewrap_around(self, cache: str) -> None:
-        if why := levels._missing("namespace"):
+        if why := levels.why_missing("namespace"):
             pytest.skip(why)
         assert tried(TEXT, TEXT.patch, cache, isolation="namespace").resolved
         hung = tried(TEXT, diff_to(HANGING), cache, timeout=1.0, isolation="namespace")
