@@ -10,7 +10,7 @@ from pettingzoo.utils.env import AECIterable
 from envweave_gym.core.faults import Fault, InvalidAction
 from envweave_gym.core.protocols import check_agent
 from envweave_gym.episode.game_record import Infos, ParallelStep
-from envweave_gym.remote.remote_game import RemoteGame
+from envweave_gym.remote.base_game import RemoteGame
 from envweave_gym.remote.served import LOSSES
 from envweave_gym.wire.values import pack
 
