@@ -114,6 +114,7 @@ def _column(parts: list[Any], sizes: Sequence[int]) -> Any:
     if all(part is None or isinstance(part, StreamRows) for part in parts):
         masks = [np.zeros(size, np.bool_) if part is None else part.untrainable for part, size in pairs]
         return StreamRows(JoinedStreams(parts, sizes), np.concatenate(masks))
+    known = np.asarray(known)
     columns = [_blank(known, size) if part is None else np.asarray(part) for part, size in pairs]
     return np.concatenate(columns).astype(known.dtype, copy=False)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
@@ -16,7 +15,6 @@ from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools
-from envweave_gym.episode.vector_infos import writeable_streams
 from envweave_gym.remote.batches import batch_of, part_of
 from envweave_gym.remote.early import EarlyGroup, first_told
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
@@ -186,23 +184,6 @@ class RayVectorEnv(RemoteVectorEnv):
     def _calls_of(self, kind: type[RowCalls], groups: Sequence[EarlyGroup]) -> RowCalls:
         spaces = self.single_observation_space, self.single_action_space
         return kind(groups, self._record, *spaces, self._rows_of_actions)
-
-    def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
-        """The observations and infos of the rows of these outcomes."""
-        if not any(one.final or one.lost for one in outcomes):
-            return super()._together(outcomes)
-        whole, first = VectorEnv[Any, Any, Any](), 0
-        whole.num_envs = sum(one.group.size for one in outcomes)
-        told = [(one, one.final, one.lost) for one in outcomes]
-        for one in outcomes:
-            one.final = one.lost = {}
-        observations, infos = super()._together(outcomes)
-        writeable_streams(infos)
-        for one, *more in told:
-            for row, info in chain.from_iterable(infos_of.items() for infos_of in more):
-                infos = whole._add_info(infos, info, row - one.group.rows.start + first)
-            first += one.group.size
-        return observations, infos
 
     def __reduce__(self) -> Any:
         return _again, (self._env_id, self._urls, self._arguments(), self.spec)

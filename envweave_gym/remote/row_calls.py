@@ -13,6 +13,7 @@ from envweave_gym.core.faults import Fault
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools, Options, RecordColumns, options_of
 from envweave_gym.episode.record import EpisodeRecord
+from envweave_gym.episode.vector_infos import VectorInfos, infos_of_rows
 from envweave_gym.remote.batches import batch_of, kept, part_of, rows_of
 from envweave_gym.remote.rows import RowGroup, RowReset, raise_refusal, reset_at_once
 from envweave_gym.remote.session import at_once
@@ -27,9 +28,7 @@ class Outcome:
     """What a call gave for the rows of one group; without a ``reply`` nothing has ended in them."""
 
     lost: _Infos = {}
-    """What is said of rows that were lost, beside ``infos``."""
-    final: _Infos = {}
-    """What was said of rows that were lost and have been reset since, in the same step."""
+    """The infos of rows that were lost, which are in ``infos`` too."""
 
     def __init__(self, group: RowGroup, observation: Any, infos: dict[str, Any], reply: Any = None) -> None:
         self.group, self.observation, self.infos = group, observation, infos
@@ -41,8 +40,9 @@ class Outcome:
 
 
 def _lost_outcome(group: RowGroup, lost: _Infos) -> Outcome:
-    """The outcome of a group of which nothing is known but that rows were lost."""
-    outcome = Outcome(group, kept(group.last), {})
+    """The outcome of a group whose rows were lost: the last observations, and infos that say so."""
+    infos = infos_of_rows([lost.get(row) for row in group.numbers])
+    outcome = Outcome(group, kept(group.last), infos)
     outcome.lost = lost
     return outcome
 
@@ -234,16 +234,14 @@ class RowCalls:
         return batch_of(space, [one if reset else other for reset, one, other in rows])
 
     def reset_lost(self, outcomes: Sequence[Outcome]) -> None:
-        """Reset the rows that were lost in this step; what was said of them becomes what was said last."""
+        """Reset the rows that were lost in this step; their infos become those of the ended episode."""
         lost = [one for one in outcomes if one.lost]
         resets = self._reset_groups([one.group for one in lost]) if lost else []
         for one, anew in zip(lost, resets, strict=True):
             last = rows_of(self._observation_space, one.observation, one.group.size)
-            one.final = {
-                row: {"final_obs": seen, "final_info": info}
-                for seen, (row, info) in zip(last, one.lost.items(), strict=True)
-            }
-            one.observation, one.infos, one.lost = anew.observation, anew.infos, anew.lost
+            ended = zip(last, one.lost.values(), strict=True)
+            final = infos_of_rows([{"final_obs": seen, "final_info": info} for seen, info in ended])
+            one.observation, one.infos = anew.observation, VectorInfos(anew.infos | final)
 
 
 def _acted(group: RowGroup, reply: Any) -> Outcome:

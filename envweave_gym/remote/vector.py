@@ -21,7 +21,6 @@ from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, 
 from envweave_gym.core.protocols import read_action
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import RecordColumns
-from envweave_gym.episode.vector_infos import writeable_streams
 from envweave_gym.remote.batches import joined, kept, merged, travels
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
 from envweave_gym.remote.row_calls import Draws, Outcome, RowCalls, Wanted, in_order
@@ -311,13 +310,7 @@ class RemoteVectorEnv(CheckedVector):
     def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of all rows."""
         observations = joined(self.single_observation_space, [one.observation for one in outcomes])
-        infos = merged([one.infos for one in outcomes], [one.group.size for one in outcomes])
-        if any(one.final or one.lost for one in outcomes):
-            writeable_streams(infos)
-        for one in outcomes:
-            for row, info in chain(one.final.items(), one.lost.items()):
-                infos = self._add_info(infos, info, row)
-        return observations, infos
+        return observations, merged([one.infos for one in outcomes], [one.group.size for one in outcomes])
 
     # Questions
 
