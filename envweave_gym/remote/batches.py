@@ -96,7 +96,7 @@ class JoinedStreams:
 
 
 def merged(infos: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-    """The infos of vectors with so many rows each as those of one.
+    """Join the infos of vectors to those of one; ``sizes`` are the numbers of their rows.
 
     As in Gymnasium's vectors the first row that says something decides its dtype; rows that do not are blank.
     """

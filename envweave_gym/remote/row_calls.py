@@ -1,4 +1,4 @@
-"""The calls of a remote vector: to the servers that are there, and what is said of the rows of others."""
+"""Resets and steps of a remote vector over all its servers, and the results of rows whose server is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Infos = dict[int, dict[str, Any]]
 
 
 class Outcome:
-    """What a call gave for the rows of one group; without a ``reply`` nothing has ended in them."""
+    """The result of a call for the rows of one group; without a ``reply`` no episode has ended in them."""
 
     lost: _Infos = {}
     """The infos of rows that were lost, which are in ``infos`` too."""
@@ -175,7 +175,7 @@ class RowCalls:
         part, given, options = wanted.rows[group.rows], wanted.given, wanted.options
         if isinstance(options, list):
             options = {"rows": options[group.rows]}
-        told = {
+        seeding = {
             "seed": None if given is None else list(given[group.rows]),
             "draws": wanted.draws.states[group.rows],
             "over": self._record.over[group.rows],
@@ -184,12 +184,12 @@ class RowCalls:
         anew = bool(part.all())
         if not anew:
             options = {**(options or {}), "reset_mask": part}
-        return RowReset(group, pack(told), options, anew)
+        return RowReset(group, pack(seeding), options, anew)
 
     def _reset_beforehand(self, group: RowGroup, wanted: Wanted) -> None:
         """Open a session for a few rows of a lost group; the others go on waiting for a reset of theirs.
 
-        A loss that no step has told yet comes first: it is said of those few as well.
+        A loss that no step has reported yet comes first: those few rows report it as well.
         """
         if group.broken:
             group.faults.add(group.broken)

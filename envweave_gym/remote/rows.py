@@ -77,16 +77,16 @@ def reset_at_once(resets: Sequence[RowReset]) -> list[Any]:
     """Reset many groups: their replies, or the :class:`Fault` that was counted."""
     started, sessions = time.monotonic(), [one.group.fresh_session() for one in resets]
     hope = max((one.group._reset_deadline for one in resets), default=0.0)
-    told = at_once(sessions, [one.build for one in resets], hope)
-    raise_refusal(told)
+    replies = at_once(sessions, [one.build for one in resets], hope)
+    raise_refusal(replies)
     return [
         one.again(result, started) if isinstance(result, Exception) else result
-        for one, result in zip(resets, told, strict=True)
+        for one, result in zip(resets, replies, strict=True)
     ]
 
 
 def raise_refusal(results: Sequence[Any]) -> None:
-    """Raise what is among the results and no loss."""
+    """Raise the first exception among the results that is no loss, such as the refusal of an action."""
     for result in results:
         if isinstance(result, Exception) and not isinstance(result, FAULTS):
             raise result

@@ -1,4 +1,4 @@
-"""What ``reset`` and ``step`` of a vector take: one sentence about anything else, before a row has moved."""
+"""Checks of the arguments of a vector's ``reset``; a wrong one is refused before a row has moved."""
 
 from __future__ import annotations
 

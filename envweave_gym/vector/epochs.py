@@ -14,10 +14,10 @@ from envweave_gym.vector.row_groups import Groups
 
 
 class Epoch(Sequence[dict[str, Any]]):
-    """What :func:`epoch` gives: reset options, each of which is made when it is looked at."""
+    """The reset options of an epoch: a sequence that builds an item when it is read."""
 
     def __init__(self, tasks: Sequence[int], rows: int | None, repeats: int) -> None:
-        """Tasks go to so many ``rows`` at a time, ``repeats`` to each; ``None`` is a single environment."""
+        """``rows`` share the tasks and ``repeats`` of them play the same; ``None``: one environment."""
         self._tasks, self._rows, self._repeats = tasks, rows, repeats
         self._at_once = 1 if rows is None else rows // repeats
 
@@ -32,8 +32,8 @@ class Epoch(Sequence[dict[str, Any]]):
         chosen = range(len(self))[index]
         return self._options(chosen) if isinstance(chosen, int) else [self._options(one) for one in chosen]
 
-    def _options(self, place: int) -> dict[str, Any]:
-        first = place * self._at_once
+    def _options(self, index: int) -> dict[str, Any]:
+        first = index * self._at_once
         tasks = [{"index": int(one)} for one in self._tasks[first : first + self._at_once]]
         return (
             tasks[0] if self._rows is None else {"rows": [one for one in tasks for _ in range(self._repeats)]}

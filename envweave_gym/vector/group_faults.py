@@ -63,13 +63,13 @@ class GroupFaults:
         """End the episodes of the other rows of groups that lost one, with the same fault."""
         observations, rewards, terminated, truncated, infos = results
         cut = hit & ~(terminated | truncated)
-        told = rows_of_infos(infos, len(hit)) if cut.any() else []
+        by_row = rows_of_infos(infos, len(hit)) if cut.any() else []
         writeable_streams(infos)
         seen = list(iterate(self._vector.observation_space, observations)) if cut.any() else []
         for row in cut.nonzero()[0].tolist():
             group = self._groups.of_row(row)
             lost = next(one for one in group if faults[one] is not None)
-            info = _cut(told[row], lost, cast("Fault", faults[lost]))
+            info = _cut(by_row[row], lost, cast("Fault", faults[lost]))
             if self._mode is AutoresetMode.SAME_STEP:
                 info = {"final_obs": copy.deepcopy(seen[row]), "final_info": info}
             infos = self._vector._add_info(infos, info, row)
@@ -93,9 +93,9 @@ class GroupFaults:
         mixed = [new if reset else old for reset, old, new in zip(rows, *pairs, strict=True)]
         observations = concatenate(space, mixed, create_empty_array(space, len(rows), fn=np.zeros))
         infos = results[4]
-        told = [rows_of_infos(one, len(rows)) for one in (infos, begun[1])]
+        by_row = [rows_of_infos(one, len(rows)) for one in (infos, begun[1])]
         finals = {key: infos[key] for key in FINAL_KEYS if key in infos}
-        chosen = [new if reset else old for reset, old, new in zip(rows, *told, strict=True)]
+        chosen = [new if reset else old for reset, old, new in zip(rows, *by_row, strict=True)]
         return observations, *results[1:4], infos_of_rows(chosen) | finals
 
 

@@ -80,15 +80,15 @@ _COLUMNS = {
 """The arrays of a :class:`StepColumns`, and their dtypes."""
 
 
-def _told(source: ColumnStreams) -> list[Any]:
-    """The seeds, the options, the rows, the opening events, and the arrays of a step one after the other."""
+def _packed_columns(source: ColumnStreams) -> list[Any]:
+    """Pack seeds, options, rows and opening events, and the arrays of a step one after the other."""
     steps, rows, seeds = source.step, source.rows, source.seeds[source.reset]
-    told = [seeds.tobytes(), source.options, None if rows is None else rows.tobytes(), None]
+    packed = [seeds.tobytes(), source.options, None if rows is None else rows.tobytes(), None]
     if source.opening is not None and seeds.size:
-        told[-1] = _events.encode([source.opening(seed) for seed in seeds.tolist()])
+        packed[-1] = _events.encode([source.opening(seed) for seed in seeds.tolist()])
     if steps is not None:
-        told += [steps.start, b"".join([getattr(steps, name).tobytes() for name in _COLUMNS])]
-    return told
+        packed += [steps.start, b"".join([getattr(steps, name).tobytes() for name in _COLUMNS])]
+    return packed
 
 
 def _native(received: list[Any], reset: Bools) -> ColumnStreams:
@@ -102,10 +102,10 @@ def _native(received: list[Any], reset: Bools) -> ColumnStreams:
 
 def _steps(size: int, start: int, columns: bytes) -> StepColumns:
     arrays: dict[str, NDArray[Any]] = {}
-    place = 0
+    offset = 0
     for name, dtype in _COLUMNS.items():
-        arrays[name] = np.frombuffer(columns, dtype, size, place)
-        place += arrays[name].nbytes
+        arrays[name] = np.frombuffer(columns, dtype, size, offset)
+        offset += arrays[name].nbytes
     return StepColumns(start=start, **arrays)
 
 
@@ -122,7 +122,7 @@ def _pack_infos(infos: VectorInfos) -> Any:
     if len(infos) > len(_OWN):
         rest = {key: pack(infos[key]) for key in infos if key not in _OWN}
     if isinstance(streams, StreamRows) and isinstance(streams.build, ColumnStreams):
-        untrainable, packed = streams.untrainable, _told(streams.build)
+        untrainable, packed = streams.untrainable, _packed_columns(streams.build)
     else:
         untrainable, packed = _untrainable(streams), _encoder.encode(list(streams))
     return Ext(NATIVE, _encoder.encode((infos["seq"].tobytes(), untrainable.tobytes(), some, packed, rest)))
@@ -137,11 +137,11 @@ def _untrainable(streams: Sequence[Stream | None]) -> Bools:
 
 
 def _unpack_infos(data: memoryview) -> VectorInfos:
-    seq, mask, some, told, rest = _infos.decode(data)
+    seq, mask, some, packed, rest = _infos.decode(data)
     untrainable = np.frombuffer(bytearray(mask), np.bool_)
     known = np.ones_like(untrainable) if some is None else np.frombuffer(bytearray(some), np.bool_)
     infos = VectorInfos(
-        stream=StreamRows(PackedStreams(told, untrainable), untrainable),
+        stream=StreamRows(PackedStreams(packed, untrainable), untrainable),
         _stream=known,
         seq=np.frombuffer(bytearray(seq), np.int64),
         _seq=known.copy(),

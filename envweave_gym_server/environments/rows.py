@@ -26,18 +26,17 @@ def as_rows(env: Any) -> Any:
     return env
 
 
-def reset_rows(env: VectorEnv[Any, Any, Any], told: dict[str, Any], options: Any) -> Any:
-    """Reset a vector as the client tells that keeps count of its draws.
+def reset_rows(env: VectorEnv[Any, Any, Any], seeding: dict[str, Any], options: Any) -> Any:
+    """Reset a vector whose client counts the seeds that it draws, so that a session can replace a lost one.
 
-    It tells the ``seed`` that was given to it, the state of each row's ``draws``, and which rows are
-    ``over``: so a new session goes on where a lost one ended. ``goes_on`` lets rows that have been reset
-    before be reset without the seed that they draw.
+    ``seeding`` has the ``seed`` that the caller gave, the state of each row's ``draws``, and the rows that
+    are ``over``. ``goes_on`` lets rows that have been reset before be reset without the seed that they draw.
     """
     if isinstance(env, LocalVector):
-        draws = _checked(told, "draws", np.uint64, env.num_envs)
-        over = _checked(told, "over", np.bool_, env.num_envs)
-        env.resume(draws, over, goes_on=told.get("goes_on") is not False)
-    return env.reset(seed=told.get("seed"), options=options)
+        draws = _checked(seeding, "draws", np.uint64, env.num_envs)
+        over = _checked(seeding, "over", np.bool_, env.num_envs)
+        env.resume(draws, over, goes_on=seeding.get("goes_on") is not False)
+    return env.reset(seed=seeding.get("seed"), options=options)
 
 
 def goes_on(env: Any) -> bool:
@@ -47,8 +46,8 @@ def goes_on(env: Any) -> bool:
     return any(not one.reproducible for one in streams)
 
 
-def _checked(told: dict[str, Any], name: str, dtype: type[np.generic], rows: int) -> NDArray[Any]:
-    given = told.get(name)
+def _checked(seeding: dict[str, Any], name: str, dtype: type[np.generic], rows: int) -> NDArray[Any]:
+    given = seeding.get(name)
     if not (isinstance(given, np.ndarray) and given.dtype == dtype and given.shape == (rows,)):
         raise InvalidArgument(
             f"the seed of a vector names {name}={shown(given)}; give an array of {rows} {dtype.__name__}"
