@@ -1,4 +1,4 @@
-"""What the arguments of a constructor must be: one sentence each for whatever they are not."""
+"""Checks of constructor and reset arguments; each refusal is one sentence that names the ID."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from gymnasium.vector import AutoresetMode
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, nearest, shown
 
-_SHORTEST, _LONGEST = 0.001, 604_800.0
-"""So many seconds anything is waited for, at least and at most."""
+_MIN_DEADLINE_S, _MAX_DEADLINE_S = 0.001, 604_800.0  # the latter is a week
 
 
 def check_num_envs(name: str, num_envs: Any) -> None:
-    """Say in one sentence when ``num_envs`` is no number of environments."""
+    """Refuse a ``num_envs`` that is no positive int."""
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise InvalidArgument(
             f"{name}: num_envs={shown(num_envs)} is not a number of environments; give an int >= 1"
@@ -24,7 +23,7 @@ def check_num_envs(name: str, num_envs: Any) -> None:
 
 
 def check_autoreset(name: str, autoreset: Any) -> None:
-    """Say in one sentence when ``autoreset`` is neither on nor off."""
+    """Refuse an ``autoreset`` that is no bool."""
     if not isinstance(autoreset, bool):
         raise InvalidArgument(
             f"{name}: autoreset={shown(autoreset)} is not True or False; "
@@ -33,27 +32,27 @@ def check_autoreset(name: str, autoreset: Any) -> None:
 
 
 def check_reproducible(name: str, reproducible: Any) -> None:
-    """Say in one sentence when ``reproducible`` is neither on nor off."""
+    """Refuse a ``reproducible`` that is no bool."""
     if not isinstance(reproducible, bool):
         raise InvalidArgument(f"{name}: reproducible={shown(reproducible)} is not True or False")
 
 
 def check_faults(name: str, on_fault: Any, reset_deadline: Any) -> None:
-    """Say in one sentence when faults cannot be handled this way."""
+    """Refuse unknown values of ``on_fault`` and ``reset_deadline``."""
     if not isinstance(on_fault, str) or on_fault not in ("raise", "truncate"):
         raise InvalidArgument(f"{name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
     check_deadline(name, "reset_deadline", reset_deadline, least=0.0)
 
 
-def check_deadline(name: str, which: str, seconds: Any, least: float = _SHORTEST) -> None:
-    """Refuse what is no time that can be waited for."""
-    if type(seconds) not in (int, float) or not least <= seconds <= _LONGEST:
-        allowed = f"from {least:g} to {_LONGEST:g} (a week)"
+def check_deadline(name: str, which: str, seconds: Any, least: float = _MIN_DEADLINE_S) -> None:
+    """Refuse a deadline that is no number of seconds up to a week."""
+    if type(seconds) not in (int, float) or not least <= seconds <= _MAX_DEADLINE_S:
+        allowed = f"from {least:g} to {_MAX_DEADLINE_S:g} (a week)"
         raise InvalidArgument(f"{name}: {which}={shown(seconds)} is not a number of seconds {allowed}")
 
 
 def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
-    """The mode a string or a mode names."""
+    """The ``AutoresetMode`` of a string or a mode."""
     try:
         return AutoresetMode(mode)
     except ValueError:
@@ -63,14 +62,14 @@ def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
 
 
 def one_limit(name: str, max_steps: Any, max_episode_steps: Any) -> Any:
-    """The step limit by either of its names."""
+    """The step limit, which Gymnasium calls ``max_episode_steps``."""
     if max_steps is not None and max_episode_steps is not None:
         raise InvalidArgument(f"{name}: max_steps and max_episode_steps are the same limit; give one of them")
     return max_episode_steps if max_steps is None else max_steps
 
 
 def step_limit(name: str, max_steps: Any) -> int | None:
-    """``max_steps`` as a limit: ``None`` and -1 set none."""
+    """The checked ``max_steps``; ``None`` and -1 set no limit."""
     if max_steps is None or max_steps == -1:
         return None
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
@@ -83,9 +82,10 @@ def step_limit(name: str, max_steps: Any) -> int | None:
 def check_options(
     name: str, options: Any, metadata: Mapping[str, Any], *, also: tuple[str, ...] = ()
 ) -> None:
-    """Say in one sentence when ``options`` are not what ``reset`` takes.
+    """Refuse reset options that the environment does not know.
 
-    An environment that names the options it takes in ``metadata["reset_options"]`` takes no others.
+    An environment that lists its options in ``metadata["reset_options"]`` takes no others; without the list
+    it takes any. ``also`` are options that a wrapper takes.
     """
     if options is None:
         return
@@ -103,7 +103,7 @@ def check_options(
 
 
 def check_render_mode(name: str, env: Any, mode: Any) -> None:
-    """Say in one sentence when ``env``, a class or an instance, has no such render mode."""
+    """Refuse a render mode that ``env``, a class or an instance, does not list in its metadata."""
     metadata = getattr(env, "metadata", None)
     modes = metadata.get("render_modes") if isinstance(metadata, dict) else None
     if mode is not None and modes is not None and mode not in modes:
@@ -120,9 +120,9 @@ def call(
     fixed: Mapping[str, Any] | None = None,
     also: tuple[str, ...] = (),
 ) -> Any:
-    """Call a constructor of ``name``, with one sentence about whatever argument it does not take.
+    """Call a constructor; an unknown or wrong argument raises :class:`InvalidArgument`.
 
-    ``fixed`` are arguments that are not the user's to give, ``also`` names those that others take from them.
+    ``fixed`` are arguments that users may not give; ``also`` names arguments that other layers take.
     """
     fixed = fixed or {}
     own, takes_any = _parameters(constructor)
@@ -140,10 +140,10 @@ def call(
 
 
 def _parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
-    """The names of the arguments, and whether any other name is taken too."""
+    """The names of the parameters, and whether the constructor takes any others."""
     try:
         return _known_parameters(constructor)
-    except TypeError:  # it cannot be kept, as it has no hash
+    except TypeError:  # an unhashable constructor cannot be cached
         return _known_parameters.__wrapped__(constructor)
 
 
@@ -151,7 +151,7 @@ def _parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
 def _known_parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
     try:
         known = inspect.signature(constructor).parameters.values()
-    except ValueError:  # what is written in C may not tell
+    except ValueError:  # functions written in C may have no signature
         return [], True
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in known)

@@ -1,4 +1,4 @@
-"""Where values meet arrays: numbers read into a space, and what is no array kept out of the converters."""
+"""Converts values to NumPy arrays, and keeps streams and texts out of Gymnasium's array converters."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _adapted: set[str] = set()
 
 
 def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> NDArray[Any]:
-    """``value`` with the shape and dtype of ``space``, or ``ValueError`` where that would change it.
+    """``value`` as an array with the shape and dtype of ``space``; ``ValueError`` if that changes it.
 
-    Numbers stay what they are, down to the precision of a float dtype: nothing is cut off, wrapped around,
-    broadcast, reshaped, or read out of text.
+    Only the precision of a float dtype may be lost: nothing is truncated, wrapped around, broadcast,
+    reshaped or parsed from text.
     """
     given = np.asarray(value)
     if given.dtype.kind not in "biuf" or given.shape != space.shape:
@@ -42,9 +42,9 @@ def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> 
 
 
 def foreign_array(value: Any) -> NDArray[Any] | None:
-    """An array of another library (jax, torch, PIL, …) as NumPy's, by ``__array__`` or DLPack.
+    """Convert an array of another library (jax, torch, PIL, …) by ``__array__`` or DLPack.
 
-    ``None`` of what is no array, or is not in the memory of this process.
+    Returns ``None`` if the value is no array, or is not in the memory of this process.
     """
     if isinstance(value, type) or not any(hasattr(value, name) for name in _ARRAYS):
         return None
@@ -52,17 +52,17 @@ def foreign_array(value: Any) -> NDArray[Any] | None:
         try:
             array = convert(value)
         except (TypeError, ValueError, RuntimeError, AttributeError, BufferError):
-            continue  # it is on a GPU, has a gradient, or knows the other way only
+            continue  # it is on a GPU, has a gradient, or supports only the other protocol
         if not array.dtype.hasobject:
             return array
     return None
 
 
 def adapt_converters() -> None:
-    """Let Gymnasium's ``NumpyToTorch``, ``ArrayConversion`` and their kin hand on what is no array as it is.
+    """Make Gymnasium's array converters (``NumpyToTorch``, ``ArrayConversion``, …) pass on other values.
 
-    They take a text apart for ever and do not know streams and faults. Importing them would bring the array
-    libraries with it, so whichever of them somebody else has imported is adapted: call this in ``reset``.
+    Without this they recurse endlessly into texts and fail on streams and faults. Importing them would import
+    jax and torch, so only those that are imported already are adapted: call this in every ``reset``.
     """
     for name in _CONVERTERS:
         if name in sys.modules and name not in _adapted:

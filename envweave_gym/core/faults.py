@@ -1,4 +1,4 @@
-"""What can go wrong, as data and as exceptions.
+"""Failures as data (:class:`Fault`) and as exceptions.
 
 A :class:`Fault` in ``info["fault"]`` ends an episode that was lost rather than played: it is never a reward.
 Every exception takes one string, so that it survives pickling between worker processes.
@@ -16,7 +16,7 @@ import gymnasium.error
 import msgspec
 
 PACKAGE = "envweave-gym"
-"""What pip calls this package."""
+"""The name of this package on PyPI."""
 
 
 class FaultKind(StrEnum):
@@ -25,11 +25,11 @@ class FaultKind(StrEnum):
     CRASH = "crash"
     """The environment raised an exception, or its process died."""
     TIMEOUT = "timeout"
-    """An answer did not come before its deadline."""
+    """A reply did not come before its deadline."""
     LOST = "lost"
     """The session or the connection to it is gone."""
     CAPACITY = "capacity"
-    """There was no room for the session."""
+    """The server was full."""
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False):
@@ -38,8 +38,7 @@ class Fault(msgspec.Struct, frozen=True, gc=False):
     kind: FaultKind
     message: str
     retryable: bool
-    """Whether another episode may do better: false where the code, the installation or the arguments are to
-    be changed first."""
+    """Whether another try may succeed: false if code, installation or arguments must change first."""
 
 
 class EnvweaveError(Exception):
@@ -47,14 +46,14 @@ class EnvweaveError(Exception):
 
 
 class InvalidAction(EnvweaveError, gymnasium.error.InvalidAction, ValueError):
-    """The action is not in the action space; nothing was done with it and the episode goes on."""
+    """The action is not in the action space; it had no effect and the episode goes on."""
 
 
 class InvalidArgument(EnvweaveError, TypeError, ValueError):
     """An argument of ``make``, ``reset`` or a constructor is unknown or has a wrong value.
 
-    ``gymnasium.make`` raises a ``TypeError`` of a constructor anew, with all arguments behind its text; here
-    that tail is left out, so that one sentence stays one, and an argument that is a secret stays secret.
+    ``gymnasium.make`` raises a constructor's ``TypeError`` again with all arguments appended to its text.
+    That tail is cut off here: it may contain secrets.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -73,21 +72,21 @@ class UnknownEnvironment(EnvweaveError, gymnasium.error.UnregisteredEnv):
 
 
 class NotAvailable(EnvweaveError):
-    """What was asked for needs something that is not there."""
+    """Something that the call needs is not available here."""
 
 
 class MissingExtra(NotAvailable, ImportError):
-    """What was asked for needs an optional dependency; the message names the pip command."""
+    """An optional dependency is not installed; the message names the pip command."""
 
 
 class SessionLost(EnvweaveError):
-    """The session of a remote environment is gone, and ``on_fault="raise"`` asked to hear of it."""
+    """The session of a remote environment is gone; raised with ``on_fault="raise"``."""
 
 
 class EnvironmentCrashed(EnvweaveError):
-    """An environment elsewhere raised, and ``on_fault="raise"`` asked to hear of it; its episode is over.
+    """An environment on a server raised an exception; raised with ``on_fault="raise"``.
 
-    One whose constructor raised a built-in exception is an instance of that type as well.
+    If its constructor raised a built-in exception, this is an instance of that type as well.
     """
 
     cause: str = ""
@@ -103,38 +102,37 @@ class AtCapacity(EnvweaveError):
 
 
 class FaultStorm(EnvweaveError):
-    """Too many faults in a row: something is wrong that trying again does not cure."""
+    """Too many episodes in a row were lost: trying again does not help."""
 
 
 REFUSALS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, FaultStorm)
-"""What a call may raise without any harm done: the episode goes on. Every other exception ends it."""
+"""Exceptions after which the episode goes on; every other exception ends it."""
 
 HARMLESS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, ResetNeeded)
-"""What a call may raise without having been done at all."""
+"""Exceptions of calls that had no effect at all."""
 
-FAULTS_IN_A_ROW = 10
-"""So many episodes lost one after the other raise :class:`FaultStorm`."""
+MAX_FAULTS_IN_A_ROW = 10
+"""The number of lost episodes in a row that raises :class:`FaultStorm`."""
 
-RESET_DEADLINE = 10.0
-"""So many seconds a reset that fails is tried again, unless ``reset_deadline`` says otherwise."""
+RESET_DEADLINE_S = 10.0
+"""The default of ``reset_deadline``: how long a failing reset is tried again."""
 
-LONGEST_NAME = 200
-"""What is longer is no name of an ID, an argument or the like, and is compared with none."""
+MAX_NAME_LENGTH = 200
+"""Longer texts are not compared with known names, which would take long."""
 
-LONGEST_MESSAGE = 2000
-"""What an exception says beyond so many characters is left out of the fault."""
+MAX_MESSAGE_LENGTH = 2000
+"""The characters of an exception's text that a fault retains."""
 
 
 def fault_of(error: BaseException) -> Fault:
-    """The fault an exception of an environment amounts to.
+    """Convert an exception of an environment to a fault.
 
-    It is retryable unless the exception says that the next episode will fare no better: something is not
-    there or not written (``ImportError``, ``AttributeError``, ``NameError``, ``NotImplementedError``,
-    ``SyntaxError``, ``TypeError``), the environment has left (``SystemExit``), or it was tried often enough
-    (:class:`FaultStorm`).
+    It is retryable unless the next episode would fail in the same way: code is missing or wrong
+    (``ImportError``, ``AttributeError``, ``NameError``, ``NotImplementedError``, ``SyntaxError``,
+    ``TypeError``), the environment has exited (``SystemExit``), or it failed too often (``FaultStorm``).
     """
     kind = next((kind for cause, kind in _KINDS.items() if isinstance(error, cause)), FaultKind.CRASH)
-    message = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+    message = f"{type(error).__name__}: {error}"[:MAX_MESSAGE_LENGTH]
     text = message.encode(errors="backslashreplace").decode()
     return Fault(kind, text, retryable=not isinstance(error, _LASTING))
 
@@ -158,7 +156,7 @@ _KINDS = {
 
 
 def shown(value: object) -> str:
-    """``value`` as an error message shows it: its ``repr``, short and in one line, or else its type."""
+    """The ``repr`` of ``value`` in one line of at most 80 characters, for error messages."""
     try:
         text = " ".join(line.strip() for line in repr(value).splitlines())
     except Exception:  # noqa: BLE001 - a foreign repr may raise anything, and an error must not hide behind it
@@ -167,7 +165,7 @@ def shown(value: object) -> str:
 
 
 def need(module: str, extra: str | None, purpose: str, *, package: str = PACKAGE) -> ModuleType:
-    """Import ``module``, or say in one line which extra of which package brings it."""
+    """Import ``module``, or raise :class:`MissingExtra` with the extra of ``package`` that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -179,11 +177,8 @@ def need(module: str, extra: str | None, purpose: str, *, package: str = PACKAGE
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'x' or 'y'?)"`` for a name that was mistyped, empty where nothing is near.
-
-    What is longer than any name is not compared, which would take long.
-    """
-    if len(name) > LONGEST_NAME:
+    """``" (did you mean 'x' or 'y'?)"`` for a mistyped name, or an empty text if no known name is similar."""
+    if len(name) > MAX_NAME_LENGTH:
         return ""
     matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""

@@ -1,4 +1,4 @@
-"""Any value as plain JSON: what the data of an event is made of."""
+"""Converts any value to plain JSON, for the data of events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import numpy as np
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` as plain JSON that comes back equal from JSON and from msgpack.
+    """Convert ``value`` to plain JSON that JSON and msgpack both decode to an equal value.
 
-    NumPy scalars and arrays, enums, tuples and mappings become what they hold. What neither format has
-    becomes its ``repr``: NaN is ``"nan"``, which ``float`` reads back, and an int beyond 64 bits its
-    hexadecimal digits. Memory addresses are left out of a ``repr``, and a lone surrogate is spelled as its
-    escape.
+    NumPy scalars and arrays, enums, tuples and mappings become plain numbers, lists and dicts. Other objects
+    become their ``repr`` without memory addresses, NaN ``"nan"``, which ``float`` reads back, an int beyond
+    64 bits its hexadecimal digits, and a lone surrogate its escape.
     """
     kind = type(value)
     if kind is str:
@@ -44,7 +43,7 @@ def _utf8(text: str) -> str:
 
 
 def _unpacked(value: Any) -> Any:
-    """:func:`jsonable` of what is rare: arrays, enums, subclasses of the plain types, and everything else."""
+    """:func:`jsonable` of rare types: arrays, enums, subclasses of the plain types, and all others."""
     if isinstance(value, np.ndarray | np.generic):
         wide = _NARROWER.get(value.dtype.char)  # long doubles have no plain Python form
         return jsonable((value if wide is None else value.astype(wide)).tolist())

@@ -1,4 +1,4 @@
-"""Imports of modules under former names: ``import old.name`` gives the module at its new name."""
+"""Imports of modules under former names: ``import old.name`` returns the module at its new name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds the former names, and loads the modules that they stand for.
+    """Import hook that maps former names to modules.
 
     ``sys.modules`` has the same module under both names, so its classes exist once.
     """
@@ -30,9 +30,9 @@ class _Alias(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own_spec  # the import system has replaced it by that of the alias
+        module.__spec__ = self._own_spec  # the import system has replaced it with that of the alias
 
 
 def alias_modules(targets: Mapping[str, str]) -> None:
-    """Let ``import`` find modules under former names, from now on; nothing is imported yet."""
+    """Install the import hook for a mapping of former to new names; imports no module yet."""
     sys.meta_path.append(_Alias(targets))

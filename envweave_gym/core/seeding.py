@@ -1,12 +1,12 @@
-"""Randomness that does not depend on the place: seeds of episodes, and draws by hashing.
+"""Seeds of episodes, and random draws by hashing: the same numbers on every backend.
 
-Every reset that reaches an environment carries an explicit seed. When the caller gives none, it is drawn from
-the last given seed and the number of resets since, so that the single, the vector and the remote form of an
-environment play the same episodes. Environments with a NumPy-native vector form draw their noise by hashing
-``(episode key, step)`` instead of keeping a generator for each row: a thousand draws cost microseconds.
+Every reset that reaches an environment carries an explicit seed. If the caller gives none, it is drawn from
+the last given seed and the number of resets since then, so the single, the vector and the remote form of an
+environment play the same episodes. Native vector environments draw noise by hashing ``(episode key, step)``
+instead of keeping a generator for each row: a thousand draws cost microseconds.
 
-The hash is SplitMix64's, on Python ints and on ``uint64`` arrays alike: ``mix(key + n * GOLDEN)`` is
-``mix(key, n)``, so a row that draws at every step may keep a state and add :data:`GOLDEN` to it.
+The hash is SplitMix64, on Python ints and on ``uint64`` arrays: ``mix(key + n * GOLDEN)`` is ``mix(key, n)``,
+so a row that draws at every step can keep a state and add :data:`GOLDEN` to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SALT = 0x5DEECE66D5DEECE6
 
 
 def constant(value: int) -> NDArray[np.uint64]:
-    """``value`` in a form that costs least beside an array: NumPy converts any other scalar at every use."""
+    """A 0-d array of ``value``: NumPy would convert any other scalar at every operation."""
     return np.array(value & _MASK, np.uint64)
 
 
@@ -38,7 +38,7 @@ _C_MIX_1, _C_MIX_2, _C_SALT = constant(_MIX_1), constant(_MIX_2), constant(_SALT
 _C_27, _C_30, _C_31, _C_33 = constant(27), constant(30), constant(31), constant(33)
 
 SEED_BITS = 31
-"""Drawn seeds fit a C int, which many an environment asks for."""
+"""Drawn seeds fit a C int, which many environments require."""
 
 
 def mix(key: int, step: int = 0) -> int:
@@ -61,7 +61,7 @@ def mix_many(keys: NDArray[np.uint64], step: int = 0) -> NDArray[np.uint64]:
 
 
 def chance(probability: float) -> int:
-    """The threshold a fraction ``probability`` of hashes is under: ``mix(key, step) < chance(0.1)``."""
+    """The threshold for an event of this probability: ``mix(key, step) < chance(0.1)``."""
     return int(probability * 2.0**64)
 
 
@@ -71,12 +71,12 @@ def draw_seed(base: int, count: int) -> int:
 
 
 def fresh_seed() -> int:
-    """A seed nobody gave, from the operating system."""
+    """A random seed from the operating system."""
     return secrets.randbits(SEED_BITS)
 
 
 def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
-    """``seed`` as a Python int, or one sentence saying what is wrong with it; ``call`` was given it."""
+    """``seed`` as a Python int, or :class:`InvalidArgument`; ``call`` is the method it was given to."""
     is_number = isinstance(seed, int | np.integer) and not isinstance(seed, bool | np.timedelta64)
     if is_number and 0 <= int(seed) <= _MASK:
         return int(seed)
@@ -86,28 +86,28 @@ def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
 
 
 class Seeds:
-    """Gives every reset of one environment its seed."""
+    """The seeds of one environment's resets."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._state: int | None = None
 
     def next(self, seed: Any) -> int:
-        """The given seed, or one drawn from the last given, as :func:`draw_seed` does it."""
+        """The given seed, or else one that :func:`draw_seed` derives from the last given one."""
         if seed is not None:
             seed = checked_seed(seed, self._name)
             self._state = (seed ^ _SALT) + _GOLDEN
             return seed
         if self._state is None:
             self._state = (fresh_seed() ^ _SALT) + _GOLDEN
-        self._state = z = (self._state + _GOLDEN) & _MASK  # written out: a reset may cost as much as its seed
+        self._state = z = (self._state + _GOLDEN) & _MASK  # mix() inlined: some resets cost as little as this
         z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
         z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
         return (z ^ (z >> 31)) >> (64 - SEED_BITS)
 
 
 class SeedRows:
-    """:class:`Seeds` of many rows: each draws the seeds that a single environment of its own would."""
+    """:class:`Seeds` for the rows of a vector: each row draws what a single environment would."""
 
     def __init__(self, rows: int) -> None:
         fresh = np.random.SeedSequence().generate_state(rows, np.uint64) >> _C_33
@@ -119,22 +119,22 @@ class SeedRows:
         return mix_many(self.states) >> _C_33
 
     def next(self, rows: NDArray[np.intp], given: Sequence[int | None] | None = None) -> NDArray[np.uint64]:
-        """The seeds of ``rows``; ``given`` has one for every row, ``None`` where it draws its own."""
+        """The seeds of ``rows``; ``given`` has an entry for every row, ``None`` where the row draws."""
         states = self.states[rows]
         seeds = mix_many(states) >> _C_33
         states += GOLDEN
-        for place, row in enumerate([] if given is None else rows.tolist()):
+        for index, row in enumerate([] if given is None else rows.tolist()):
             seed = None if given is None else given[row]
             if seed is not None:
-                seeds[place], states[place] = seed, ((seed ^ _SALT) + _GOLDEN) & _MASK
+                seeds[index], states[index] = seed, ((seed ^ _SALT) + _GOLDEN) & _MASK
         self.states[rows] = states
         return seeds
 
 
 class HashedRandomness(gym.Env[ObsType, ActType]):
-    """A ``gymnasium.Env`` that draws by hashing: its ``np_random`` is built only when somebody asks for it.
+    """A ``gymnasium.Env`` that draws by hashing and builds its ``np_random`` only on access.
 
-    Building a generator costs as much as several steps of a small environment, at every reset with a seed.
+    Building a generator at every seeded reset costs as much as several steps of a small environment.
     """
 
     _generator: np.random.Generator | None = None
@@ -152,11 +152,11 @@ class HashedRandomness(gym.Env[ObsType, ActType]):
         self._generator = value
 
     def seed_late(self, seed: int | None) -> None:
-        """Seed the environment as ``gymnasium.Env.reset`` does, but for the generator, which waits."""
+        """Seed the environment as ``gymnasium.Env.reset`` does, but build the generator later."""
         if seed is not None:
             self._np_random_seed, self._generator = seed, None
 
     def episode_key(self, seed: int | None) -> int:
-        """Seed the environment; the seed is the key of the episode, and without one a key is drawn."""
+        """Seed the environment and return the key of the episode: the seed, or else a drawn number."""
         self.seed_late(seed)
         return int(self.np_random.integers(1 << SEED_BITS)) if seed is None else seed & _MASK

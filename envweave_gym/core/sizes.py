@@ -1,4 +1,4 @@
-"""Reads sizes as container engines write them, ``512m`` or ``2g``, wherever this package takes one."""
+"""Parses memory sizes as container engines write them, such as ``512m`` or ``2g``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAST_MEMORY_BYTES = 6 << 20
 
 
 def bytes_of(size: Any) -> int | None:
-    """The bytes of a size, an int or a text; ``None`` where it is no size."""
+    """The bytes of a size, an int or a text; ``None`` if it is no size."""
     match = _SIZE.fullmatch(str(size)) if type(size) in (int, str) else None
     return None if match is None else int(match[1]) * _UNITS[match[2].lower()]
 

@@ -1,10 +1,10 @@
-"""Text, JSON and chat as Gymnasium spaces that are right everywhere Gymnasium takes a space.
+"""Gymnasium spaces of texts, JSON values and chats that work with every function and vector of Gymnasium.
 
-Gymnasium's own ``Text`` keeps a list of every allowed character, refuses what is not in it, and returns
-``'000…'`` for ever under ``AsyncVectorEnv`` with default arguments. :class:`Unicode` takes any text up to a
-length and travels through shared memory as UTF-8; :class:`Json` is any JSON value and :class:`Chat` a list of
-role/content messages, on the same codec. They subclass ``Text``, so whoever asks ``isinstance(space, Text)``
-keeps working; they and their subclasses are registered with every function Gymnasium dispatches on spaces.
+Gymnasium's own ``Text`` lists every allowed character, refuses all others, and returns only ``'000…'`` under
+``AsyncVectorEnv`` with default arguments. :class:`Unicode` takes any text up to a length and travels through
+shared memory as UTF-8; :class:`Json` is any JSON value and :class:`Chat` a list of role/content messages, on
+the same codec. They subclass ``Text``, so ``isinstance(space, Text)`` keeps working. They and their
+subclasses are registered with every function that Gymnasium dispatches on spaces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAMPLE_LENGTH = 32
 _ALPHABET = {
     name: value for name, value in vars(Text(1, charset=_SAMPLED)).items() if name.startswith("_char")
 }
-"""What Gymnasium keeps of the characters, 17 kB a space, once for all spaces."""
+"""The character tables of ``Text``, 17 kB each, shared by all our spaces."""
 _SCALARS = (str, int, float, type(None))
 _DEPTH = 100
 
@@ -72,7 +72,7 @@ class Unicode(Text):
         return isinstance(x, str) and self.min_length <= len(x) <= self.max_length and encodable(x)
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """A random text, short unless the mask says otherwise."""
+        """A random text, short unless a mask gives its length."""
         if mask is not None or probability is not None:
             return super().sample(mask, probability)
         longest = min(self.max_length, self.min_length + _SAMPLE_LENGTH)
@@ -80,16 +80,16 @@ class Unicode(Text):
         return "".join(self.np_random.choice(list(_SAMPLED), size=length))
 
     def encode(self, x: Any) -> str:
-        """The text that stands for ``x``; here ``x`` itself."""
+        """Encode a member as text; here it is one."""
         return x
 
     def decode(self, text: str) -> Any:
-        """The value that ``text`` stands for; here ``text`` itself."""
+        """Decode a text to the member; here it is one."""
         return text
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Whether the text fits a flat array of bytes."""
+        """Whether the space has a bound, and so fits a flat array of bytes."""
         return self.max_length < UNBOUNDED
 
     def __eq__(self, other: object, /) -> bool:
@@ -144,9 +144,11 @@ def _memory(shared: Any, space: Unicode) -> NDArray[np.uint8]:
 
 
 class _LiveTexts(tuple[Any, ...]):
-    """The texts now in shared memory. ``AsyncVectorEnv`` reads its memory once and deep-copies that object at
-    every step, so the object must look again each time. A copy of it is a plain tuple: with ``copy=False``
-    take one, ``tuple(texts)``, for C code that reads a tuple's own cells, as ``str.join`` does.
+    """A tuple that reads its texts from shared memory at every access.
+
+    ``AsyncVectorEnv`` reads its memory once and deep-copies the result at every step, so the result must read
+    again. Copies are plain tuples. With ``copy=False`` use ``tuple(texts)`` for C code that reads the cells
+    of a tuple directly, as ``str.join`` does.
     """
 
     _space: Unicode
@@ -230,7 +232,7 @@ def _zero(space: Unicode) -> Any:
 
 
 def _register(kind: type[Unicode]) -> None:
-    """Gymnasium looks some functions up by the exact type, so each kind is registered with all of them."""
+    """Register a space type: Gymnasium dispatches some functions on the exact type."""
     batched.create_shared_memory.register(kind, _create_shared)
     batched.read_from_shared_memory.register(kind, _read_shared)
     batched.write_to_shared_memory.register(kind, _write_shared)
@@ -252,8 +254,8 @@ _register(Unicode)
 class Json(Unicode):
     """Any JSON value whose compact text is at most ``max_length`` characters long.
 
-    NaN and infinity, tuples, keys that are no text and what nests deeper than a hundred levels are not in it:
-    such a value would come back from another process as a different one, or not at all.
+    NaN, infinity, tuples, keys that are no text and nesting deeper than a hundred levels are not in it: they
+    would change on their way to another process, or be lost.
     """
 
     _nothing = "null"
@@ -269,7 +271,7 @@ class Json(Unicode):
         """Whether ``x`` is JSON (dict with text keys, list, str, number, bool, None) of the right size."""
         try:
             return _is_json(x, _DEPTH) and super().contains(self.encode(x))
-        except ValueError:  # NaN, infinity, or an int of more digits than Python writes down
+        except ValueError:  # NaN, infinity, or an int with more digits than Python formats
             return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
@@ -292,12 +294,12 @@ class Json(Unicode):
         return json.dumps(x, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
     def decode(self, text: str) -> Any:
-        """The value; an empty text, as fresh shared memory holds it, is the emptiest value there is."""
+        """Decode a text; an empty one, as in fresh shared memory, is ``null`` or ``[]``."""
         return json.loads(text or self._nothing)
 
 
 class Chat(Json):
-    """A list of chat messages: ``{"role": …, "content": …}`` and, where needed, further JSON fields."""
+    """A list of chat messages: dicts of ``role``, ``content`` and any other JSON fields."""
 
     _nothing = "[]"
 
@@ -329,5 +331,5 @@ def _is_message(x: Any) -> bool:
 
 
 def placeholder(space: Space[Any]) -> Any:
-    """A member of ``space`` that says nothing, for the observation of an episode that could not start."""
+    """An all-zero member of ``space``, as the observation of an episode that could not start."""
     return zeros.create_zero_array(space)

@@ -1,7 +1,7 @@
-"""Drops what a model has thought aloud from its reply: ``<think>…</think>``, before the reply is read.
+"""Removes a model's reasoning, ``<think>…</think>``, from its reply.
 
-A chat template may write the opening tag into the prompt, so a closing tag alone ends thinking too; a reply
-that was cut may lack the closing one. Tags in Markdown fences and behind quotes are text of a program.
+A chat template may put the opening tag into the prompt, so a closing tag alone ends reasoning too; a reply
+that was cut off may lack the closing tag. Tags in Markdown fences and after quotes belong to a program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FENCE = re.compile(r"[ \t>]*(`{3,}(?=[^`\n]*$)|~{3,})")
 
 
 def without_thinking(reply: str) -> str:
-    """The part of a reply that is not thinking; the reply itself where there is none."""
+    """The reply without its reasoning."""
     if _END.search(reply) is None and _TAG.search(reply) is None:
         return reply
     kept: list[str] = []
@@ -26,7 +26,7 @@ def without_thinking(reply: str) -> str:
     for line in reply.splitlines(keepends=True):
         rest = line
         lone = None if is_thinking else _LONE_END.match(line)
-        if lone is not None:  # also in a fence: the draft of a program was not ended
+        if lone is not None:  # also in a fence: a drafted program was not closed
             kept.clear()
             fence, rest = "", line[lone.end() :]
         if fence:
@@ -40,9 +40,9 @@ def without_thinking(reply: str) -> str:
 
 
 def _outside(line: str, kept: list[str], is_thinking: bool) -> tuple[str, bool]:
-    """The part of a line outside of fences that is no thinking, and whether the next line is thinking.
+    """The part of a line outside of fences that is no reasoning, and whether the next line is reasoning.
 
-    ``kept`` is what came before the line; it is emptied where that turns out to be thinking.
+    ``kept`` holds the text before the line; a closing tag without an opening one empties it.
     """
     before = ""
     while True:

@@ -1,1 +1,1 @@
-"""Who must act next and what has happened in an episode: requests, events, streams and lost episodes."""
+"""Streams of requests and events, messages, and the records that build them."""

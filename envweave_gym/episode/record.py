@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from envweave_gym.core.faults import FAULTS_IN_A_ROW, Fault, FaultStorm, ResetNeeded
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultStorm, ResetNeeded
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.stream import (
@@ -40,7 +40,7 @@ class FaultCount:
     def add(self, fault: Fault) -> Fault:
         """Count a fault and return it; the tenth in a row raises :class:`FaultStorm`."""
         self._in_a_row += 1
-        if self._in_a_row >= FAULTS_IN_A_ROW:
+        if self._in_a_row >= MAX_FAULTS_IN_A_ROW:
             raise FaultStorm(f"{self._name}: {self._in_a_row} faults in a row, the last: {fault.message}")
         return fault
 

@@ -1,15 +1,12 @@
-"""Who must answer next, and what has happened: the stream in the ``info`` of every reset and step.
+"""The stream in the ``info`` of every reset and step: requests, events, and functions that read them.
 
-Glossary:
-
-- An *event* is something that happened. Events of one episode are numbered 0, 1, 2, …, from
-  ``episode_start`` on.
-- A *request* says who must answer next: an agent must ``act``, or somebody must ``reset``. Its ``seq`` is the
-  number of the last event before it, so ``(agent, seq)`` names a request and a late answer is recognised.
-- ``turn`` counts the answers given so far in the episode; simultaneous requests share it.
+- An *event* is something that happened. The events of an episode are numbered from 0, ``episode_start``.
+- A *request* says that an agent must ``act``, or that the caller must ``reset``. Its ``seq`` is the number of
+  the last event before it, so ``(agent, seq)`` identifies a request and a late answer is recognised.
+- ``turn`` counts the steps or rounds of the episode so far; simultaneous requests share it.
 - ``info["seq"]`` is the number of the last event, a plain int for replay buffers and logs.
 
-Numbers only, no clocks and no random ids: two runs with the same seed hand out equal streams. The ``data`` of
+There are no clocks and no random ids in it: two runs with the same seed give equal streams. The ``data`` of
 an event is always JSON, see :func:`envweave_gym.core.jsonable.jsonable`.
 """
 
@@ -28,27 +25,27 @@ from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.vector_infos import StreamRows
 
 UNNUMBERED = -1
-"""``seq`` of an event an environment has written itself, before the stream wrapper numbers it."""
+"""The ``seq`` of an event that has no number yet: the record of the episode gives it one."""
 
 
 class RequestKind(StrEnum):
-    """What is asked of somebody."""
+    """The kinds of requests."""
 
     ACT = "act"
     """The agent must choose an action."""
     RESET = "reset"
-    """The episode is over: whoever drives the environment must reset it."""
+    """The episode is over: the caller must reset the environment."""
 
 
 class EventKind(StrEnum):
-    """What has happened."""
+    """The kinds of events, and their ``data``."""
 
     EPISODE_START = "episode_start"
     """A new episode began; ``data``: ``seed`` and, where given, ``options``."""
     ACT = "act"
     """``agent`` acted; ``data``: ``action``."""
     IGNORED = "ignored"
-    """``agent`` sent an action that nothing was done with: it was not asked, or the episode was lost already;
+    """An action of ``agent`` had no effect: there was no request for it, or the episode was lost already;
     ``data``: ``action``."""
     REWARD = "reward"
     """``agent`` got a reward other than 0; ``data``: ``reward``."""
@@ -56,13 +53,13 @@ class EventKind(StrEnum):
     """A chat message; ``data``: the fields of :class:`envweave_gym.episode.message.Message`, and beside them
     ``replace`` where the history starts anew, ``token_ids`` and ``logprobs``."""
     REVEAL = "reveal"
-    """Something hidden was shown to those in ``to``; ``data`` is the environment's own."""
+    """Something hidden was shown to the agents in ``to``; ``data`` is the environment's own."""
     METRICS = "metrics"
     """Numbers a trainer should log; ``data``: name -> number."""
     TOOL_CALL = "tool_call"
     """A tool was called; ``data``: ``name``, ``arguments``."""
     TOOL_RESULT = "tool_result"
-    """A tool answered; ``data``: ``name``, ``result`` or ``error``."""
+    """A tool returned; ``data``: ``name``, ``result`` or ``error``."""
     EPISODE_END = "episode_end"
     """The episode, or one agent's part in it, is over; ``data``: ``terminated``, ``truncated``."""
     FAULT = "fault"
@@ -70,7 +67,7 @@ class EventKind(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """Somebody must answer next."""
+    """An open request: ``agent`` must act, or without an agent the caller must reset."""
 
     seq: int
     kind: RequestKind
@@ -79,7 +76,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened; ``to`` names the agents who may see it (``None``: all), ``data`` is JSON."""
+    """Something that happened; ``to`` lists the agents that may see it (``None``: all), ``data`` is JSON."""
 
     seq: int
     kind: EventKind
@@ -104,7 +101,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stream(msgspec.Struct, frozen=True, gc=False):
-    """The requests now open and the events since the last answer. No length: NumPy must not unpack it."""
+    """The open requests, and the events since the last step.
+
+    It has no length, so NumPy does not unpack it.
+    """
 
     requests: tuple[Request, ...] = ()
     events: tuple[Event, ...] = ()
@@ -114,17 +114,17 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
         return tuple(event for event in self.events if event.kind == kind)
 
     def agents(self) -> tuple[str, ...]:
-        """The agents who must act now."""
+        """The agents that must act now."""
         return tuple(r.agent for r in self.requests if r.kind == RequestKind.ACT and r.agent is not None)
 
 
 def metrics(**numbers: float) -> Event:
-    """Numbers a trainer should log."""
+    """The event of numbers that a trainer should log."""
     return Event(UNNUMBERED, EventKind.METRICS, None, None, jsonable(numbers))
 
 
 def reveal(to: tuple[str, ...], **data: Any) -> Event:
-    """Something hidden, shown to the agents in ``to`` alone."""
+    """The event of something hidden that only the agents in ``to`` see."""
     return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
 
 
@@ -135,7 +135,7 @@ def start_event(seed: int | None, options: Any = None) -> Event:
 
 
 def fault_event(fault: Fault) -> Event:
-    """The event of a loss."""
+    """The event of a fault."""
     data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
     return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
 
@@ -147,13 +147,13 @@ def end_event(terminated: Any, truncated: Any, agent: str | None = None) -> Even
 
 
 def stream_of(info: Any) -> Any:
-    """The stream in an ``info``, wherever it came from.
+    """The stream in the infos of an environment, a vector or a game.
 
-    A plain info gives its ``Stream`` (an empty one where there is none); a vector info, or the list of infos
-    that ``DictInfoToList`` makes of it, a list with one ``Stream`` or ``None`` an environment; PettingZoo
-    infos a dict of them by agent. The infos of a vector without streams do not say how many rows there are,
-    and give one empty ``Stream``. Where a row ended and was reset in the same step (``final_info``), the last
-    events of the old episode come first.
+    A plain info gives its ``Stream``, or an empty one. A vector info, or the list that ``DictInfoToList``
+    makes of it, gives a list with a ``Stream`` or ``None`` for each row; the infos of a vector without
+    streams do not have the number of rows, and give one empty ``Stream``. PettingZoo infos give a dict by
+    agent. If a row ended and was reset in the same step (``final_info``), the last events of the old episode
+    come first.
     """
     if isinstance(info, list | tuple):
         return [stream_of(one) for one in info]
@@ -168,7 +168,7 @@ def stream_of(info: Any) -> Any:
 
 
 def _require_info(info: Any) -> None:
-    if not hasattr(info, "get"):  # a replay buffer gives what reads like a dict and is none
+    if not hasattr(info, "get"):  # replay buffers return dict-like objects
         raise InvalidArgument(f"{shown(info)} is no info; give what reset() or step() returned last")
 
 
@@ -184,20 +184,19 @@ def _joined(old: Stream | None, new: Stream | None) -> Stream | None:
 
 
 def _is_by_agent(info: Mapping[str, Any]) -> bool:
-    """Whether these are PettingZoo infos, known by what the agents' hold; a plain info may hold dicts too."""
+    """Whether these are PettingZoo infos: dicts with streams; a plain info may have dicts as values too."""
     if "stream" in info or "final_info" in info or not all(isinstance(own, Mapping) for own in info.values()):
         return False
     return any("stream" in own or "trainable" in own for own in info.values())
 
 
 def trainable(infos: Any) -> Any:
-    """What a trainer multiplies its loss with: False where a step was no transition of the agent's own.
+    """The mask that a trainer multiplies its loss with: False if a step was no transition of the agent.
 
-    That is on faults, on resets and so on the reset row of next-step autoreset, and for an agent whose action
-    was ignored. A vector info gives a boolean array, a plain info a bool, PettingZoo infos a dict of bools by
-    agent. A row that ended and was reset in the same step counts as the step it was. Infos without a stream
-    are taken for transitions: a foreign environment has no way to say otherwise. Those of a foreign vector do
-    not say how many rows there are, and give one True for all of them.
+    That is a fault, a reset (so also a row's reset step under next-step autoreset), or an ignored action. A
+    plain info gives a bool, a vector info a boolean array, PettingZoo infos a dict of bools by agent. A row
+    that ended and was reset in the same step counts as a step. Infos without a stream count as transitions,
+    since environments of other packages have no streams; those of such a vector give one True for all rows.
     """
     if isinstance(infos, list | tuple):
         return np.array([trainable(info) for info in infos], dtype=np.bool_)
@@ -234,7 +233,7 @@ def _is_boundary(stream: Any) -> bool:
 
 
 def number(events: Sequence[Event], first: int) -> tuple[Event, ...]:
-    """``events`` with consecutive numbers from ``first``."""
+    """Copies of ``events`` with consecutive numbers from ``first``."""
     if len(events) == 1:
         event = events[0]
         return (Event(first, event.kind, event.agent, event.to, event.data),)

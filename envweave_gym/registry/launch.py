@@ -34,7 +34,7 @@ from envweave_gym.core.arguments import (
     one_limit,
     step_limit,
 )
-from envweave_gym.core.faults import RESET_DEADLINE, InvalidArgument, MissingExtra, NotAvailable, need
+from envweave_gym.core.faults import RESET_DEADLINE_S, InvalidArgument, MissingExtra, NotAvailable, need
 from envweave_gym.providers.base import release_unused, urls_of
 from envweave_gym.registry.catalog import EnvCard, card_of, cards, package_of
 from envweave_gym.remote import remote_game, remote_gym, remote_vector
@@ -85,7 +85,7 @@ def launch_gym(
     autoreset: bool = False,
     backend: Any = None,
     on_fault: OnFault | None = None,
-    reset_deadline: float = RESET_DEADLINE,
+    reset_deadline: float = RESET_DEADLINE_S,
     **kwargs: Any,
 ) -> gym.Env[Any, Any]:
     """A single Gymnasium environment with its whole stack, here or on a server."""
@@ -124,7 +124,7 @@ def launch_vector(
     group: int | None = None,
     backend: Any = None,
     on_fault: OnFault | None = None,
-    reset_deadline: float = RESET_DEADLINE,
+    reset_deadline: float = RESET_DEADLINE_S,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
     """A vector of environments: the native one where the card has it, else single ones stepped in turn.

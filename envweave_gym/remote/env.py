@@ -11,13 +11,13 @@ from gymnasium.spaces import Space
 from envweave_gym.core.arguments import check_options, check_reproducible
 from envweave_gym.core.faults import (
     HARMLESS,
-    RESET_DEADLINE,
+    RESET_DEADLINE_S,
     Fault,
     InvalidAction,
     InvalidArgument,
     shown,
 )
-from envweave_gym.core.protocols import read_action
+from envweave_gym.core.parsing import read_action
 from envweave_gym.core.seeding import HashedRandomness, Seeds
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.record import EpisodeRecord
@@ -28,13 +28,13 @@ _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
 
 class RemoteEnv(HashedRandomness[Any, Any]):
-    """Plays an environment of a server: the same spaces, episodes, streams and errors as in this process.
+    """An environment on a server, with the same spaces, episodes, streams and errors as in this process.
 
-    - Nothing is asked of the server before the spaces are, and no session is opened before the first reset.
-    - A call whose answer is lost is asked for again, over a new connection where need be, and is done once.
-    - When the session is gone, or no answer comes before ``call_deadline``, the episode is lost:
+    - The first access to the spaces fetches the description; the first reset opens a session.
+    - A call whose reply is lost is sent again, if necessary over a new connection, and executed once.
+    - If the session is gone, or no reply comes before ``call_deadline``, the episode is lost:
       ``on_fault="truncate"`` ends it with the last observation, reward 0 and ``info["fault"]``, and the next
-      reset opens another session; ``"raise"`` raises. A reset is tried until ``reset_deadline`` is over.
+      reset opens another session; ``"raise"`` raises. A reset is tried until ``reset_deadline``.
     - Pickles and copies hold the address, not the session, which belongs to the process that opened it.
     """
 
@@ -45,14 +45,14 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         *,
         token: str | None = None,
         on_fault: str = "truncate",
-        reset_deadline: float = RESET_DEADLINE,
+        reset_deadline: float = RESET_DEADLINE_S,
         call_deadline: float = CALL_DEADLINE,
         reproducible: bool = False,
         **kwargs: Any,
     ) -> None:
         """``kwargs`` go to the environment; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
 
-        ``reproducible=True`` gives a seed to resets that the environment would else be given without one.
+        ``reproducible=True`` seeds every reset, also of environments that could go on without a seed.
         """
         given = {"on_fault": on_fault, "reset_deadline": reset_deadline, **kwargs}
         client = {"token": token, "call_deadline": call_deadline, "reproducible": reproducible}
@@ -75,11 +75,11 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         self.record, self._lost = EpisodeRecord(self.name), False
         self._last: Any = None
 
-    # What the server says of it
+    # The description by the server
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the server says of the environment."""
+        """The server's description of the environment."""
         return self._served.description
 
     @property
@@ -99,10 +99,10 @@ class RemoteEnv(HashedRandomness[Any, Any]):
 
     @property
     def render_mode(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The render mode it was made with."""
+        """The ``render_mode`` argument."""
         return self._render_mode
 
-    # What users call
+    # The interface of Gymnasium
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -149,7 +149,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, info
 
     def _packed(self, action: Any) -> Any:
-        """The action as it travels; what cannot is no action."""
+        """The action in the form for the wire; a value without such a form is refused."""
         packed = pack(action)
         if isinstance(packed, str) and not isinstance(action, str):
             raise self._refusal(action)
@@ -168,18 +168,18 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
 
     def render(self) -> Any:
-        """What the environment draws; of a lost episode what it drew last."""
+        """The environment's picture; of a lost episode the last one."""
         return self._served.picture(lost=self._lost)
 
     def stream_state(self) -> dict[str, Any]:
-        """What :func:`envweave_gym.state_of` gives; of a lost episode only the counters are left."""
+        """The state that :func:`envweave_gym.state_of` shows; of a lost episode only the counters."""
         known = self.record.counters()
         return {**self._served.recall("state", known), **known}
 
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """The action that ``text`` means; where the episode is lost, any one, for the step that says so."""
+        """Parse a reply; of a lost episode any action, as the next step reports the loss."""
         if not self.description["parses"]:
             return read_action(self.action_space, text)
         if self.record.pending_fault is None:
@@ -193,7 +193,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         return placeholder(self.action_space)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """An attribute of this object, or else the public one that the environment has on its server."""
+        """An attribute of this object, or else a public attribute of the environment on its server."""
         if hasattr(self, name) or not name.isidentifier() or name.startswith("_"):
             return super().get_wrapper_attr(name)
         try:
@@ -202,7 +202,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
             raise AttributeError(str(error)) from None
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Whether :meth:`get_wrapper_attr` gives this attribute; that asks the server."""
+        """Whether :meth:`get_wrapper_attr` finds the attribute, here or on the server."""
         try:
             self.get_wrapper_attr(name)
         except AttributeError:
@@ -210,7 +210,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         return True
 
     def entrust(self, **secrets: str) -> None:
-        """Hand over what no event, log or state may show."""
+        """Send secrets, which no event, log or state may show."""
         self._served.ask("entrust", secrets)
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         self._lost = False
 
     def _spec_arguments(self) -> dict[str, Any]:
-        """The arguments that make it again."""
+        """The constructor arguments, for the spec."""
         return dict(zip(("env_id", "url"), self._made.args, strict=True)) | self._made.keywords
 
     def __reduce__(self) -> Any:

@@ -17,8 +17,8 @@ from gymnasium.vector.utils import batch_space
 import envweave_gym.wire.row_streams  # noqa: F401 # pyright: ignore[reportUnusedImport] - unpacks streams
 from envweave_gym.core.arguments import autoreset_mode_of, check_num_envs, check_reproducible
 from envweave_gym.core.arrays import adapt_converters
-from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE, InvalidArgument, shown
-from envweave_gym.core.protocols import read_action
+from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument, shown
+from envweave_gym.core.parsing import read_action
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import RecordColumns
 from envweave_gym.remote.batches import joined, kept, merged, travels
@@ -59,7 +59,7 @@ class RemoteVectorEnv(CheckedVector):
         group: int | None = None,
         token: str | None = None,
         on_fault: str = "truncate",
-        reset_deadline: float = RESET_DEADLINE,
+        reset_deadline: float = RESET_DEADLINE_S,
         call_deadline: float = CALL_DEADLINE,
         reproducible: bool | None = None,
         **kwargs: Any,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from envweave_gym.core.faults import LONGEST_MESSAGE, InvalidArgument, ToolError, nearest, shown
+from envweave_gym.core.faults import MAX_MESSAGE_LENGTH, InvalidArgument, ToolError, nearest, shown
 from envweave_gym.tools.json_values import json_value, readable
 from envweave_gym.tools.names import function_name
 from envweave_gym.tools.tool import Tool
@@ -154,7 +154,7 @@ def _told(error: BaseException, arguments: dict[str, Any]) -> str:
         text = ""
     known = shown_values(arguments)
     text = _PATH.sub(lambda match: match[0] if match[0] in known else "", text)
-    return readable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:LONGEST_MESSAGE]
+    return readable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:MAX_MESSAGE_LENGTH]
 
 
 def shown_values(arguments: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Infos of numbers alone, for trainers that choke on objects and strings."""
+"""Infos with numbers only, for trainers that fail on objects and strings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from envweave_gym.episode.stream import trainable
 
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of ``info`` that are numbers, booleans or arrays of them, and
-    :func:`envweave_gym.trainable`.
+    """The entries of ``info`` that are numbers, booleans or arrays of them, plus ``trainable``.
 
-    ``trainable`` takes the place of the stream and the fault, which are no numbers: without it a trainer
-    would take a lost episode for a bad one.
+    :func:`envweave_gym.trainable` replaces the stream and the fault, which are no numbers: without it a
+    trainer could not tell a lost episode from a bad one.
     """
     values = {key: _own_array(value) for key, value in info.items()}
     numbers = {key: value for key, value in values.items() if _is_numeric(value)}
@@ -29,7 +28,7 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_array(value: Any) -> Any:
-    """``value``, or an array of another library as NumPy's, as it arrives from a server."""
+    """``value``; an array of another library as a NumPy array."""
     array = None if isinstance(value, np.ndarray | np.generic) else foreign_array(value)
     return value if array is None else array[()]
 
@@ -46,34 +45,34 @@ def _numbers_by_agent(infos: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
 
 def _numbers_by_row(infos: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     """The numbers of a vector info with their masks; ``final_obs`` stays, since it holds observations."""
-    kept = _numeric_columns(infos)
-    kept["trainable"] = np.full(num_envs, trainable(infos))
-    kept["_trainable"] = np.ones(num_envs, dtype=np.bool_)
-    return kept
+    columns = _numeric_columns(infos)
+    columns["trainable"] = np.full(num_envs, trainable(infos))
+    columns["_trainable"] = np.ones(num_envs, dtype=np.bool_)
+    return columns
 
 
 def _numeric_columns(infos: Mapping[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for key, column in infos.items():
         if isinstance(column, Mapping):
             column = _numeric_columns(column)
         elif key.startswith("_") or not (key == "final_obs" or _is_numeric(column)):
             continue
-        kept[key] = column
+        columns[key] = column
         if f"_{key}" in infos:
-            kept[f"_{key}"] = infos[f"_{key}"]
-    return kept
+            columns[f"_{key}"] = infos[f"_{key}"]
+    return columns
 
 
 class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Strips from infos whatever is not a number; ``NumericInfo(env)`` takes all four kinds of environment.
+    """Removes all entries of infos that are not numbers.
 
-    A Gymnasium environment becomes a ``NumericInfo``; a vector environment, an AEC and a parallel environment
-    become the matching wrapper of their own kind.
+    ``NumericInfo(env)`` takes Gymnasium, vector, AEC and parallel environments, and returns a wrapper of the
+    same kind.
     """
 
     def __new__(cls, env: Any) -> Any:
-        """Pick the wrapper that fits the kind of ``env``."""
+        """Return the wrapper for the kind of ``env``."""
         for kind, wrapper in _BY_KIND.items():
             if isinstance(env, kind):
                 return wrapper(env)
@@ -100,7 +99,7 @@ class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 class _VectorNumericInfo(VectorWrapper):  # generic from Gymnasium 1.2 on
     @property
     def autoreset_mode(self) -> Any:
-        """What the vector environment has, which trainers ask for and ``VectorWrapper`` does not hand on."""
+        """The mode of the vector, which trainers read and ``VectorWrapper`` does not forward."""
         return self.env.autoreset_mode  # pyright: ignore[reportAttributeAccessIssue]
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""The wrapper that gives a Gymnasium environment its stream, its order of calls and its honest faults."""
+"""The wrapper that adds the stream, seeds, checks of calls and fault handling to a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envweave_gym.core.arguments import check_faults, check_options, check_repro
 from envweave_gym.core.arrays import adapt_converters
 from envweave_gym.core.faults import (
     REFUSALS,
-    RESET_DEADLINE,
+    RESET_DEADLINE_S,
     Fault,
     InvalidAction,
     InvalidArgument,
@@ -42,23 +42,22 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible
       anywhere. With ``reproducible=False`` only the first does: later ones reach the environment without a
-      seed, and the ``episode_start`` event says ``"seed": null``. Seeding anew can cost more than a reset.
+      seed, and the ``episode_start`` event has ``"seed": null``. Seeding can cost more than a reset.
     - An action outside the action space raises :class:`InvalidAction` and the episode goes on; ``step``
       before ``reset`` or after the end raises :class:`ResetNeeded`.
-    - After ``max_steps`` steps the episode is truncated, here rather than in a ``TimeLimit`` of its own: an
-      outer one would truncate while the stream still says ``act``, an inner one costs a call at every step.
+    - After ``max_steps`` steps the episode is truncated. A ``TimeLimit`` outside of this wrapper would
+      truncate while the stream still says ``act``; one inside costs a call at every step.
     - An exception of the environment is raised (``on_fault="raise"``) or ends the episode as a fault
-      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. So does an info that is
-      no dict, a reward that is no number, and ``sys.exit``, which must not end a trainer.
-      ``KeyboardInterrupt`` always passes; so does a refusal of the environment's own (``InvalidAction``,
+      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. The same holds for an
+      info that is no dict, a reward that is no number, and ``sys.exit``, which must not end a trainer.
+      ``KeyboardInterrupt`` always passes, and so does a refusal of the environment (``InvalidAction``,
       ``InvalidArgument``), after which the episode goes on.
-    - A reset that fails is tried again until ``reset_deadline`` seconds are over, if trying can help; then it
-      gives a placeholder with ``info["fault"]``, and the next step truncates. Ten faults in a row raise
-      :class:`FaultStorm`.
+    - With ``"truncate"`` a failing reset is tried again for ``reset_deadline`` seconds, if its fault is
+      retryable. Then it returns a placeholder with ``info["fault"]``, and the next step truncates. Ten faults
+      in a row raise :class:`FaultStorm`.
 
-    Infos are copies: the environment's own dict stays as it is. The keys ``stream`` and ``seq`` are the
-    stream's. An environment that knows itself lost may truncate with a ``Fault`` of its own in
-    ``info["fault"]``.
+    Infos are copies: the environment's own dict is not changed. The keys ``stream`` and ``seq`` are
+    overwritten. An environment may truncate with a ``Fault`` of its own in ``info["fault"]``.
     """
 
     def __init__(
@@ -68,14 +67,14 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         name: str | None = None,
         max_steps: int | None = None,
         on_fault: OnFault = "raise",
-        reset_deadline: float = RESET_DEADLINE,
+        reset_deadline: float = RESET_DEADLINE_S,
         reproducible: bool = True,
         reward: Callable[[Any], Any] | str | None = None,
     ) -> None:
-        """``name`` is what errors call the environment: its ID, where it has one.
+        """``name`` is the name in errors, by default the ID.
 
-        ``reward`` makes one number of rewards that are lists, arrays or dicts: ``"sum"``, ``"first"``, or a
-        function of what the environment pays.
+        ``reward`` converts rewards that are lists, arrays or dicts to one number: ``"sum"``, ``"first"``, or
+        a function of the reward.
         """
         RecordConstructorArgs.__init__(
             self,
@@ -111,7 +110,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         check_faults(self.name, on_fault, reset_deadline)
 
     def _compile(self) -> None:
-        """Make what the step loop calls; a closure, so pickles leave it out."""
+        """Build the closures that the step loop calls; pickles leave them out."""
         self._space = self.env.action_space
         self._admit = admission(self._space)
         self._scalar = scalar_reward(self.name, self._reward)
@@ -218,7 +217,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
 
     def stream_state(self) -> dict[str, Any]:
-        """What :func:`envweave_gym.state_of` gives."""
+        """The state that :func:`envweave_gym.state_of` shows."""
         counters = self.record.counters()
         return {**counters, **own_state(self.unwrapped), **counters}
 
@@ -234,9 +233,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 def _past_checker(env: Any, *, has_begun: bool) -> Any:
-    """What to step: the checker of ``gymnasium.make`` looks at the first step only, then it is a detour.
+    """Skip the checker of ``gymnasium.make`` once it has checked a step, as it checks only the first.
 
-    It looks at the first reset too, and would take one that failed for that; so it looks at the next as well.
+    It also checks only the first reset. One that failed does not count, so it checks the next one too.
     """
     if type(env) is not PassiveEnvChecker:
         return env
@@ -247,12 +246,12 @@ def _past_checker(env: Any, *, has_begun: bool) -> Any:
 
 
 def has_stream(env: Any) -> bool:
-    """Whether some layer of ``env``, an environment or a game, gives it its stream."""
+    """Whether some layer of ``env``, an environment or a game, adds the stream."""
     return any(hasattr(type(layer), "stream_state") for layer in layers(env))
 
 
 class LaunchedStream(RequestStream):
-    """The stream of an environment made by ID, which builds the whole stack: its spec names no wrappers."""
+    """The stream of an environment made by ID: its spec is the one of the ID, which lists no wrappers."""
 
     @property
     def spec(self) -> Any:

@@ -1,4 +1,4 @@
-"""Makes one number of what an environment pays: of a list for several objectives or agents, or of a dict."""
+"""Converts rewards that are lists, arrays or dicts (several objectives or agents) to one number."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAMED: dict[str, Callable[[Any], Any]] = {
 
 
 def is_scalar_reward(given: Any) -> bool:
-    """Whether ``given`` says how a number is made: a function, or the name of one."""
+    """Whether ``given`` is a function, or the name of one, that makes a reward one number."""
     return callable(given) or (isinstance(given, str) and given in _NAMED)
 
 
 def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
-    """The function that ``given`` means; ``None`` for ``None``."""
+    """The function for a ``reward=`` argument; ``None`` for ``None``."""
     if given is None:
         return None
     if not is_scalar_reward(given):
@@ -36,7 +36,7 @@ def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
 
 
 def as_number(name: str, reward: Any) -> float:
-    """The reward as a float, or one sentence that says how to make one of it."""
+    """The reward as a float; the ``TypeError`` for others names the ``reward=`` argument."""
     try:
         if isinstance(reward, str | bytes):  # float() would read "1"
             raise TypeError

@@ -18,21 +18,21 @@ _Outcome = tuple[Any, bool, bool, dict[str, Any]]
 
 
 class TurnBasedParallel(ParallelEnv[str, Any, Any]):
-    """Any AEC environment as a ParallelEnv, by the stream.
+    """Any AEC environment as a ParallelEnv: the open requests say whose actions count.
 
-    - One step plays the open round: the agents of its ``act`` requests act, in turn. From the reset on
+    - One step plays the open round: the agents of the ``act`` requests act, in turn. From the reset on
       ``infos[agent]["active"]`` says whether the agent is one of them.
-    - Actions of other agents are ignored, and recorded as ``ignored`` events only they see. So a
-      trainer may send an action for everybody at every step and mask with :func:`envweave_gym.trainable`.
-    - Rewards are the sums over the AEC steps of the round; ``infos[agent]["stream"]`` has what the agent may
-      see of it.
-    - A wrong or missing action raises :class:`InvalidAction` and nothing is done. Agents that are done leave
-      by themselves. After the end ``step({})`` gives five empty dicts, a step with actions raises
-      :class:`ResetNeeded`.
+    - Actions of other agents are ignored, and recorded as ``ignored`` events that only they see. So a
+      trainer may send an action for every agent at every step and mask with :func:`envweave_gym.trainable`.
+    - Rewards are the sums over the AEC steps of the round; ``infos[agent]["stream"]`` has the events of the
+      round that the agent may see.
+    - A wrong or missing action raises :class:`InvalidAction` and has no effect. Agents that are done leave
+      without a step of their own. After the end ``step({})`` returns five empty dicts, a step with actions
+      raises :class:`ResetNeeded`.
     """
 
     def __init__(self, aec_env: AECEnv[str, Any, Any]) -> None:
-        """``aec_env`` gets a stream unless it has one already, under whatever wrappers."""
+        """``aec_env`` gets a stream unless it has one already, under any wrappers."""
         if not isinstance(aec_env, AECEnv):
             raise InvalidArgument(
                 f"TurnBasedParallel takes a pettingzoo.AECEnv, not a {type(aec_env).__name__}"

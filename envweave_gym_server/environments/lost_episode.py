@@ -1,4 +1,4 @@
-"""What is lost in a step as the last step of its episode: last observation, reward 0, truncated, a fault."""
+"""The reply to a step that lost its episode: last observation, reward 0, truncated, a fault."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from envweave_gym.wire.values import pack
 
 
 def lost_step(message: Step, last: bytes | None, error: BaseException) -> Stepped | None:
-    """What ``on_fault="truncate"`` makes of an exception, here of one that the environment's stack lets pass.
+    """Apply ``on_fault="truncate"`` to an exception that the wrappers of the environment did not catch.
 
-    That is the death of a worker, or what no ``except Exception`` catches.
-
-    ``last`` is the reply before, which has the last observation and where the stream stood; ``None`` comes
-    of vectors and games, and where no episode was under way.
+    That is the death of a worker, or an exception that is no ``Exception``. ``last`` is the previous reply,
+    with the last observation and the open request. Returns ``None`` for vectors and games, and if no
+    episode was under way.
     """
     before = None if last is None else read_reply(last)
     if not isinstance(before, Began | Stepped) or not isinstance(before.info, dict):

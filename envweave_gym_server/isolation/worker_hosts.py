@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import (
-    RESET_DEADLINE,
+    RESET_DEADLINE_S,
     AtCapacity,
     EnvironmentCrashed,
     EnvweaveError,
@@ -104,7 +104,7 @@ def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
     So clients learn what the resets raised, not that no answer came; the rows of a vector try one after the
     other.
     """
-    deadline, rows = kwargs.get("reset_deadline", RESET_DEADLINE), kwargs.get("num_envs", 1)
+    deadline, rows = kwargs.get("reset_deadline", RESET_DEADLINE_S), kwargs.get("num_envs", 1)
     on_fault = kwargs.get("on_fault")
     if timeout is None or not isinstance(on_fault, str) or on_fault != "truncate":
         return kwargs

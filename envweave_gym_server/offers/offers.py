@@ -17,7 +17,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 import envweave_gym
 from envweave_gym.core.arguments import check_deadline
-from envweave_gym.core.faults import LONGEST_NAME, InvalidArgument, UnknownEnvironment, nearest, shown
+from envweave_gym.core.faults import MAX_NAME_LENGTH, InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.registry.catalog import REGISTRIES, cards
 from envweave_gym.registry.launch import single
 from envweave_gym.registry.names import resolve
@@ -175,7 +175,7 @@ class Offers(dict[str, Offer]):
         offer = self.get(name) if isinstance(name, str) else None
         if offer is None and name == "" and len(self) == 1:
             offer = next(iter(self.values()))
-        if offer is None and isinstance(name, str) and len(name) <= LONGEST_NAME:
+        if offer is None and isinstance(name, str) and len(name) <= MAX_NAME_LENGTH:
             env_id = name.rpartition(":")[2]  # without its module, which only an operator has imported here
             offer = self.get(env_id) or self.get(resolve(env_id) or "")
         if offer is None and name == "":

@@ -13,7 +13,7 @@ from envweave_gym.wire.messages import Answer, Ask, Call, Close, Create, Refused
 from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.environments.host import Host
-from envweave_gym_server.sessions.asked import Asked
+from envweave_gym_server.sessions.open_requests import OpenRequests
 from envweave_gym_server.sessions.reply_log import ReplyLog
 from envweave_gym_server.sessions.session_core import SessionCore, Verdict
 
@@ -57,7 +57,7 @@ class Session:
         self._caller: Left = stays
         """The client whose call is under way."""
         self._waiting: list[Left] = []
-        self.asked = Asked(self.core.last_reply)
+        self.open_requests = OpenRequests(self.core.last_reply)
         """The open requests."""
 
     def call(self, message: Call, frame: bytes, left: Left = stays) -> bytes:
@@ -140,7 +140,10 @@ class Session:
             self._tally.calls[kind, "refused"] += 1
             return reply
         self.core.commit(frame, reply)
-        self.asked = self.asked.after(message, reply) if isinstance(message, Reset) else Asked(reply)
+        before = self.open_requests
+        self.open_requests = (
+            before.after(message, reply) if isinstance(message, Reset) else OpenRequests(reply)
+        )
         self._tally.took(kind, now - started)
         self.replies.add(message.call, reply)
         if reply[0] == _REFUSED:

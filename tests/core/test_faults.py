@@ -15,7 +15,7 @@ from scripted_envs import Scripted
 
 from envweave_gym.core import faults
 from envweave_gym.core.faults import (
-    LONGEST_MESSAGE,
+    MAX_MESSAGE_LENGTH,
     EnvweaveError,
     Fault,
     FaultKind,
@@ -116,7 +116,7 @@ def test_a_fault_that_would_come_again_is_not_retryable(error: BaseException) ->
 def test_the_message_of_a_fault_is_short_enough_to_log_and_fit_for_the_wire() -> None:
     fault = fault_of(RuntimeError("\ud800" + "x" * 100_000))
     assert fault.message.startswith("RuntimeError: \\ud800xxx")
-    assert len(fault.message) <= LONGEST_MESSAGE + 5
+    assert len(fault.message) <= MAX_MESSAGE_LENGTH + 5
     msgspec.json.encode(fault)
 
 

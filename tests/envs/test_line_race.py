@@ -33,7 +33,7 @@ def test_runners_start_in_the_half_away_from_the_goal_wherever_that_is() -> None
         race.reset(seed=seed)
         state = state_of(race)
         goals.add(state["goal"])
-        distances.update(abs(place - state["goal"]) for place in state["places"])
+        distances.update(abs(position - state["goal"]) for position in state["positions"])
     assert goals == {0, 8}
     assert distances == {4, 5, 6, 7, 8}
 
@@ -44,7 +44,7 @@ def test_the_first_at_the_goal_take_the_reward_and_the_race_is_over() -> None:
         race = parallel_env(slip=0.0)
         race.reset(seed=seed)
         state = state_of(race)
-        distances = [abs(place - state["goal"]) for place in state["places"]]
+        distances = [abs(position - state["goal"]) for position in state["positions"]]
         for step in range(1, min(distances) + 1):
             _, rewards, terminations, truncations, infos = race.step(ahead(race))
             assert any(terminations.values()) is (step == min(distances))
@@ -66,10 +66,10 @@ def test_a_runner_observes_the_goal_itself_and_those_after_it() -> None:
     observations, _ = race.reset(seed=1)
     observations, *_ = race.step(dict.fromkeys(race.agents, 0))
     state = race.episode_state()
-    a, b, c = state["places"]
+    a, b, c = state["positions"]
     expected = {"runner_0": [a, b, c], "runner_1": [b, c, a], "runner_2": [c, a, b]}
-    for runner, places in expected.items():
-        cells = (np.array([state["goal"], *places]) + 1) / 9
+    for runner, positions in expected.items():
+        cells = (np.array([state["goal"], *positions]) + 1) / 9
         assert np.allclose(observations[runner], cells)
         assert observations[runner] in race.observation_space(runner)
         assert observations[runner].min() > 0
@@ -81,7 +81,7 @@ def test_walls_stop_runners() -> None:
     goal = race.episode_state()["goal"]
     for _ in range(6):
         race.step({"runner_0": int(goal == 0)})
-    assert race.episode_state()["places"] == [4 - goal]
+    assert race.episode_state()["positions"] == [4 - goal]
 
 
 def test_slips_come_as_often_as_said_and_by_the_seed() -> None:
@@ -89,9 +89,9 @@ def test_slips_come_as_often_as_said_and_by_the_seed() -> None:
     race.reset(seed=5)
     slips = 0
     for _ in range(400):
-        before = race.episode_state()["places"]
+        before = race.episode_state()["positions"]
         race.step({"runner_0": 0, "runner_1": 0})
-        slips += sum(now > was for now, was in zip(race.episode_state()["places"], before, strict=True))
+        slips += sum(now > was for now, was in zip(race.episode_state()["positions"], before, strict=True))
     assert 110 < slips < 210
     again = raw_env(runners=2, length=1001, slip=0.2, max_cycles=None)
     again.reset(seed=5)
@@ -196,7 +196,7 @@ def test_pictures_show_the_runners(capsys: pytest.CaptureFixture[str]) -> None:
     state = race.episode_state()
     picture = race.render()
     lines = picture.splitlines()
-    assert [line.index("@") for line in lines] == state["places"]
+    assert [line.index("@") for line in lines] == state["positions"]
     assert [line.index("G") for line in lines] == [state["goal"]] * 2
     race.render_mode = "human"
     assert race.render() is None

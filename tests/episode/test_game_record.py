@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envweave_gym import Event, EventKind, Request, RequestKind, ResetNeeded, message, reveal
-from envweave_gym.core.faults import FAULTS_IN_A_ROW, Fault, FaultKind, FaultStorm, InvalidAction
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultKind, FaultStorm, InvalidAction
 from envweave_gym.episode.game_record import GameRecord
 
 FAULT = Fault(FaultKind.LOST, "the server is gone", True)
@@ -111,7 +111,7 @@ def test_a_loss_truncates_the_live_agents() -> None:
 
 def test_a_lost_reset_is_counted_once_and_reported_by_the_next_round() -> None:
     record = GameRecord("test/Game-v0")
-    for _ in range(FAULTS_IN_A_ROW - 1):
+    for _ in range(MAX_FAULTS_IN_A_ROW - 1):
         record.lost_reset(FAULT, 1)
         record.lost(FAULT, ["ann"], ignored={"ann": 0})
     with pytest.raises(FaultStorm, match="test/Game-v0: 10 faults in a row"):
@@ -121,7 +121,7 @@ def test_a_lost_reset_is_counted_once_and_reported_by_the_next_round() -> None:
 
 def test_a_game_played_to_its_end_starts_the_count_anew() -> None:
     record = GameRecord("test/Game-v0")
-    for _ in range(2 * FAULTS_IN_A_ROW):
+    for _ in range(2 * MAX_FAULTS_IN_A_ROW):
         record.began(0)
         record.lost(FAULT, ["ann"])
         record.played()

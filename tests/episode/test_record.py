@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envweave_gym import Event, EventKind, Request, RequestKind, ResetNeeded, Stream, message
-from envweave_gym.core.faults import FAULTS_IN_A_ROW, Fault, FaultKind, FaultStorm
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultKind, FaultStorm
 from envweave_gym.episode.record import EpisodeRecord
 
 FAULT = Fault(FaultKind.CRASH, "it fell over", True)
@@ -103,7 +103,7 @@ def test_a_row_may_start_and_be_lost_in_one_step() -> None:
 def test_too_many_faults_in_a_row_are_a_storm_and_a_good_end_counts_anew() -> None:
     record = EpisodeRecord("test/Env-v0")
     for round_ in range(2):
-        for _ in range(FAULTS_IN_A_ROW - 1):
+        for _ in range(MAX_FAULTS_IN_A_ROW - 1):
             record.began(0)
             record.lost(FAULT, 0)
         if round_ == 0:

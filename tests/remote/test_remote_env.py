@@ -20,7 +20,7 @@ from remote_worlds import KEEPER_GAME, TROUBLE, UNMADE, kill, mortal, transport,
 from servers import running_server
 
 import envweave_gym as ew
-from envweave_gym.core.faults import FAULTS_IN_A_ROW
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
@@ -414,9 +414,9 @@ def test_a_session_that_is_gone_is_a_fault_or_an_exception(on_fault: str, mortal
 
 def test_too_many_faults_in_a_row_are_a_storm(url: str):
     env = RemoteEnv(TROUBLE, url)
-    for _ in range(FAULTS_IN_A_ROW - 1):
+    for _ in range(MAX_FAULTS_IN_A_ROW - 1):
         env.reset()
         assert "fault" in env.step(1)[4]
     env.reset()
-    with pytest.raises(ew.FaultStorm, match=f"{FAULTS_IN_A_ROW} faults in a row"):
+    with pytest.raises(ew.FaultStorm, match=f"{MAX_FAULTS_IN_A_ROW} faults in a row"):
         env.step(1)

@@ -21,7 +21,7 @@ from remote_worlds import kill, mortal, transport, url
 from toy_games import CRASH
 
 import envweave_gym as ew
-from envweave_gym.core.faults import FAULTS_IN_A_ROW, Fault, FaultKind
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultKind
 from envweave_gym.episode.stream import EventKind, RequestKind
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.games import RemoteAEC, RemoteParallel
@@ -346,11 +346,11 @@ def test_a_reset_waits_for_a_server_that_comes_back(mortal: PrivateServer) -> No
 def test_too_many_faults_in_a_row_are_a_storm(api: str, url: str) -> None:
     env = REMOTE[api](WHISPER, url)
     crash, quiet = (CRASH, 0) if api == "aec" else ({"player_0": CRASH}, {"player_0": 0})
-    for _ in range(FAULTS_IN_A_ROW - 1):
+    for _ in range(MAX_FAULTS_IN_A_ROW - 1):
         env.reset(seed=0)
         env.step(crash)
     env.reset(seed=0)
-    with pytest.raises(ew.FaultStorm, match=f"{FAULTS_IN_A_ROW} faults in a row"):
+    with pytest.raises(ew.FaultStorm, match=f"{MAX_FAULTS_IN_A_ROW} faults in a row"):
         env.step(crash)
     assert env.agents == []
     with pytest.raises(ew.ResetNeeded):
@@ -359,7 +359,7 @@ def test_too_many_faults_in_a_row_are_a_storm(api: str, url: str) -> None:
 
 def test_an_episode_that_ends_well_ends_a_row_of_faults(url: str) -> None:
     env = RemoteAEC(WHISPER, url, rounds=1)
-    for number in range(2 * FAULTS_IN_A_ROW):
+    for number in range(2 * MAX_FAULTS_IN_A_ROW):
         env.reset(seed=0)
         talk(env, [0, 0, 0] if number % 5 == 0 else [CRASH])
     assert env.infos["player_0"]["fault"] == CRASHED

@@ -17,7 +17,7 @@ from remote_rows import MORTAL
 from remote_worlds import stop, url
 
 import envweave_gym as ew
-from envweave_gym.core.faults import FAULTS_IN_A_ROW
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW
 from envweave_gym.core.seeding import draw_seed
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.vector import RemoteVectorEnv
@@ -188,7 +188,7 @@ class TestAStepThatLosesAServer:
     def test_again_and_again_is_a_storm(self, url: str):
         env = vector(url, servers=1, autoreset_mode="SameStep")
         env.reset(seed=0)
-        for _ in range(FAULTS_IN_A_ROW - 1):
+        for _ in range(MAX_FAULTS_IN_A_ROW - 1):
             lose(env, 0)
             assert env.step(ACTIONS[LINE])[3].all()
         lose(env, 0)

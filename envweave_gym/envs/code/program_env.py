@@ -14,7 +14,7 @@ import msgspec
 from gymnasium.spaces import Dict, Discrete
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, ResetNeeded, shown
-from envweave_gym.core.protocols import require_text
+from envweave_gym.core.parsing import require_text
 from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.core.spaces import Unicode

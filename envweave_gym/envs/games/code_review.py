@@ -1,4 +1,4 @@
-"""CodeReview: an author picks the fix of a program, a reviewer accepts it or sends it back with a comment."""
+"""CodeReview: an author fixes a program, a reviewer accepts the fix or sends it back with a comment."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pettingzoo import AECEnv
 
 from envweave_gym.core.arguments import call
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.core.protocols import no_agent, read_name
+from envweave_gym.core.parsing import read_name
+from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.seeding import Seeds, mix
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.codefix.codefix import question, read_operator, token_space, tokenize
 from envweave_gym.envs.codefix.generator import OPERATORS, Draw, generate
-from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
-from envweave_gym.envs.games.text_rendering import TextRendering
+from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import metrics
@@ -31,9 +31,9 @@ AUTHOR, REVIEWER = "author_0", "reviewer_0"
 AGENTS: tuple[str, ...] = (AUTHOR, REVIEWER)
 
 ROUND_COST = 0.05
-"""What each agent pays for every program that is sent back."""
+"""The penalty of each agent for every program that is sent back."""
 SHOWN_TESTS = 2
-"""So many tests the reviewer sees; acceptance runs them all."""
+"""The number of tests that the reviewer sees; acceptance runs them all."""
 MAX_COMMENT, MAX_PROMPT, MAX_ROUNDS = 1000, 4096, 1_000_000
 ACCEPTANCES = frozenset(
     {"accept", "accepted", "approve", "approved", "lgtm", "looks good", "looks good to me"}
@@ -46,22 +46,22 @@ _VERDICTS = {"accept": ACCEPT, "approve": ACCEPT, "0": ACCEPT} | {
     name: i for i, operator in enumerate(OPERATORS, 1) for name in (operator, str(i))
 }
 FEATURES = ("observer", "turn", "reviews", "suggestion", "passed")
-"""What follows the tokens in an observation: whose it is and whose turn it is (0 author, 1 reviewer), how
-many reviews there were, what the last one suggested (0 nothing, ``1 + i`` operator ``i``), and how many of
-the shown tests pass (for the reviewer alone, 0 before the first fix)."""
+"""The numbers after the tokens of an observation: its agent and the agent whose turn it is (0 author, 1
+reviewer), the number of reviews, the last suggestion (0 none, ``1 + i`` operator ``i``), and how many of the
+shown tests pass (for the reviewer only, 0 before the first fix)."""
 
 
 class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
-    """An author puts an operator into a broken program (see ``CodeFixEnv``); a reviewer sees the outcome.
+    """An author puts an operator into a broken program (see ``CodeFixEnv``); a reviewer checks it.
 
     The reviewer sees the program and some of its tests, and accepts it or sends it back: with a suggested
     operator (``comments="discrete"``) or with any text (``"text"``). Acceptance ends the game, and earns both
     1.0 if all tests pass, else 0.0. Every program sent back costs both 0.05. After ``max_rounds`` reviews
     without acceptance, at most :data:`MAX_ROUNDS`, the game is truncated.
 
-    An observation holds ``"observation"``, the tokens of the program as it stands and :data:`FEATURES`, and
-    ``"prompt"``, the same for a language model as it was at the start of the agent's last turn. Prompts also
-    travel as messages that only the agent asked can see.
+    An observation holds ``"observation"``, the tokens of the current program and :data:`FEATURES`, and
+    ``"prompt"``, the text for a language model at the start of the agent's last turn. Prompts are also
+    emitted as messages that only their agent sees.
     """
 
     metadata: dict[str, Any] = {
@@ -175,14 +175,14 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
             self._ask(AUTHOR, back)
             return
         self.truncations = dict.fromkeys(AGENTS, True)
-        self._tell_outcome(accepted=False)
+        self._emit_outcome(accepted=False)
 
     def _finish(self) -> None:
         self.rewards = dict.fromkeys(AGENTS, float(self._solved()))
         self.terminations = dict.fromkeys(AGENTS, True)
-        self._tell_outcome(accepted=True)
+        self._emit_outcome(accepted=True)
 
-    def _tell_outcome(self, accepted: bool) -> None:
+    def _emit_outcome(self, accepted: bool) -> None:
         self.agent_selection = AUTHOR
         self.emit(metrics(accepted=int(accepted), solved=int(self._solved()), reviews=self._reviews))
 
@@ -212,18 +212,18 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         )
 
     def observe(self, agent: str) -> dict[str, Any]:
-        """The program as it stands, the features, and the prompt of the agent's last turn."""
+        """The current program, the features, and the prompt of the agent's last turn."""
         turn, passed = AGENTS.index(self.agent_selection), self._passed if agent == REVIEWER else 0
         features = [AGENTS.index(agent), turn, self._reviews, self._suggestion, passed]
         tokens = np.concatenate([tokenize(self._source()), np.array(features, np.int64)])
         return {"observation": tokens, "prompt": self._prompts[agent]}
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """The action of an agent's reply.
+        """Parse an agent's reply.
 
-        The author names an operator or its index. The reviewer says one of :data:`ACCEPTANCES` or, where
-        comments are discrete, an operator or the action's number, by itself or in a plain sentence; a text
-        comment is taken as it is.
+        The author names an operator or its index. The reviewer writes one of :data:`ACCEPTANCES` or, if
+        comments are discrete, an operator or the action's number, alone or in a plain sentence; a text
+        comment is the action itself.
         """
         if agent == AUTHOR:
             return read_operator(text)
@@ -237,21 +237,21 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         return ACCEPT if accepts(text) else read_name(text, _VERDICTS, "verdict")
 
     def picture(self) -> str:
-        """The program as it stands, and the last comment."""
+        """The current program, and the last comment."""
         return self._source() + (f"reviewer: {self._comment}\n" if self._comment else "")
 
     def episode_state(self) -> dict[str, Any]:
-        """The kind of the program, the fix that stands in it, and how many reviews there were."""
+        """The kind of the program, the fix in it, and the number of reviews."""
         return {"template": self._program.template, "fix": self._fix, "reviews": self._reviews}
 
 
 def accepts(comment: str) -> bool:
-    """Whether a comment is one of :data:`ACCEPTANCES`; case does not count, nor quotes, . and ! around it."""
+    """Whether a comment is one of :data:`ACCEPTANCES`, ignoring case, quotes, and . and ! around it."""
     return " ".join(comment.split()).strip(" `'\".!").casefold() in ACCEPTANCES
 
 
 def named_operator(comment: str) -> int:
-    """``1 + i`` where a comment names operator ``i``, and no other, as a word of its own; else 0."""
+    """``1 + i`` if a comment names operator ``i`` and no other as a separate word; else 0."""
     words = {word.strip("`'\".,;:?()") for word in comment.split()}
     named = [index for index, operator in enumerate(OPERATORS) if operator in words]
     return 1 + named[0] if len(named) == 1 else 0

@@ -1,4 +1,4 @@
-"""Kuhn poker: three cards, one bet, turn by turn; ``kuhn_value`` tells exactly what a policy is worth."""
+"""Kuhn poker: three cards, one bet, turn by turn; :mod:`kuhn_value` computes exact values of policies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
 from envweave_gym.core.arguments import call
-from envweave_gym.core.protocols import read_name
+from envweave_gym.core.parsing import read_name
 from envweave_gym.core.seeding import Seeds, mix
-from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
+from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
 from envweave_gym.envs.games.kuhn_value import (
     CARDS,
     DEALS,
@@ -23,7 +23,6 @@ from envweave_gym.envs.games.kuhn_value import (
     payoff,
     player_to_act,
 )
-from envweave_gym.envs.games.text_rendering import TextRendering
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import Event, reveal
@@ -42,17 +41,17 @@ _RULES = (
     "1. After a fold the other player wins, else the better card; the winner gets what the loser has put in."
 )
 FIRST_MOVES = {"pass": 0, "check": 0, "bet": 1, "0": 0, "1": 1}
-"""What a reply may call the actions as long as nobody has bet."""
+"""The words for the actions in a reply before a bet."""
 ANSWERS = {"pass": 0, "fold": 0, "bet": 1, "call": 1, "0": 0, "1": 1}
-"""What it may call them after a bet."""
+"""The words for the actions in a reply after a bet."""
 
 
 class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
     """Two players, three cards; each antes 1 and gets a card. Action 0 checks or folds, 1 bets 1 or calls.
 
     The observation is one-hot: the own card (3), then each of up to three moves (2 each). The winner gets
-    what the loser put into the pot: 1 or 2. A card is told to its player alone (a ``reveal`` event), and at
-    a showdown to both. A player is told the rules and, when it is to move, which words are moves.
+    the loser's part of the pot: 1 or 2. A ``reveal`` event shows a card to its player only, and at a showdown
+    both cards to both. Messages give a player the rules and, when it must move, the words for its moves.
     """
 
     metadata: dict[str, Any] = {
@@ -98,8 +97,8 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.infos = {player: {} for player in PLAYERS}
         self.agent_selection = PLAYERS[0]
         for player, card in zip(PLAYERS, self._deal, strict=True):
-            self.emit(reveal((player,), card=CARDS[card]), _dealt(player, card))
-        self.emit(_asked(self.agent_selection, self._history))
+            self.emit(reveal((player,), card=CARDS[card]), _card_message(player, card))
+        self.emit(_move_message(self.agent_selection, self._history))
         self.show()
 
     def step(self, action: Any) -> None:
@@ -117,7 +116,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
             self.truncations = dict.fromkeys(PLAYERS, True)
         self.agent_selection = player = PLAYERS[player_to_act(self._history)]
         if not (self.terminations[player] or self.truncations[player]):
-            self.emit(_asked(player, self._history))
+            self.emit(_move_message(player, self._history))
         self._accumulate_rewards()
         self.show()
 
@@ -136,11 +135,11 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         return observation(self._deal[PLAYERS.index(agent)], self._history)
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of a move that is open now, or of its index: ``check``, ``1``, ``I bet.``"""
+        """The action of a current move or its index: ``check``, ``1``, ``I bet.``"""
         return read_name(text, ANSWERS if self._history.endswith(MOVES[1]) else FIRST_MOVES, "move")
 
     def picture(self) -> str:
-        """The table as one sees it who holds no card."""
+        """The moves, and at a showdown the cards."""
         cards = self._cards() if is_showdown(self._history) else dict.fromkeys(PLAYERS, "?")
         return " ".join([*(f"{player}:{card}" for player, card in cards.items()), self._history or "-"])
 
@@ -150,13 +149,13 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
 
 
 @cache
-def _dealt(player: str, card: int) -> Event:
-    """The message that tells a player the rules and its card."""
+def _card_message(player: str, card: int) -> Event:
+    """The message with the rules and the player's card."""
     return message("user", f"{_RULES} You are {player}, and your card is the {_NAMES[card]}.", to=(player,))
 
 
 @cache
-def _asked(player: str, history: str) -> Event:
+def _move_message(player: str, history: str) -> Event:
     """The message that asks a player for its move."""
     is_bet = MOVES[1] in history
     names = [_OPEN[MOVES.index(move)] for move in history]  # the move after a bet ends the hand
@@ -166,11 +165,11 @@ def _asked(player: str, history: str) -> Event:
 
 
 def observation(card: int, history: str) -> NDArray[np.float32]:
-    """What a player with ``card`` observes after ``history``."""
+    """The observation of a player with ``card`` after ``history``."""
     seen = np.zeros(len(CARDS) + 2 * _LONGEST, np.float32)
     seen[card] = 1.0
-    for place, move in enumerate(history):
-        seen[len(CARDS) + 2 * place + MOVES.index(move)] = 1.0
+    for i, move in enumerate(history):
+        seen[len(CARDS) + 2 * i + MOVES.index(move)] = 1.0
     return seen
 
 

@@ -1,4 +1,4 @@
-"""The rules of Kuhn poker, and exact values of policies by walking the whole tree.
+"""The rules of Kuhn poker, and exact values of policies by traversing the whole game tree.
 
 Three cards, an ante of 1, one bet of 1. A history is a text of ``p`` (pass: check, or fold to a bet) and
 ``b`` (bet, or call a bet); player 0 acts first and after ``pb``. A policy maps every information set (own
@@ -19,10 +19,10 @@ MOVES = "pb"
 """The letters of action 0 and action 1."""
 
 DEALS = tuple(permutations(range(len(CARDS)), 2))
-"""The six deals, all as likely: the card of player 0, the card of player 1."""
+"""The six equally likely deals: the card of player 0, the card of player 1."""
 
 HISTORIES = ("", "p", "b", "pb")
-"""The histories after which somebody must act."""
+"""The histories after which a player must act."""
 
 TERMINALS = ("pp", "pbp", "pbb", "bp", "bb")
 """The histories after which the hand is over."""
@@ -31,28 +31,28 @@ Policy = Mapping[str, Any]
 
 
 def player_to_act(history: str) -> int:
-    """Whose turn it is."""
+    """The index of the player whose turn it is."""
     return len(history) % 2
 
 
 def information_set(card: int, history: str) -> str:
-    """What the player to act knows: its card and what was done."""
+    """The information set of the player to act: its card and the history."""
     return CARDS[card] + history
 
 
 INFORMATION_SETS = tuple(
     information_set(card, history) for history in HISTORIES for card in range(len(CARDS))
 )
-"""The twelve of them."""
+"""All twelve information sets."""
 
 
 def is_showdown(history: str) -> bool:
-    """Whether the hand ended with nobody folding."""
+    """Whether the hand ended without a fold."""
     return history in ("pp", "bb", "pbb")
 
 
 def payoff(deal: tuple[int, int], history: str) -> int:
-    """What player 0 wins at the end of a hand; player 1 loses as much."""
+    """The payoff of player 0 at the end of a hand; that of player 1 is its negative."""
     if is_showdown(history):
         stake = 2 if history.endswith("bb") else 1
         return stake if deal[0] > deal[1] else -stake
@@ -60,7 +60,7 @@ def payoff(deal: tuple[int, int], history: str) -> int:
 
 
 def game_value(policy: Policy) -> Any:
-    """What player 0 wins on average when both play ``policy``: -1/18 at an equilibrium."""
+    """The expected payoff of player 0 when both play ``policy``: -1/18 at an equilibrium."""
     return sum(_value(policy, deal, "") for deal in DEALS) / len(DEALS)
 
 
@@ -72,12 +72,12 @@ def _value(policy: Policy, deal: tuple[int, int], history: str) -> Any:
 
 
 def nash_conv(policy: Policy) -> Any:
-    """How much both players together could win by answering ``policy`` best; 0 exactly at an equilibrium."""
+    """The sum of both players' gains from best responses to ``policy``; 0 exactly at an equilibrium."""
     return best_response_value(policy, 0) + best_response_value(policy, 1)
 
 
 def best_response_value(policy: Policy, player: int) -> Any:
-    """What ``player`` wins on average with the best answer to an opponent who plays ``policy``."""
+    """The expected payoff of ``player`` with a best response to an opponent that plays ``policy``."""
     total: Any = 0
     for card in range(len(CARDS)):
         others = {other: 1 for other in range(len(CARDS)) if other != card}
@@ -86,7 +86,7 @@ def best_response_value(policy: Policy, player: int) -> Any:
 
 
 def _respond(policy: Policy, player: int, card: int, reach: dict[int, Any], history: str) -> Any:
-    """The best sum over the opponent's cards, weighted by how likely the opponent came here with each."""
+    """The best sum over the opponent's cards, weighted by their probabilities of reaching this history."""
     if history in TERMINALS:
         sign = 1 - 2 * player
         deals = {other: (card, other) if player == 0 else (other, card) for other in reach}

@@ -12,10 +12,9 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from envweave_gym.core.arguments import call
 from envweave_gym.core.faults import shown
-from envweave_gym.core.protocols import read_name
+from envweave_gym.core.parsing import read_name
 from envweave_gym.core.seeding import Seeds, chance, mix
-from envweave_gym.envs.games.conventions import RESET_OPTIONS, check_arguments
-from envweave_gym.envs.games.text_rendering import TextRendering
+from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
 from envweave_gym.envs.toy.lineworld import ACTIONS, DIRECTIONS
 from envweave_gym.episode.game_record import Infos, ParallelStep
 from envweave_gym.wrappers.aec_stream import AECStream
@@ -29,12 +28,12 @@ _GOAL, _RUNNERS = 0, 1
 class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
     """``runners`` run on a line of ``length`` cells; action 0 goes left, 1 right.
 
-    The goal is at one of the ends, and the runners start in the half away from it; the seed decides. With
-    probability ``slip`` a runner goes the other way. Those who are first at the goal share a reward of 1 and
-    the race is over; everybody else gets 0. After ``max_cycles`` steps it is truncated.
+    The goal is at one of the ends, and the runners start in the other half; the seed decides. With
+    probability ``slip`` a runner goes the other way. The first runners at the goal share a reward of 1 and
+    the race is over; all others get 0. After ``max_cycles`` steps it is truncated.
 
-    A runner observes the goal, its own place, and the places of the runners after it in turn, each as a
-    fraction of the line in (0, 1].
+    A runner observes the goal, its own position, and the positions of the runners after it in turn, each as
+    a fraction of the line in (0, 1].
 
     There are at most :data:`MOST_RUNNERS` runners and :data:`LONGEST` cells.
     """
@@ -68,7 +67,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         self.agents: list[str] = []
         self._seeds = Seeds(_NAME)
         self._key = self._step = self._goal = 0
-        self._places = [0] * runners
+        self._positions = [0] * runners
 
     def observation_space(self, agent: str) -> Space[Any]:
         """The goal and the runners, seen from ``agent``."""
@@ -81,24 +80,24 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], Infos]:
-        """Line up."""
+        """Put the runners at their starting positions."""
         self._key, self._step = mix(self._seeds.next(seed)), 0
         last = self.length - 1
         self._goal = last * (mix(self._key, _GOAL) % 2)
         self.agents = list(self.possible_agents)
         for i in range(len(self.agents)):
             away = last - mix(self._key, _RUNNERS + i) % ((self.length + 1) // 2)
-            self._places[i] = abs(self._goal - away)
+            self._positions[i] = abs(self._goal - away)
         self.show()
         return self._observations(), {runner: {} for runner in self.agents}
 
     def step(self, actions: dict[str, int]) -> ParallelStep:
-        """Everybody runs one cell."""
+        """Move every runner by one cell."""
         for i, runner in enumerate(self.agents):
-            self._places[i] = self._run(i, 2 * int(actions[runner]) - 1)
+            self._positions[i] = self._run(i, 2 * int(actions[runner]) - 1)
         self._step += 1
-        first = self._places.count(self._goal)
-        rewards = [1.0 / first if place == self._goal else 0.0 for place in self._places]
+        first = self._positions.count(self._goal)
+        rewards = [1.0 / first if position == self._goal else 0.0 for position in self._positions]
         late = not first and self.max_cycles is not None and self._step >= self.max_cycles
         runners = self.agents
         self.agents = [] if first or late else runners
@@ -118,37 +117,36 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
     def _run(self, i: int, move: int) -> int:
         if mix(mix(self._key, _RUNNERS + i), 1 + self._step) < self._slipping:
             move = -move
-        return min(max(self._places[i] + move, 0), self.length - 1)
+        return min(max(self._positions[i] + move, 0), self.length - 1)
 
     def _observations(self) -> dict[str, NDArray[np.float32]]:
-        scale, places = np.float32(1 / self.length), self._places
+        scale, positions = np.float32(1 / self.length), self._positions
         return {
-            runner: np.array([self._goal + 1, *(place + 1 for place in places[i:] + places[:i])], np.float32)
-            * scale
+            runner: (np.array([self._goal, *positions[i:], *positions[:i]], np.float32) + 1) * scale
             for i, runner in enumerate(self.possible_agents)
         }
 
     def render(self) -> Any:
         """A line for each runner, as text or as coloured cells."""
         if self.render_mode == "rgb_array":
-            strips = np.full((len(self._places), self.length, 3), 230, np.uint8)
+            strips = np.full((len(self._positions), self.length, 3), 230, np.uint8)
             strips[:, self._goal] = (60, 160, 70)
-            strips[np.arange(len(self._places)), self._places] = (40, 70, 180)
+            strips[np.arange(len(self._positions)), self._positions] = (40, 70, 180)
             return np.kron(strips, np.ones((24, 24, 1), np.uint8))
         return super().render()
 
     def picture(self) -> str:
         """A line of text for each runner."""
-        return "".join(map(self._lane, self._places))
+        return "".join(map(self._lane, self._positions))
 
-    def _lane(self, place: int) -> str:
+    def _lane(self, position: int) -> str:
         cells = ["·"] * self.length
-        cells[self._goal], cells[place] = "G", "@"
+        cells[self._goal], cells[position] = "G", "@"
         return "".join(cells) + "\n"
 
     def episode_state(self) -> dict[str, Any]:
-        """Where the runners and the goal are."""
-        return {"places": list(self._places), "goal": self._goal, "length": self.length}
+        """The positions of the runners and of the goal."""
+        return {"positions": list(self._positions), "goal": self._goal, "length": self.length}
 
 
 def _check(runners: Any, length: Any, slip: Any) -> None:
@@ -166,10 +164,10 @@ raw_env = LineRace
 
 
 def env(**kwargs: Any) -> AECStream:
-    """The race, one agent at a time, with its stream: nobody sees a move before all have made theirs."""
+    """The race, one agent at a time, with its stream: no runner sees a move before all have moved."""
     return AECStream(parallel_to_aec(call(_NAME, raw_env, kwargs)), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> ParallelStream:
-    """The race, everybody at once, with its stream."""
+    """The race, all agents at once, with its stream."""
     return ParallelStream(call(_NAME, raw_env, kwargs), name=_NAME)

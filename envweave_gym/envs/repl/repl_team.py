@@ -14,9 +14,8 @@ from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import Unicode
-from envweave_gym.envs.games.conventions import RESET_OPTIONS as GAME_OPTIONS
-from envweave_gym.envs.games.conventions import check_arguments
-from envweave_gym.envs.games.text_rendering import TextRendering
+from envweave_gym.envs.games.base import RESET_OPTIONS as GAME_OPTIONS
+from envweave_gym.envs.games.base import TextRendering, check_arguments
 from envweave_gym.envs.repl.asked_repl import MOST_PROMPT, AskedREPL
 from envweave_gym.envs.repl.repl import Stepped
 from envweave_gym.envs.repl.repl_task import RESET_OPTIONS

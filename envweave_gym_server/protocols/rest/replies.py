@@ -64,7 +64,7 @@ def selection_of(reply: Reply) -> str | None:
 
 def requests_of(session: Session) -> Any:
     """The open requests: a list, or for a vector one list for each row."""
-    frame, began = session.asked
+    frame, began = session.open_requests
     requests = _requests_in(read_reply(frame))
     for row, seq in began.items():
         requests[row] = [Request(seq, RequestKind.ACT, AGENT, 0)]

@@ -33,7 +33,7 @@ from text_envs import WORDS, RepeatEnv, same
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.core.protocols import parse_action, read_action
+from envweave_gym.core.parsing import parse_action, read_action
 from envweave_gym.core.spaces import Chat, Json, Unicode
 from envweave_gym.core.thinking import without_thinking
 from envweave_gym.envs.games import kuhn_poker, line_race
@@ -179,9 +179,9 @@ def test_thinking_is_dropped_before_a_reply_is_read(reply: str, rest: str) -> No
 
 
 def test_a_reply_that_is_thinking_alone_is_refused_as_that() -> None:
-    with pytest.raises(InvalidAction, match=r"^Steps: the reply '<think>2' is thinking"):
+    with pytest.raises(InvalidAction, match=r"^Steps: .*'<think>2'.* thinking"):
         parse_action(Steps(Discrete(3)), "<think>2")
-    with pytest.raises(InvalidAction, match="is thinking and nothing else"):
+    with pytest.raises(InvalidAction, match="only thinking"):
         parse_action(ew.make("envweave/Coding-v0"), "<think>```python\n1\n```")
 
 

@@ -1,0 +1,233 @@
+"""Parses a language model's reply into an action: by the environment's own rules, or by the action space."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    OneOf,
+    Sequence,
+    Space,
+    Text,
+    Tuple,
+)
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from envweave_gym.core.arrays import as_array
+from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.core.protocols import AGENT, ParsesActions, layers, name_of, no_agent, require_env
+from envweave_gym.core.spaces import Json
+from envweave_gym.core.thinking import without_thinking
+
+
+def parse_action(env: Any, text: str, agent: str | None = None) -> Any:
+    """Parse a model's reply into an action of ``env``; :class:`InvalidAction` says why that fails.
+
+    Reasoning (``<think>…</think>``, also unclosed, or all before a lone ``</think>``) is removed first. The
+    environment's own ``parse_action`` reads the rest, perhaps by :func:`read_name`; without one
+    :func:`read_action` reads it by the action space. ``agent`` is the agent of a PettingZoo environment. Of a
+    vector environment this is the action of one row.
+    """
+    require_env("parse_action", env)
+    space, parse = _action_space(env, agent), _own_parser(env)
+    reply = without_thinking(text) if isinstance(text, str) else text
+    if text and not reply:
+        refusal = f"the reply {shown(text)} is only thinking; answer after </think>"
+        raise InvalidAction(f"{name_of(env)}: {refusal}")
+    try:
+        return read_action(space, reply) if parse is None else parse(reply, agent)
+    except InvalidArgument:
+        raise
+    except ValueError as error:
+        name = name_of(env)
+        raise InvalidAction(f"{name}: {str(error).removeprefix(f'{name}: ')}") from error
+
+
+def _action_space(env: Any, agent: str | None) -> Space[Any]:
+    space: Any = env.single_action_space if isinstance(env, VectorEnv) else env.action_space
+    if isinstance(space, Space):
+        if agent not in (None, AGENT):
+            raise InvalidArgument(no_agent(name_of(env), agent, [AGENT]))
+        return space
+    agents: list[str] = getattr(env, "possible_agents", None) or getattr(env, "agents", [])
+    if agent is None:
+        there_are = ", ".join(map(repr, agents))
+        raise InvalidArgument(f"{name_of(env)}: parse_action needs agent=…; there are {there_are}")
+    if agent not in agents:
+        raise InvalidArgument(no_agent(name_of(env), agent, agents))
+    return space(agent)
+
+
+def _own_parser(env: Any) -> Callable[[str, str | None], Any] | None:
+    for layer in layers(env):
+        if isinstance(layer, ParsesActions):
+            return layer.parse_action
+        if isinstance(layer, SyncVectorEnv):
+            return _own_parser(layer.envs[0])
+    return None
+
+
+_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,20})\s*")
+_FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+_MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+
+
+def read_action(space: Space[Any], text: str) -> Any:
+    """Parse ``text`` into a member of ``space``, or raise :class:`InvalidAction`.
+
+    A text space takes the text itself, ``Discrete`` an integer, all others JSON: arrays and tuples as lists,
+    ``Dict`` as an object. Unknown members of the object are ignored: a model may put its reasoning there.
+    """
+    require_text(text)
+    try:
+        action = _spelled(space, text)
+        fits = space.contains(action)
+    except _MISFITS as error:
+        raise InvalidAction(f"{shown(text)} is not an action of {space}: {error}") from None
+    if not fits:
+        raise InvalidAction(f"{shown(text)} is not in {space}")
+    return action
+
+
+def require_text(text: Any) -> None:
+    """Refuse a reply that is not a string."""
+    if not isinstance(text, str):
+        raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
+
+
+def _spelled(space: Space[Any], text: str) -> Any:
+    if isinstance(space, Text) and not isinstance(space, Json):
+        return text
+    if isinstance(space, Discrete):
+        match = _INTEGER.fullmatch(text)
+        return _shaped(space, int(match[1]) if match else text)
+    fenced = _FENCED.fullmatch(text)
+    value = json.loads(
+        fenced[1] if fenced else text,
+        parse_float=_finite,
+        parse_constant=_finite,
+        object_pairs_hook=_unambiguous,
+    )
+    return _shaped(space, value)
+
+
+def _unambiguous(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("a member is given twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
+
+
+def _shaped(space: Space[Any], value: Any) -> Any:
+    """Convert a JSON value to the types of ``space``; the caller checks that it is a member."""
+    match space:
+        case Discrete():
+            return _integer(space, value)
+        case Box() | MultiDiscrete() | MultiBinary():
+            return as_array(space, value)
+        case Dict():
+            return {key: _shaped(inner, _member(value, key)) for key, inner in space.spaces.items()}
+        case Tuple():
+            return tuple(
+                _shaped(inner, item) for inner, item in zip(space.spaces, _items(value), strict=True)
+            )
+        case Sequence(stack=False):
+            return tuple(_shaped(space.feature_space, item) for item in _items(value))
+        case OneOf():
+            chosen, item = _items(value)
+            return np.int64(chosen), _shaped(space.spaces[chosen], item)
+        case _:
+            return value
+
+
+def _integer(space: Discrete, value: Any) -> int:
+    if type(value) is not int or not space.start <= value < space.start + space.n:
+        raise ValueError(f"it wants an integer from {space.start} to {space.start + space.n - 1}")
+    return value
+
+
+def _member(value: Any, key: Any) -> Any:
+    if not isinstance(value, dict) or key not in value:
+        raise ValueError(f"it wants an object with a member {key!r}")
+    return value[key]
+
+
+def _items(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("it wants a list")
+    return value
+
+
+# Actions by name, as a model writes them
+
+_SENTENCE_END = re.compile(r"[.!]+(?=\s|$)|\n|\bbecause\b")
+_STOPS, _MARKS = ".,;:!", "`'\"*_()[]"
+_STRAIGHT_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
+# fmt: off
+_INTRODUCTIONS = frozenset({
+    "a", "action", "am", "an", "answer", "at", "be", "choice", "choose", "correct", "decide", "decision",
+    "final", "fix", "function", "go", "going", "hence", "here", "i", "i'd", "i'll", "i'm", "in", "instead",
+    "is", "it", "it's", "just", "let", "let's", "like", "line", "marked", "me", "move", "moving", "must",
+    "my", "now", "ok", "okay", "operator", "option", "pick", "play", "please", "position", "program", "put",
+    "right", "run", "select", "should", "so", "spot", "step", "sure", "take", "that", "the", "then", "there",
+    "therefore", "this", "thus", "to", "use", "using", "walk", "want", "we", "will", "with", "would", "yes",
+})
+# fmt: on
+"""Words that may surround a name without changing its meaning."""
+
+
+def read_name(text: str, names: Mapping[str, int], kind: str = "action") -> int:
+    """The action that a reply names, alone or in a sentence that only introduces it (``"I choose <=."``).
+
+    ``names`` maps lower-case words to actions. Case is ignored, and so are quotes, brackets, Markdown and
+    full stops around a word. Other sentences may explain if they name no other action. Ambiguous replies,
+    such as "anything but left" or "left or right", raise :class:`InvalidAction`.
+    """
+    require_text(text)
+    plain = text.casefold().translate(_STRAIGHT_QUOTES)
+    sentences = [
+        [_bare_word(word, names) for word in sentence.split()] for sentence in _SENTENCE_END.split(plain)
+    ]
+    named = {names[word] for sentence in sentences for word in sentence if word in names}
+    if len(named) == 1 and any(_only_names(sentence, names) for sentence in sentences):
+        return named.pop()
+    words = " ".join(name for name in names if not name.isdecimal())
+    raise InvalidAction(
+        f"{shown(text)} names no {kind}, or more than one; answer with one of {words}, or with its index"
+    )
+
+
+def _bare_word(word: str, names: Mapping[str, int]) -> str:
+    """``word`` without the punctuation around it (``**left**`` is left), unless that is a name itself."""
+    while word and word not in names:
+        if word[-1] in _STOPS:
+            word = word[:-1]
+        elif word[0] in _MARKS or word[-1] in _MARKS:
+            word = word[word[0] in _MARKS : len(word) - (word[-1] in _MARKS)]
+        else:
+            break
+    return word
+
+
+def _only_names(sentence: list[str], names: Mapping[str, int]) -> bool:
+    """Whether a sentence has a name and, beside introductions, nothing else."""
+    return any(word in names for word in sentence) and all(
+        word in names or word in _INTRODUCTIONS for word in sentence if word
+    )
