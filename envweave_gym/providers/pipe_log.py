@@ -1,4 +1,4 @@
-"""What a server writes to its stderr: it goes on to that of this process, and the end of it is kept."""
+"""Copies the stderr of a server to that of this process, and retains the end of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import os
 import threading
 from contextlib import suppress
 
-_LONGEST = 1 << 18
+_LIMIT = 1 << 18
+"""The bytes that are retained."""
 _STDERR = 2
 
 
 class PipeLog:
-    """Hands on what a server writes, and keeps the end of it."""
+    """Reads a pipe in a thread until the server has closed it."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._kept = descriptor, bytearray()
+        self._descriptor, self._retained = descriptor, bytearray()
         self._thread = threading.Thread(target=self._read, name="log of a server", daemon=True)
         self._thread.start()
 
@@ -22,8 +23,8 @@ class PipeLog:
         while chunk := os.read(self._descriptor, 1 << 16):
             with suppress(OSError):  # this process has closed its stderr
                 os.write(_STDERR, chunk)
-            self._kept += chunk
-            del self._kept[:-_LONGEST]
+            self._retained += chunk
+            del self._retained[:-_LIMIT]
         os.close(self._descriptor)
 
     def wait(self, seconds: float) -> None:
@@ -31,5 +32,5 @@ class PipeLog:
         self._thread.join(seconds)
 
     def text(self) -> str:
-        """What is kept."""
-        return bytes(self._kept).decode(errors="replace")
+        """Return the retained text."""
+        return bytes(self._retained).decode(errors="replace")

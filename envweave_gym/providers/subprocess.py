@@ -89,8 +89,8 @@ class PrivateServer(Replica):
         pipe = self._process.stdin
         if pipe is None:
             raise NotAvailable(f"{self.what} got no pipe: {command}")
-        told = {"token": self.token, "paths": sys.path, "ids": self._ids}
-        pipe.write(json.dumps(told).encode() + b"\n")
+        start = {"token": self.token, "paths": sys.path, "ids": self._ids}
+        pipe.write(json.dumps(start).encode() + b"\n")
         pipe.flush()
 
     def _ended(self) -> str | None:

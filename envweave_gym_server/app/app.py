@@ -23,8 +23,8 @@ from envweave_gym_server.protocols.rest.offer_views import offers as offer_views
 from envweave_gym_server.protocols.rest.session_views import sessions
 from envweave_gym_server.sessions.service import SessionService
 
-_MOST_LEFT = 32
-"""So many connections beyond the limit may be of clients that have left: each keeps a thread."""
+_LEFT_LIMIT = 32
+"""The limit of connections beyond the others whose clients have left: each keeps a thread."""
 
 
 def create_app(
@@ -70,7 +70,7 @@ def _limit_connections(app: Flask, websockets: WebSockets, most: int) -> None:
     def check() -> None:
         if request.headers.get("Upgrade", "").lower() != "websocket" or len(websockets) < most:
             return
-        if len(websockets) >= most + _MOST_LEFT or websockets.present >= most:
+        if len(websockets) >= most + _LEFT_LIMIT or websockets.present >= most:
             raise AtCapacity(f"{most} of {most} connections are open; close one or come again")
 
 

@@ -1,4 +1,4 @@
-"""Who may use the server: a token, and no web page of somebody else's."""
+"""Access checks of every request: the token, and no web pages of other origins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envweave_gym_server.core.errors import Forbidden, Unauthorized
 from envweave_gym_server.core.settings import Settings
 
 OPEN = ("/health",)
-"""What is told to everybody."""
+"""The paths that need no token."""
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\],]+)(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)

@@ -39,10 +39,10 @@ def trace_of(error: BaseException) -> dict[str, Any]:
 
 def named(error: BaseException) -> dict[str, Any]:
     """Which exception it is, and the system's word for it; what it says itself may hold what was sent."""
-    told = {"error": type(error).__name__}
+    fields = {"error": type(error).__name__}
     if isinstance(error, OSError) and error.errno is not None:
-        told["reason"] = os.strerror(error.errno)
-    return told
+        fields["reason"] = os.strerror(error.errno)
+    return fields
 
 
 def write_logs() -> None:

@@ -26,28 +26,28 @@ class Settings:
     """The options of :func:`envweave_gym_server.create_app`; the defaults are for a server on loopback."""
 
     token: str | None = None
-    """Who sends it as ``Authorization: Bearer …`` may use the server; ``None`` lets everybody in."""
+    """Clients that send it as ``Authorization: Bearer …`` may use the server; ``None`` lets everybody in."""
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     """The names in ``Host`` headers that are answered; ``"*"`` answers all. A web page that points a name of
     its own at this machine is kept out by this, other web pages by their ``Origin``."""
     max_sessions: int = 1024
-    """So many sessions may be open; another is refused with 503."""
+    """The limit of open sessions; another is refused with 503."""
     max_rows: int = 65536
-    """So many environments may be in one vector."""
+    """The limit of environments in one vector."""
     max_environments: int = 1 << 17
     """Environments in all sessions together, each row of a vector counted; more are refused with 503. A row
     of a small environment takes about 8 KB (measured on Echo, Counter and CartPole)."""
     max_descriptions: int = 8
-    """So many environments may be made at once just to be described."""
+    """The limit of environments that are made at once just to be described."""
     idle_timeout: float = 300.0
-    """So many seconds a session is kept while no connection is attached and no call is under way."""
+    """Seconds that a session is retained while no connection is attached and no call is under way."""
     client_timeout: float = 60.0
-    """After so many seconds in which a client takes nothing of what it is sent, sends no more of a request or
-    does not answer for its machine, its connection ends; its session stays."""
+    """Seconds after which the connection of a client ends that reads nothing, sends no more of a request, or
+    whose machine does not answer; its session stays."""
     largest_frame: int = 64 << 20
     """Bytes that a frame or a body may have; a text like ``"64m"`` is read too, as in all sizes here."""
     deepest: int = 32
-    """So deep the kwargs of an environment may nest."""
+    """The limit of levels that the kwargs of an environment nest."""
     isolation: Isolation = "thread"
     """Whether sessions share the server's process, or each has a process of its own that may die alone."""
     worker_memory: int | None = _WORKER_MEMORY
@@ -55,15 +55,15 @@ class Settings:
     reserves and does not use counts too: environments that compute on a GPU need far more. Another value
     than this one needs ``isolation="process"``."""
     call_timeout: float | None = None
-    """After so many seconds without an answer the process of a session is killed; ``None`` waits for ever.
+    """Seconds without an answer after which the process of a session is killed; ``None`` waits forever.
     It needs ``isolation="process"``: a thread cannot be ended from outside."""
     log_size: int = 32 << 10
-    """So many bytes of its last replies a session keeps for those who look on, and an eighth of that before
-    anybody has; the oldest are dropped."""
+    """Bytes of its last replies that a session retains for listeners, and an eighth of that before anybody
+    listens; the oldest are dropped."""
     max_listeners: int = 64
-    """So many may look on at once."""
+    """The limit of listeners at once."""
     drain: float = 30.0
-    """So many seconds calls under way have to finish once the server is told to stop."""
+    """Seconds that calls under way have to finish once the server stops."""
 
     def __post_init__(self) -> None:
         if self.token is not None:
@@ -98,11 +98,11 @@ def checked_token(token: str, where: str) -> str:
     return token
 
 
-def check_setting(name: str, value: Any, told: str) -> None:
-    """Refuse a value that a setting cannot have; ``told`` is how the caller has written the two."""
+def check_setting(name: str, value: Any, written: str) -> None:
+    """Refuse a value that a setting cannot have; ``written`` is the setting as the caller wrote it."""
     problem = _RULES[name](value)
     if problem:
-        raise InvalidArgument(f"{told} {problem}")
+        raise InvalidArgument(f"{written} {problem}")
 
 
 def _count(value: Any, least: int = 1) -> str | None:
@@ -162,4 +162,4 @@ _RULES: dict[str, _Rule] = {
     "max_listeners": partial(_count, least=0),
     "drain": _seconds,
 }
-"""What is wrong with the value of a setting, in words; ``None`` where nothing is."""
+"""By setting a function that returns the problem with a value; ``None`` if there is none."""

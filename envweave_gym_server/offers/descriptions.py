@@ -25,8 +25,8 @@ Description = dict[str, Any]
 class Descriptions:
     """The descriptions of the environments that clients asked for lately.
 
-    To be described an environment is made, which may take long, and may fail each time: so many are made at
-    once and no more. Whoever asks for the same meanwhile waits for it, but not for ever.
+    To be described an environment is made, which may take long and fail each time, so the number that is made
+    at once is limited. Other requests for the same one wait for it, but not forever.
     """
 
     def __init__(self, describe: Callable[[Create], Description], most_at_once: int) -> None:

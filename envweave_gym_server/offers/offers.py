@@ -30,8 +30,8 @@ from envweave_gym_server.environments.reset_options import ResetOptions
 _LOCAL = "local://"
 _TITLE = re.compile(r"[\w./-]+")
 _STACK = ("max_steps", "on_fault", "reset_deadline", "render_mode")
-_LONGEST_RESET = 60.0
-"""So many seconds a client may have a reset tried that fails, which keeps a thread."""
+_LONGEST_RESET_S = 60.0
+"""The limit of ``reset_deadline`` for clients: a reset that is tried again and again keeps a thread."""
 _VECTOR = ("num_envs", "autoreset_mode")
 _APIS = {"gym": "gym", "vector": "gym", "aec": "aec", "parallel": "parallel"}
 
@@ -110,7 +110,7 @@ class Offer:
             return kwargs
         given = kwargs["reset_deadline"]
         check_deadline(self.name, "reset_deadline", given, least=0.0)
-        return {**kwargs, "reset_deadline": min(given, _LONGEST_RESET)}
+        return {**kwargs, "reset_deadline": min(given, _LONGEST_RESET_S)}
 
     def _no_window(self, create: Create) -> str:
         """The sentence that refuses to open a window; an instance tells what it draws otherwise."""

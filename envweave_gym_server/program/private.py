@@ -56,13 +56,13 @@ def main() -> None:
     """Serve until the pipe closes."""
     if sys.platform == "linux":
         _end_with_owner_though_stopped()
-    told = json.loads(sys.stdin.buffer.readline())
-    sys.path[:] = told["paths"]
+    start = json.loads(sys.stdin.buffer.readline())
+    sys.path[:] = start["paths"]
     listener = socket.socket(fileno=int(sys.argv[1]))
     limits: dict[str, Any] = {"max_sessions": 4096, "idle_timeout": 60.0}
     limits |= {"max_rows": 1 << 20, "max_environments": 1 << 24}
-    what = told["ids"] or [Everything()]
-    PrivateProcess(create_app(*what, token=told["token"], **limits), listener).run()
+    what = start["ids"] or [Everything()]
+    PrivateProcess(create_app(*what, token=start["token"], **limits), listener).run()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def run_server(
 
     It listens on ``host`` (127.0.0.1) and ``port`` (8000), or on a Unix socket at the path ``uds``. It has a
     token always, unless ``allow_anonymous``: the one given, or one that is made up and printed. With
-    ``replicas`` there are so many servers, on ports in a row or on free ones, each in a process of its own;
+    ``replicas`` several equal servers run, on ports in a row or on free ones, each in a process of its own;
     all have the same token, and all end with this process.
     ``wire_kwargs`` is what :func:`create_app` takes, and ``settings`` are fields of :class:`Settings`. ::
 
@@ -61,14 +61,14 @@ def run_server(
     owner = owner_descriptor()
     if token is None and token_file is None and token_fd is None and not allow_anonymous:
         token_fd = owner
-    token, told = find_token(token, file=token_file, descriptor=token_fd, anonymous=allow_anonymous)
+    token, is_made_up = find_token(token, file=token_file, descriptor=token_fd, anonymous=allow_anonymous)
     connection = None if owner is None else taken_over(owner)
     hosts = hosts_of(host, allow_host)
     app = create_app(*what, token=token, hosts=hosts, wire_kwargs=wire_kwargs, **settings)
     listeners = _listeners(host, port, uds, replicas)
     write_logs()
     warn(host, token)
-    shown_token = token if told else None
+    shown_token = token if is_made_up else None
     announce = [_announcement(app, url_of(host, listener), shown_token) for listener in listeners]
     if replicas == 1:
         GunicornServer(app, listeners[0], announce[0], connection).run()

@@ -19,7 +19,7 @@ _MOST = 4096
 def find_token(
     token: str | None = None, *, file: str | None, descriptor: int | None, anonymous: bool
 ) -> tuple[str | None, bool]:
-    """The token, and whether it was made up for this run alone, so that it has to be told."""
+    """The token, and whether it was made up for this run alone, so that it has to be shown."""
     given = _taken_from_environment(VARIABLE)
     if token is not None:
         if anonymous or file is not None or descriptor is not None:

@@ -222,7 +222,7 @@ def test_a_name_longer_than_any_other_is_refused_at_once(path: str):
 def test_a_reset_that_fails_keeps_a_thread_for_a_while_only(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(offers, "_LONGEST_RESET", 0.2)
+    monkeypatch.setattr(offers, "_LONGEST_RESET_S", 0.2)
     client = JsonClient(offer_of_factory(lambda: Awkward("reset"), name="Awkward"))
     session = client.open("Awkward", kwargs={"reset_deadline": 604_800}, **fields)
     started = time.monotonic()

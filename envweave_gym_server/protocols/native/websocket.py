@@ -35,12 +35,12 @@ _LINGER = 1.0
 _LONGEST_REASON = 120
 """Bytes; a frame that controls the connection holds 125, two of which are the code."""
 _MOST_WAITING = 64
-"""So many frames of a client are read while its step still runs."""
+"""The limit of frames of a client that are read while its step still runs."""
 _SWITCHING = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
 )
 SLOW = 0.5
-"""A step that takes longer than so many seconds has its pings answered by the watch."""
+"""Seconds; while a longer step runs, one thread for all connections answers its pings."""
 
 
 class Connection:
