@@ -63,7 +63,7 @@ def describe(name: str, env: Any) -> dict[str, Any]:
         "agents": _spaces(env),
         "required_kwargs": required,
         "kwargs": jsonable(defaults),
-        "wire_kwargs": list(card.wire_kwargs) if card else [],
+        "wire_kwargs": list(card.remote_kwargs) if card else [],
         "max_steps": card.max_steps if card else env.spec and env.spec.max_episode_steps,
         "render_modes": list(env.metadata.get("render_modes") or []),
         "nondeterministic": bool(card and card.nondeterministic),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from envweave_gym.compat.clients import Action, Observation, State, StepResult, TypedClient
+from envweave_gym.core.config import takes_arguments_of
 from envweave_gym.core.faults import NotAvailable
+from envweave_gym.envs.repl.repl_config import ReplModelConfig
 
 
 @dataclass
@@ -104,43 +105,25 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
 
     env_id = "envweave/REPL-v0"
 
+    @takes_arguments_of(ReplModelConfig, compat="stdout")
     def __init__(
         self,
         base_url: str | None = None,
         *,
-        llm_query_fn: Callable[..., str] | None = None,
-        llm_batch_fn: Callable[..., list[str]] | None = None,
-        max_output_length: int = 8192,
-        context_preview_length: int = 500,
-        reward_on_success: float = 1.0,
-        reward_on_iteration: float = 0.0,
-        reward_on_failure: float = -0.1,
-        reward_on_error: float = -0.05,
         connect_timeout_s: float = 10.0,
         message_timeout_s: float = 60.0,
         **kwargs: Any,
     ) -> None:
         """``base_url`` is that of a server; without one the environment runs in this process.
 
-        Functions answer sub-calls in this process only: on a server they are its operator's. ``kwargs`` are
-        those of the environment and of :func:`envweave_gym.make`, as ``expected_answer=`` and ``token=``.
+        ``kwargs`` are those of the environment and of :func:`envweave_gym.make`, such as ``token=``.
+        Functions that answer sub-calls belong to the process of the environment: a server takes none.
         """
-        given: dict[str, Any] = {
-            "compat": "stdout",
-            "max_output_length": max_output_length,
-            "context_preview_length": context_preview_length,
-            "reward_on_success": reward_on_success,
-            "reward_on_iteration": reward_on_iteration,
-            "reward_on_failure": reward_on_failure,
-            "reward_on_error": reward_on_error,
-        }
-        if base_url is None:
-            given |= {"llm_query_fn": llm_query_fn, "llm_batch_fn": llm_batch_fn}
-        else:
+        given: dict[str, Any] = {"compat": "stdout"}
+        if base_url is not None:
             given |= {"reset_deadline": connect_timeout_s, "call_deadline": message_timeout_s}
-            functions = {"llm_query_fn": llm_query_fn, "llm_batch_fn": llm_batch_fn}
-            given |= {name: function for name, function in functions.items() if function is not None}
-        super().__init__(base_url, **(given | kwargs))
+        given |= {name: value for name, value in kwargs.items() if value is not None}
+        super().__init__(base_url, **given)
         self._last: StepResult[REPLObservation] | None = None
         self._known = REPLState()
 

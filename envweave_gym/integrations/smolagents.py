@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
-from envweave_gym.envs.code.program_env import Options
+from envweave_gym.envs.code.code_config import ProgramConfig
+from envweave_gym.envs.code.program_env import setup_of
 from envweave_gym.sandbox import Final, Lease, Names, Session
 from envweave_gym.tools import Parameter, Tool, ToolRegistry
 from envweave_gym.tools.json_values import is_json
@@ -72,12 +73,12 @@ class SandboxExecutor:
         warm: Sequence[str] = (),
     ) -> None:
         """``step_timeout`` is how many seconds of its own a program may take; ``warm`` names modules."""
-        options = Options(
+        config = ProgramConfig(
             step_timeout=step_timeout, isolation=isolation, memory=memory, python=python, warm=warm
         )
         self.state: dict[str, Any] = {"_print_outputs": ""}
         """``_print_outputs`` is what the last program printed; where it failed, the agent reads it here."""
-        self._timeout, self._lease = options.step_timeout, Lease(options.setup())
+        self._timeout, self._lease = config.step_timeout, Lease(setup_of(config))
         self._session: Session | None = None
         self._closing: weakref.finalize[..., Any] | None = None
         """Ends the session, also with an executor that is forgotten."""

@@ -19,6 +19,7 @@ is imported in the middle of ``plug``, which waits for its import of ``envweave_
 
 from __future__ import annotations
 
+import pkgutil
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -80,6 +81,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether a seed does not decide the episode."""
     wire_kwargs: tuple[str, ...] = ()
     """The kwargs and reset options a remote client may send; ``"name=value"`` is one with that value only."""
+    config: _Path | None = None
+    """The ``core.config.Config`` of the constructor, whose ``wire`` fields a remote client may send too."""
     image: str | None = None
     """The container image whose server has it."""
     data: bool = False
@@ -102,6 +105,15 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise InvalidArgument(f"{self.id}: vector=, max_steps= and game= go with gym=; a game has none")
 
     @property
+    def remote_kwargs(self) -> tuple[str, ...]:
+        """The kwargs and reset options a remote client may send: ``wire_kwargs``, and those of ``config``."""
+        if self.config is None:
+            return self.wire_kwargs
+        from envweave_gym.core.config import wire_names
+
+        return *self.wire_kwargs, *wire_names(pkgutil.resolve_name(self.config))
+
+    @property
     def is_game(self) -> bool:
         """Whether it is a multi-agent environment."""
         return self.gym is None
@@ -117,23 +129,6 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         own = dict.fromkeys(self.kinds, self.id)
         return own if self.game is None else {**own, "aec": self.game, "parallel": self.game}
 
-
-_REPL_KWARGS = (
-    "context",
-    "task_prompt",
-    "max_iterations",
-    "expected_answer",
-    "match",
-    "compat",
-    "max_output_length",
-    "context_preview_length",
-    "reward_on_success",
-    "reward_on_iteration",
-    "reward_on_failure",
-    "reward_on_error",
-    "reward_on_wrong",
-)
-"""What a client may say of a REPL, whoever answers its sub-calls."""
 
 CARDS = [
     EnvCard(
@@ -173,7 +168,7 @@ CARDS = [
         doc="Python as actions, in a sandbox: a namespace that lasts, tools, final_answer.",
         gym="envweave_gym.envs.code.code_act:CodeActEnv",
         max_steps=30,
-        wire_kwargs=("task", "step_timeout", "checkpoint", "on_lost", "files"),
+        config="envweave_gym.envs.code.code_config:CodeActConfig",
         image="envweave-codeact",
         concurrent=True,
     ),
@@ -182,22 +177,16 @@ CARDS = [
         doc="Python as actions; stdout, stderr and an exit code; safety and quality are judged.",
         gym="envweave_gym.envs.code.coding:CodingProgramEnv",
         max_steps=100,
-        wire_kwargs=("allow", "step_timeout", "checkpoint"),
+        config="envweave_gym.envs.code.code_config:CodingConfig",
         image="envweave-coding",
         concurrent=True,
     ),
     EnvCard(
         id="envweave/REPL-v0",
         doc="Recursive language models: Python over a long context, sub-calls of models, FINAL(answer).",
-        gym="envweave_gym.envs.repl.repl:REPLProgramEnv",
+        gym="envweave_gym.envs.repl.repl_env:REPLProgramEnv",
         game="envweave/REPLTeam-v0",
-        wire_kwargs=(
-            *_REPL_KWARGS,
-            "llm_model",
-            "step_timeout",
-            "checkpoint",
-            "on_lost",
-        ),
+        config="envweave_gym.envs.repl.repl_config:ReplModelConfig",
         image="envweave-repl",
         concurrent=True,
     ),
@@ -304,13 +293,7 @@ CARDS = [
         id="envweave/REPLTeam-v0",
         doc="The REPL whose sub-calls other agents answer: root writes programs, the others answer prompts.",
         aec="envweave_gym.envs.repl.repl_team:raw_env",
-        wire_kwargs=(
-            "subs",
-            "rewards",
-            *_REPL_KWARGS,
-            "step_timeout",
-            "max_cycles",
-        ),
+        config="envweave_gym.envs.repl.repl_config:ReplTeamConfig",
         image="envweave-repl",
     ),
 ]

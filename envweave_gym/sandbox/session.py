@@ -87,7 +87,8 @@ class Session:
         self._tool_names, self._deferred = frozenset[str](), frozenset[str]()
         self._step: Step | None = None
         self._variables: dict[str, Variable] = {}
-        self._is_closed = False
+        self.is_closed = False
+        """Whether it was closed, or belongs to the process that this one was forked from."""
         self.why_lost = ""
         """Why its process is lost, if it is."""
         self.usage = Usage()
@@ -95,7 +96,7 @@ class Session:
         in_forked_child(self, Session._disown)
 
     def _disown(self) -> None:
-        self.why_lost, self._is_closed = "it belongs to the process that opened it", True
+        self.why_lost, self.is_closed = "it belongs to the process that opened it", True
 
     @property
     def folder(self) -> str:
@@ -362,9 +363,9 @@ class Session:
 
     def close(self) -> None:
         """End the process and remove the folder; a forked process does neither."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed, self.why_lost = True, self.why_lost or "it is closed"
+        self.is_closed, self.why_lost = True, self.why_lost or "it is closed"
         step, self._step = self._step, None
         if step is not None and step.before is not None:
             step.before.close()

@@ -235,7 +235,7 @@ def _offer_of_name(name: str) -> Offer:
     if env_id is None:
         return offer_of_factory(_attribute(name))
     card = cards().get(env_id)
-    doc, kwargs = (card.doc, card.wire_kwargs) if card else (f"{env_id}, as it is registered.", ())
+    doc, kwargs = (card.doc, card.remote_kwargs) if card else (f"{env_id}, as it is registered.", ())
     single = env_id in REGISTRIES["gym"]
     return Offer(env_id, env_id, doc, _SINGLE if single else _GAME, kwargs)
 

@@ -33,7 +33,9 @@ def client(request: pytest.FixtureRequest) -> Iterator[REPLEnv]:
 def test_its_constructor_is_the_known_one():
     parameters = inspect.signature(REPLEnv).parameters
     defaults = {name: one.default for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
-    assert defaults == {
+    assert next(iter(defaults)) == "base_url"
+    assert defaults["compat"] == "stdout"
+    known = {
         "base_url": None,
         "llm_query_fn": None,
         "llm_batch_fn": None,
@@ -46,6 +48,7 @@ def test_its_constructor_is_the_known_one():
         "connect_timeout_s": 10.0,
         "message_timeout_s": 60.0,
     }
+    assert {name: defaults[name] for name in known} == known
 
 
 def test_an_episode_from_reset_to_answer(client: REPLEnv):

@@ -17,7 +17,7 @@ from sandboxes import WORKER
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
-from envweave_gym.envs.code.program_env import MOST_CODE
+from envweave_gym.envs.code.program_env import MAX_CODE
 
 __all__ = ["code_act"]
 Make = Callable[..., Any]
@@ -96,7 +96,7 @@ def test_a_program_may_have_no_value(code_act: Make, code: str) -> None:
 
 @pytest.mark.parametrize(
     "action",
-    [None, 5, b"1", ["1"], {"code": "1"}, "x" * (MOST_CODE + 1), "'\ud800'"],
+    [None, 5, b"1", ["1"], {"code": "1"}, "x" * (MAX_CODE + 1), "'\ud800'"],
     ids=["None", "int", "bytes", "list", "dict", "too long", "half a character"],
 )
 def test_what_is_no_program_is_refused_and_the_episode_goes_on(code_act: Make, action: Any) -> None:
@@ -115,7 +115,7 @@ def test_fifty_megabytes_are_refused_at_once(code_act: Make) -> None:
 
 
 def test_the_longest_program_runs(code_act: Make) -> None:
-    assert value(code_act(), "7".rjust(MOST_CODE)[:-2].replace(" ", "\n") + "7") == 7
+    assert value(code_act(), "7".rjust(MAX_CODE)[:-2].replace(" ", "\n") + "7") == 7
 
 
 def test_much_output_is_cut_in_the_middle(code_act: Make) -> None:
@@ -151,7 +151,7 @@ def test_replies_of_models_are_read_out_of_fences(code_act: Make) -> None:
     assert ew.parse_action(env, "I add.\n```python\n1 + 1\n```\nThat is it.") == "1 + 1\n"
     assert ew.parse_action(env, "1 + 1") == "1 + 1"
     with pytest.raises(ValueError, match=CODE_ACT):
-        ew.parse_action(env, "x" * (MOST_CODE + 1))
+        ew.parse_action(env, "x" * (MAX_CODE + 1))
 
 
 @pytest.mark.parametrize(
@@ -409,4 +409,4 @@ def test_a_reset_while_a_program_runs_ends_that_step_and_not_the_next_episode(co
         with pytest.raises(ResetNeeded, match="the episode was ended while a program ran"):
             stepped.result(5)
     assert env.unwrapped.step("1")[0]["value"] == "1"
-    assert env.unwrapped._journal == [("1", [])]
+    assert [step.code for step in env.unwrapped._journal.steps] == ["1"]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from repl_world import chat_endpoint, choice, episode
 
-from envweave_gym.envs.repl.hidden_secrets import Secret
+from envweave_gym.envs.repl.chat_player import play_with_chat
 from envweave_gym.envs.repl.model_endpoint import Endpoint, SubcallFailed
-from envweave_gym.envs.repl.repl_runner import episode_of
-from envweave_gym.envs.repl.subcalls import AT_ONCE
+from envweave_gym.envs.repl.secret import Secret
+from envweave_gym.envs.repl.subcalls import MAX_PARALLEL
 
 KEY = "sk-of-the-tests"
 
@@ -152,7 +152,7 @@ def test_nothing_more_of_a_batch_is_asked_when_its_step_is_over():
         assert "StepTimeout" in seen["exception"]
         is_over.set()
         assert no_thread_is_left("sub-call")
-    assert len(asked_so_far) == AT_ONCE
+    assert len(asked_so_far) == MAX_PARALLEL
 
 
 def no_thread_is_left(name: str) -> bool:
@@ -181,7 +181,7 @@ def test_an_endpoint_answers(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_busy_endpoint_is_asked_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._PAUSE", 0.01)
+    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._PAUSE_S", 0.01)
     replies = [(429, "slow down"), (503, "busy"), (200, choice("at last"))]
     with chat_endpoint(lambda prompt: replies.pop(0)) as endpoint:
         assert asked(endpoint.url) == "at last"
@@ -189,7 +189,7 @@ def test_a_busy_endpoint_is_asked_again(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_endpoint_that_stays_busy_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._PAUSE", 0.01)
+    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._PAUSE_S", 0.01)
     broken = pytest.raises(SubcallFailed, match="answered with status 500: broken")
     with chat_endpoint(lambda prompt: (500, "broken")) as endpoint, broken:
         asked(endpoint.url, attempts=3)
@@ -327,11 +327,11 @@ def test_an_episode_inside_ends_with_the_step_that_has_asked_for_it(monkeypatch:
 
     def observed(*args: Any) -> str:
         try:
-            return episode_of(*args)
+            return play_with_chat(*args)
         finally:
             has_ended.set()
 
-    monkeypatch.setattr("envweave_gym.envs.repl.repl.episode_of", observed)
+    monkeypatch.setattr("envweave_gym.envs.repl.repl_env.play_with_chat", observed)
     with episode(rlm=chat, step_timeout=0.05) as played:
         assert "StepTimeout" in played.run("rlm_query('a')")["exception"]
         is_over.set()

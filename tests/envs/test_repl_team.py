@@ -68,7 +68,7 @@ def test_a_batch_is_asked_of_several_agents_at_once(team: Team):
 
 
 def test_prompts_that_take_the_bytes_of_an_episode_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.envs.code.offered_tools.MOST_CALLED", 2000)
+    monkeypatch.setattr("envweave_gym.envs.code.program_journal.MAX_CALL_BYTES", 2000)
     team = Team()
     team.root(
         "x = llm_query('a' * 1000)\ntry: llm_query('b' * 1000)\nexcept ToolError as error: FINAL(str(error))"

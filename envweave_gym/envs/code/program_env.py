@@ -1,24 +1,22 @@
-"""What environments whose actions are programs share: a sandbox, an episode in it, what is told of a step."""
+"""The base of environments whose actions are programs: a sandbox session and a journal for each episode."""
 
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import weakref
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from typing import Any, Self
 
-import msgspec
 from gymnasium.spaces import Dict, Discrete
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, ResetNeeded, shown
+from envweave_gym.core.faults import NotAvailable, ResetNeeded, shown
 from envweave_gym.core.parsing import require_text
 from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.core.spaces import Unicode
-from envweave_gym.envs.code.offered_tools import Call, OfferedTools
+from envweave_gym.envs.code.code_config import ProgramConfig
+from envweave_gym.envs.code.offered_tools import OfferedTools
+from envweave_gym.envs.code.program_journal import Call, Journal, JournaledTools, ProgramStep
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind
@@ -28,107 +26,70 @@ from envweave_gym.rewards.transforms import RewardFunction, judged, require_func
 from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels
 from envweave_gym.sandbox.worker_process import WorkerDied
 
-MOST_CODE = 65_536
-"""So many characters an action has at most."""
-MOST_OUTPUT, MOST_VALUE, MOST_ERROR = 8_300, 4_200, 21_000
-"""So many characters of output, of a value and of an error an observation has at most."""
-_LOST = ("restart", "end")
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How programs are run."""
-
-    step_timeout: float = 10.0
-    """Seconds a step may take of its own."""
-    checkpoint: bool = False
-    """Whether a step that is lost leaves everything as it was before; not while threads go on."""
-    on_lost: str = "restart"
-    """What a step that loses all variables leads to: ``restart`` with none, or the ``end`` of the episode."""
-    isolation: str = "landlock"
-    memory: int | str = "512m"
-    python: str | None = None
-    warm: Sequence[str] = ()
-    """Modules that are imported before a program runs."""
-
-    def __post_init__(self) -> None:
-        timeout = self.step_timeout
-        if type(timeout) not in (int, float) or not 0 < timeout <= 86_400:
-            raise InvalidArgument(f"step_timeout={shown(timeout)} is no number of seconds up to 86400")
-        if self.on_lost not in _LOST:
-            known = " and ".join(map(repr, _LOST))
-            raise InvalidArgument(f"on_lost={shown(self.on_lost)} is unknown; there are {known}")
-        if type(self.checkpoint) is not bool:
-            raise InvalidArgument(f"checkpoint={shown(self.checkpoint)} is not True or False")
-        names = [] if isinstance(self.warm, str) else list(self.warm)
-        if not all(isinstance(name, str) and name for name in names) or (self.warm and not names):
-            raise InvalidArgument(f"warm={shown(self.warm)} are no names of modules; give some as ('numpy',)")
-
-    def setup(self) -> Setup:
-        """The sandbox that is wanted, whose level this machine must reach."""
-        levels.require(self.isolation)
-        limits = Limits(memory=memory_of(self.memory))
-        python = self.python or sys.executable
-        return Setup(isolation=self.isolation, limits=limits, python=python, warm=tuple(self.warm))
+MAX_CODE = 65_536
+"""Characters of an action."""
+MAX_OUTPUT, MAX_VALUE, MAX_ERROR = 8_300, 4_200, 21_000
+"""Characters of each output, of the value and of the error in an observation."""
 
 
 class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
-    """An episode is a namespace that lasts; a step runs a program in it.
+    """Each step runs a program in a namespace that lasts for the episode; errors are observations.
 
-    Errors are observations. Copies and pickles go on in mid-episode: a copy is a fork of the process, and a
-    pickle plays the programs again where it is read, with the answers that tools gave.
+    A copy continues in mid-episode in a fork of the process. A pickle continues where it is read: it replays
+    the programs there, with the results that tools gave.
     """
 
     metadata: dict[str, Any] = {
         "render_modes": ["ansi"],
         "render_fps": 1,
-        "ignores_seed": True,
+        "ignores_seed": True,  # the seed is that of the programs' module random
         "reset_options": (),
     }
     name = "programs"
-    """What errors call it."""
+    """The ID, for errors."""
     runs_all_fences = False
-    """Whether all programs in the Markdown fences of a reply are run as one, rather than the last alone."""
+    """Whether all programs in the Markdown fences of a reply run as one, rather than the last alone."""
     how_to_act = "Write a Python program, alone or in a ```python block."
-    """One sentence that tells a model what a reply should be."""
+    """A sentence for the model on the form of a reply."""
 
     def __init__(
         self,
-        options: Options,
+        config: ProgramConfig,
         *,
         tools: OfferedTools | None = None,
         transform: RewardFunction | None = None,
-        render_mode: str | None = None,
     ) -> None:
-        self.options, self.render_mode = options, render_mode
+        self.config, self.render_mode = config, config.render_mode
         self._offered = tools or OfferedTools()
         self._transform: RewardFunction | None = None
         self.transform = transform
-        self.action_space = Unicode(MOST_CODE)
+        self.action_space = Unicode(MAX_CODE)
         self.observation_space = Dict(
             {
-                "stdout": Unicode(MOST_OUTPUT),
-                "stderr": Unicode(MOST_OUTPUT),
-                "value": Unicode(MOST_VALUE),
-                "exception": Unicode(MOST_ERROR),
+                "stdout": Unicode(MAX_OUTPUT),
+                "stderr": Unicode(MAX_OUTPUT),
+                "value": Unicode(MAX_VALUE),
+                "exception": Unicode(MAX_ERROR),
                 "success": Discrete(2),
             }
         )
-        self._lease = Lease(options.setup())
+        self._lease = Lease(self._setup())
         self._session: Session | None = None
         self._closing: weakref.finalize[..., Any] | None = None
-        """Ends the session with this environment, where that is forgotten."""
-        self._owner = 0
-        """The process that the session is of; one that was forked from it has none."""
+        """Ends the session when this environment is collected."""
         self._is_closed = False
         self._seed = 0
-        self._journal: list[tuple[str, list[Call]]] = []
-        """The programs since the namespace was empty, with the calls that they made."""
+        self._journal = Journal()
+        self._tools = JournaledTools(self._offered, self._journal)
         self._variables: dict[str, str] = {}
         self._shown = ""
 
+    def _setup(self) -> Setup:
+        return setup_of(self.config)
+
     @property
     def transform(self) -> RewardFunction | None:
-        """What says how much a step is worth; it may be replaced at any time."""
+        """The reward function of a step; it may be replaced at any time."""
         return self._transform
 
     @transform.setter
@@ -146,18 +107,18 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         self._seed = self.episode_key(seed) % (1 << 31)
         self._is_closed = False
         self._end_session()
-        self._journal, self._variables, self._shown = [], {}, ""
+        self._journal, self._variables, self._shown = Journal(), {}, ""
         self._offered.begin()
+        self._tools = JournaledTools(self._offered, self._journal)
         self._begin(options or {})
         self._live()
-        done = Execution()
-        return self._observed(done), {}
+        return self._observed(Execution()), {}
 
     def _begin(self, options: dict[str, Any]) -> None:
-        """Take in the options of a reset."""
+        """Apply the options of a reset, and emit the prompt."""
 
     def _names(self) -> Names:
-        """What programs find."""
+        """Return the names that programs find."""
         return Names(seed=self._seed)
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -165,11 +126,9 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         done, calls = self._run(action)
         observation = self._observed(done)
         info: dict[str, Any] = {"result": done, **self._remarks(action, done)}
-        for call in calls:
-            self.emit(*events_of(call))
         self._shown = shown_text(done)
-        self.emit(message("user", self._shown))
-        ended = done.final is not None or (done.state_lost and self.options.on_lost == "end")
+        self.emit(*(event for call in calls for event in events_of(call)), message("user", self._shown))
+        ended = done.final is not None or (done.state_lost and self.config.on_lost == "end")
         reward = 0.0
         if self._transform is not None:
             score = judged(self.name, self._transform, action, observation, info)
@@ -177,87 +136,88 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         return observation, reward, ended, False, info
 
     def _run(self, code: str, **more: Any) -> tuple[Execution, list[Call]]:
-        """Run a program, and keep what is needed to do it again."""
+        """Run a program and write it to the journal; return the execution and its tool calls."""
         session = self._live()
-        done, calls = self._tried(session, code, more)
+        done = self._run_in(session, code, more)
+        calls = self._calls()
         if done.state_lost and not calls and session.is_confined() and not session.has_zygote():
-            self._end_session()  # it was lost with the zygote, and did nothing that others could see
-            done, calls = self._tried(self._live(), code, more)
-        self._note(code, done, calls)
+            self._end_session()  # lost with the zygote, and without effects outside: run it once more
+            done = self._run_in(self._live(), code, more)
+            calls = self._calls()
+        self._record(done)
         return done, calls
 
-    def _tried(self, session: Session, code: str, more: dict[str, Any]) -> tuple[Execution, list[Call]]:
-        """Run a program in a session; return the execution, and the tool calls that it made."""
-        tools = self._offered.now()
-        tools.calls = answered = []
-        session.use_tools(tools)  # a fork has those of the original
-        options = self.options
+    def _run_in(self, session: Session, code: str, more: dict[str, Any]) -> Execution:
+        config, journal = self.config, self._journal
+        journal.running = ProgramStep(code)
         try:
-            done = session.run(code, timeout=options.step_timeout, checkpoint=options.checkpoint, **more)
+            return session.run(code, timeout=config.step_timeout, checkpoint=config.checkpoint, **more)
+        except BaseException:
+            journal.running = None
+            raise
         finally:
-            self._require(session)
-        return done, list(answered)  # an answer that comes later is nobody's
+            if session is not self._session:
+                raise ResetNeeded(
+                    f"{self.name}: the episode was ended while a program ran; call reset()"
+                ) from None
 
-    def _require(self, session: Session) -> None:
-        """Refuse to go on with a step whose episode another thread, or a tool, has ended meanwhile."""
-        if session is not self._session:
-            raise ResetNeeded(
-                f"{self.name}: the episode was ended while a program ran; call reset()"
-            ) from None
+    def _calls(self) -> list[Call]:
+        """Return the calls of the running program so far; results that come later are dropped."""
+        running = self._journal.running
+        return [] if running is None else list(running.calls)
 
-    def _note(self, code: str, done: Execution, calls: list[Call]) -> None:
-        """Keep what is needed to do a step again."""
+    def _record(self, done: Execution) -> None:
+        """Write the program that has ended to the journal, unless its effects are lost."""
+        journal, running = self._journal, self._journal.running
+        journal.running = None
         if done.state_lost:
             self._end_session()
-            self._journal = []
-        elif not done.restored:
-            self._journal.append((code, calls))
+            journal.steps = []
+        elif not done.restored and running is not None:
+            journal.steps.append(ProgramStep(running.code, list(running.calls)))
         self._variables = {name: one.kind for name, one in done.variables.items()}
 
+    # The session
+
     def _live(self) -> Session:
-        """The session of the episode; where there is none, one that has done the same so far."""
+        """Return the session of the episode; open another and replay the episode if there is none."""
         if self._is_closed:
             raise ResetNeeded(f"{self.name}: step() was called after close(); call reset()")
         session = self._session
-        if session is None or self._owner != os.getpid() or self._is_over(session):
-            self._end_session()
-            session = self._opened()
-            if session.why_lost and not session.has_zygote():
-                self._end_session()
-                session = self._opened()
+        is_paused = self._journal.running is not None  # a loss then ends the step
+        if session is not None and not session.is_closed and (is_paused or not session.why_lost):
+            return session
+        session = self._open_session()
+        if session.why_lost and not session.has_zygote():  # lost with the zygote, not by its programs
+            session = self._open_session()
         return session
 
-    def _opened(self) -> Session:
-        """A new session that has done the same so far, unless it was lost with the zygote meanwhile."""
-        session = self._own(self._lease.open())
+    def _open_session(self) -> Session:
+        """Open a session and replay the episode in it; the session may be lost with the zygote meanwhile."""
+        self._end_session()
+        session = self._adopt(self._lease.open())
         try:
-            self._play_again(session)
+            self._replay(session)
         except BaseException as error:
-            if isinstance(error, WorkerDied) and not session.has_zygote():
-                return session
-            self._end_session()  # it has done but a part
-            raise
+            if not isinstance(error, WorkerDied) or session.has_zygote():
+                self._end_session()
+                raise
         return session
 
-    def _is_over(self, session: Session) -> bool:
-        """Whether nothing more is to be had from a session."""
-        return bool(session.why_lost)
-
-    def _play_again(self, session: Session) -> None:
-        """Bring a new session to where the episode is."""
-        tools = self._offered.now()
+    def _replay(self, session: Session) -> None:
+        """Bind the names, and run the programs of the journal again."""
+        tools = self._tools
         session.name(self._names(), tools)
         try:
-            for code, calls in self._journal:
-                tools.replay(calls)
-                session.run(code, timeout=self.options.step_timeout)
+            for step in self._journal.steps:
+                tools.replay(step.calls)
+                session.run(step.code, timeout=self.config.step_timeout)
         finally:
             tools.replay(None)
 
-    def _own(self, session: Session) -> Session:
-        """Take a session for that of the episode."""
+    def _adopt(self, session: Session) -> Session:
         end_with_parent()
-        self._session, self._owner = session, os.getpid()
+        self._session = session
         self._closing = weakref.finalize(self, session.close)
         return session
 
@@ -279,15 +239,15 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         }
 
     def _remarks(self, code: str, done: Execution) -> dict[str, Any]:
-        """What ``info`` tells of a step beside its result."""
+        """Return what else belongs into the ``info`` of a step."""
         return {}
 
-    # What else may be asked
+    # Queries
 
     def parse_action(self, text: str, agent: str | None = None) -> str:
-        """The program in a model's reply: what is in its last Markdown fence, or else all of it.
+        """Return the program in a model's reply: that of its last Markdown fence, or the whole reply.
 
-        A reply in plain words, without a program, is refused.
+        Prose without a program is refused.
         """
         require_text(text)
         code = program_in(text, joined=self.runs_all_fences)
@@ -295,16 +255,16 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
             how = self.how_to_act
             raise ValueError(f"{shown(text)} is no program; {how[0].lower()}{how[1:]}")
         if not self.action_space.contains(code):
-            raise ValueError(f"{shown(code)} is no program of at most {MOST_CODE} characters")
+            raise ValueError(f"{shown(code)} is no program of at most {MAX_CODE} characters")
         return code
 
     def render(self) -> Any:
-        """What the last step showed."""
+        """Return the output of the last step."""
         return self._shown if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """How well programs are kept in, and the variables there are."""
-        return {"isolation": self.options.isolation, "variables": dict(self._variables)}
+        """Return the isolation level and the types of the variables."""
+        return {"isolation": self.config.isolation, "variables": dict(self._variables)}
 
     def close(self) -> None:
         """End the episode and its processes; a reset begins another."""
@@ -318,51 +278,53 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = type(self).__new__(type(self))
         memo[id(self)] = other
-        special = ("_session", "_closing", "_lease", "_offered", "_transform")
-        rest = {name: value for name, value in vars(self).items() if name not in special}
-        vars(other).update(copy.deepcopy(rest, memo))
-        other._lease, other._transform = Lease(self._lease.setup), self._transform
-        other._offered = self._offered.again()
-        other._session = other._closing = None
-        if self._session is not None and self._owner == os.getpid():
+        state = self.__getstate__()
+        shared = {"config": self.config, "_transform": self._transform, "_offered": state.pop("_offered")}
+        rest = {name: value for name, value in state.items() if name not in shared}
+        other.__setstate__(copy.deepcopy(rest, memo) | shared)
+        session = self._session
+        if session is not None and not session.is_closed and self._journal.running is None:
             try:
-                other._own(self._session.fork())
-            except (NotAvailable, WorkerDied):  # as where a thread goes on: the copy plays its steps again
+                other._adopt(session.fork()).use_tools(other._tools)
+            except (NotAvailable, WorkerDied):  # a thread goes on, say: the copy replays the episode
                 return other
-            other._lease.hold()  # so that the sandbox goes on when this one is closed
+            other._lease.hold()  # the sandbox of the fork outlives this environment
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        state = vars(self).copy()
+        state = {name: value for name, value in vars(self).items() if name != "_tools"}
         return state | {
             "_session": None,
             "_closing": None,
             "_lease": self._lease.setup,
-            "_offered": self._offered.again(),
+            "_offered": self._offered.copy(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lease = Lease(state["_lease"])
+        self._tools = JournaledTools(self._offered, self._journal)
 
 
-@contextmanager
-def named(name: str) -> Generator[None]:
-    """Have what is refused in this block name the environment it is for."""
-    try:
-        yield
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{name}: {error}") from None
+def setup_of(config: ProgramConfig) -> Setup:
+    """Return the sandbox of a config; the machine must support its isolation level."""
+    levels.require(config.isolation)
+    return Setup(
+        isolation=config.isolation,
+        limits=Limits(memory=memory_of(config.memory)),
+        python=config.python or sys.executable,
+        warm=tuple(config.warm),
+    )
 
 
 def shown_text(done: Execution) -> str:
-    """What a model is told of a step."""
+    """Return the text of a step for a model: output, value and error."""
     parts = [done.stdout.rstrip(), done.stderr.rstrip(), done.shown, done.error]
     return "\n".join(filter(None, parts)) or "(no output)"
 
 
 def events_of(call: Call) -> tuple[Event, Event]:
-    """The events of a call."""
+    """Return the events of a tool call: ``tool_call`` and ``tool_result``."""
     result = {"result": call.value} if call.error is None else {"error": call.error}
     return (
         Event(UNNUMBERED, EventKind.TOOL_CALL, None, None, {"name": call.name, "arguments": call.arguments}),

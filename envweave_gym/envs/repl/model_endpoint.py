@@ -1,4 +1,4 @@
-"""A client of OpenAI-compatible endpoints, which may be busy, slow or wrong."""
+"""A client of OpenAI-compatible chat endpoints, with retries and a deadline."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ from typing import Any
 import msgspec
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
-from envweave_gym.envs.repl.hidden_secrets import Secret, check_reference, secret_at
+from envweave_gym.envs.repl.secret import Secret, check_reference, secret_at
 
-HUGGING_FACE = "https://router.huggingface.co/v1"
-"""The endpoint of Hugging Face's inference."""
 DEFAULT_MODEL = "Qwen/Qwen3-Coder-480B-A35B-Instruct"
 Chat = list[dict[str, str]]
-"""Messages, each with ``role`` and ``content``."""
+"""Messages with ``role`` and ``content``."""
 
 _URL = re.compile(r"https?://[^\s@?#]+")
 _BUSY = frozenset({408, 425, 429})
-_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
-_LARGEST = 8 << 20
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
+_LARGEST_REPLY = 8 << 20
 _SHORTEST_KEY = 16
-"""Keys have at least this many characters. A shorter one, as ``none`` for servers that take any, is no secret
-and may well be a word of a reply."""
+"""The fewest characters of a key that is hidden in replies. A shorter one, such as ``none`` for servers that
+take any, is no secret and may be a word of the reply."""
 _LONGEST_QUOTE = 300
-"""The longest part of an endpoint's error that is passed on, in characters."""
+"""The most characters of an endpoint's error that are passed on."""
 
 
 class SubcallFailed(EnvweaveError):
-    """A sub-call has no answer; the text is for the program, and has no secret in it."""
+    """A sub-call failed; the text is for the program and contains no secret."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An OpenAI-compatible endpoint, and what is asked of it."""
+    """An OpenAI-compatible endpoint and the parameters of requests to it."""
 
     base_url: str
-    """Up to what comes before ``/chat/completions``."""
+    """The URL before ``/chat/completions``."""
     model: str = DEFAULT_MODEL
     """The default model."""
     api_key: str | None = None
-    """Where the key is: ``env:NAME`` or ``file:PATH``."""
+    """A reference to the key: ``env:NAME`` or ``file:PATH``."""
     max_tokens: int = 2048
     temperature: float = 0.7
     deadline: float = 120.0
-    """How many seconds an answer may take, with all attempts."""
+    """Seconds for a reply, with all attempts."""
     attempts: int = 4
-    """How often a busy endpoint is asked at most."""
+    """The most attempts at a busy endpoint."""
 
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.base_url):
@@ -64,7 +62,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of(cls, given: Any) -> Endpoint:
-        """The endpoint that a dictionary describes."""
+        """Parse the description of an endpoint."""
         if isinstance(given, cls):
             return given
         try:
@@ -75,14 +73,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InvalidArgument(f"llm= is no endpoint: {error}; it takes {known}") from None
 
     def chat(self, messages: Chat, model: str | None = None, secret: Secret | None = None) -> str:
-        """The reply to messages; ``secret`` stands for the key where it is given."""
+        """Return the reply to messages; ``secret`` replaces the key."""
         key = secret or secret_at(self.api_key)
         until = time.monotonic() + self.deadline
-        pause, failure = _PAUSE, ""
+        pause, failure = _PAUSE_S, ""
         for attempt in range(self.attempts):
             if attempt:
                 time.sleep(min(pause, max(until - time.monotonic(), 0)))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
             try:
                 return self._post(messages, model or self.model, key, until)
             except _Busy as error:
@@ -107,10 +105,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             with HttpConnection(self.base_url) as connection:
                 data = msgspec.json.encode(body)
                 response = connection.request("POST", "/chat/completions", until, headers, data)
-                text, status = response.body(_LARGEST).decode(errors="replace"), response.status
+                text, status = response.body(_LARGEST_REPLY).decode(errors="replace"), response.status
                 wait = response.headers.get("Retry-After", "")
         except BodyTooLarge:
-            raise SubcallFailed(f"{self.base_url} sent a reply of more than {_LARGEST >> 20} MB") from None
+            raise SubcallFailed(
+                f"{self.base_url} sent a reply of more than {_LARGEST_REPLY >> 20} MB"
+            ) from None
         except OSError as error:
             raise _Busy(f"{self.base_url} does not answer: {type(error).__name__}") from None
         except ValueError as error:  # of a header
@@ -124,7 +124,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Busy(Exception):
-    """An attempt has failed, and another may not."""
+    """An attempt failed, and another may succeed."""
 
     def __init__(self, why: str, pause: float = 0.0) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""Answers of a REPL: where a model has printed one, and whether it is the expected one."""
+"""Answers that a model has printed, and the comparison with the expected one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _LAST = re.compile(r"\)[ \t]*(?:\n|$)")
 _MARK = re.compile(r"\\.|[()'\"]", re.DOTALL)
 _STRING = re.compile(r"""(['"])(?:\\.|(?!\1|\\)[^\n])*\1""", re.DOTALL)
 _QUOTES = "'\""
-_MOST = 50
-"""So many ``FINAL(`` of an output are looked at."""
-_MOST_UNCLOSED = 5
+_MAX_MATCHES = 50
+"""The most ``FINAL(`` in an output that are examined."""
+_MAX_UNCLOSED = 5
 
 
 def score_of(answer: str, expected: str, match: str) -> float:
-    """1 for the expected answer, whatever its case; where the match is fuzzy, 0.5 for one that holds it, or
-    that it holds."""
+    """Return 1 for the expected answer, regardless of case; 0.5 in fuzzy matches if one contains the
+    other.
+    """
     found, wanted = answer.strip().casefold(), expected.strip().casefold()
     if found == wanted:
         return 1.0
@@ -32,17 +33,16 @@ def score_of(answer: str, expected: str, match: str) -> float:
 
 
 def printed_answer(text: str, data: Sequence[str] = ()) -> str | None:
-    """What stands in the first ``FINAL(…)`` of an output; ``None`` where there is none.
+    """Return the text in the first ``FINAL(…)`` of an output, or None.
 
-    What stands in ``data`` in the same words was only shown, and answers nothing. A text that is a string of
-    Python is the value of that.
+    The same words in ``data`` were only shown, and are no answer. A Python string gives its value.
     """
     unclosed = 0
-    for match in islice(_FINAL.finditer(text), _MOST):
+    for match in islice(_FINAL.finditer(text), _MAX_MATCHES):
         end = _end(text, match.end())
         if end is None:
             unclosed += 1
-            if unclosed == _MOST_UNCLOSED:
+            if unclosed == _MAX_UNCLOSED:
                 break
         elif not _is_shown(text[match.start() : end + 1], data):
             return _unquoted(text[match.end() : end])
@@ -50,15 +50,15 @@ def printed_answer(text: str, data: Sequence[str] = ()) -> str | None:
 
 
 def printed_name(text: str, data: Sequence[str] = ()) -> str | None:
-    """The variable in the first ``FINAL_VAR(…)`` of an output."""
-    for match in islice(_FINAL_VAR.finditer(text), _MOST):
+    """Return the name in the first ``FINAL_VAR(…)`` of an output."""
+    for match in islice(_FINAL_VAR.finditer(text), _MAX_MATCHES):
         if not _is_shown(match[0], data):
             return match[2]
     return None
 
 
 def texts_in(value: Any) -> list[str]:
-    """The texts of what a sub-call has given: one, or those of a batch."""
+    """Return the texts in the reply to a sub-call: one, or those of a batch."""
     given: list[Any] = value if isinstance(value, list) else [value]
     return [text for text in given if isinstance(text, str) and text]
 
@@ -68,10 +68,10 @@ def _is_shown(found: str, data: Sequence[str]) -> bool:
 
 
 def _end(text: str, start: int) -> int | None:
-    """Where the parenthesis that is open at ``start`` closes.
+    """Return the position where the parenthesis opened before ``start`` closes.
 
-    Parentheses in quotes do not count, unless a quote is but an apostrophe. Where the line goes on after that
-    or they do not match, the answer has parentheses of its own, and it ends with a line.
+    Parentheses in quotes do not count, unless the quote is an apostrophe. If text follows on the line, or
+    they do not match, the answer contains parentheses and ends at the end of a line.
     """
     end = None
     for quotes in (_QUOTES, ""):

@@ -1,4 +1,4 @@
-"""Secrets of sub-calls: where they are kept, they do not show."""
+"""Secrets that no ``repr``, pickle or traceback shows, and references to them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Self
 from envweave_gym.core.faults import InvalidArgument
 
 HIDDEN = "…"
-"""What stands where a secret was."""
+"""The text shown in place of a secret."""
 
 
 class Secret:
-    """A text that is in no ``repr`` and in no pickle, and that only :meth:`reveal` gives."""
+    """A text that only :meth:`reveal` returns, and that no ``repr`` and no pickle contains."""
 
     __slots__ = ("_text",)
 
@@ -23,11 +23,11 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text."""
+        """Return the text."""
         return self._text
 
     def hidden_in(self, text: str) -> str:
-        """A text without it."""
+        """Replace the secret in a text."""
         return text.replace(self._text, HIDDEN) if self._text else text
 
     def __bool__(self) -> bool:
@@ -44,13 +44,13 @@ class Secret:
 
 
 def check_reference(name: str, reference: str | None) -> None:
-    """Refuse a secret that stands where it is only to be named."""
+    """Refuse a secret in place of a reference to one."""
     if reference is not None and not reference.startswith(("env:", "file:")):
         raise InvalidArgument(f"{name} is a reference, 'env:NAME' or 'file:PATH', not the secret itself")
 
 
 def secret_at(reference: str | None) -> Secret:
-    """The secret that ``env:NAME`` or ``file:PATH`` names, read when it is used; empty where none is."""
+    """Read the secret that ``env:NAME`` or ``file:PATH`` refers to; empty without a reference."""
     kind, _, where = (reference or "").partition(":")
     if kind == "env":
         return Secret(os.environ.get(where, "").strip())

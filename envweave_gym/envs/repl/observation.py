@@ -1,4 +1,4 @@
-"""What is seen of a REPL after each step."""
+"""The observation of a REPL after each step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
 from envweave_gym.core.spaces import Json, Unicode
-from envweave_gym.envs.repl.repl_task import Task
 from envweave_gym.sandbox import Execution
 from envweave_gym.sandbox.inside.bounded_values import cut
 from envweave_gym.tools.json_values import readable
 
 SNAPSHOT = 500
-"""So many characters of a new variable are shown."""
+"""The most characters of a variable's ``repr``."""
 _ERROR, _NAMES, _SHOWN = 21_000, 16_384, 65_536
 
 
 def observation_space(output: int, preview: int) -> Dict:
-    """The space of observations, for so many characters of output and of the context."""
+    """Return the space for observations with this many characters of output and of the context."""
     return Dict(
         {
             "stdout": Unicode(output),
@@ -40,11 +39,11 @@ def observation_space(output: int, preview: int) -> Dict:
 
 
 def observation_of(
-    space: Dict, done: Execution, task: Task, text: str, iteration: int, names: list[str]
+    space: Dict, done: Execution, context: str, iteration: int, max_iterations: int, names: list[str]
 ) -> dict[str, Any]:
-    """The observation after a step; ``text`` is the context, and ``names`` are the variables that there are.
+    """Return the observation after a step; ``names`` are those of the variables.
 
-    The value of the last expression stands behind what was printed, as in any REPL.
+    The value of the last expression follows the output, as in any REPL.
     """
     room = {key: inner.max_length for key, inner in space.items() if isinstance(inner, Unicode)}
     printed = f"{_line(done.stdout)}{_line(done.shown)}"
@@ -55,15 +54,15 @@ def observation_of(
         "success": int(done.success),
         "locals_snapshot": _snapshot(done),
         "available_variables": names,
-        "context_preview": readable(text[: room["context_preview"]]),
-        "context_length": _number(len(text)),
+        "context_preview": readable(context[: room["context_preview"]]),
+        "context_length": _number(len(context)),
         "iteration": _number(iteration),
-        "max_iterations": _number(task.max_iterations),
+        "max_iterations": _number(max_iterations),
     }
 
 
-def names_shown(names: Iterable[str]) -> list[str]:
-    """The names of variables, as far as there is room for them."""
+def names_that_fit(names: Iterable[str]) -> list[str]:
+    """Return the names that fit into an observation."""
     room, found = _NAMES - 2, list[str]()
     for name in names:
         room -= _size(name)
@@ -74,7 +73,7 @@ def names_shown(names: Iterable[str]) -> list[str]:
 
 
 def _snapshot(done: Execution) -> dict[str, str]:
-    """The variables that are new or have changed, as far as there is room for them."""
+    """Return the new and changed variables that fit into an observation."""
     room, found = _SHOWN - 2, dict[str, str]()
     for name, one in done.variables.items():
         if one.shown:
@@ -86,7 +85,7 @@ def _snapshot(done: Execution) -> dict[str, str]:
 
 
 def _size(text: str) -> int:
-    """The characters that a text takes as JSON, with what separates it from the next."""
+    """Return the characters of a text as JSON, with a separator."""
     return len(json.dumps(text, ensure_ascii=False)) + 1
 
 

@@ -1,4 +1,4 @@
-"""Plays an episode of a REPL with a chat model: its replies are run, and it is told what came of them."""
+"""Plays an episode of a REPL with a chat model, in a loop of replies and results."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SYSTEM = (
     "you are shown what they printed. Look at `context` before you answer."
 )
 _TASK = "`context` is a request: do what it asks, and give the answer."
-_AGAIN = "There is no ```repl fence in this reply; write a program, or FINAL(your answer)."
-_LAST = "There are no more steps. Reply with FINAL(your answer), and nothing else."
+_NO_PROGRAM = "There is no ```repl fence in this reply; write a program, or FINAL(your answer)."
+_NO_MORE_STEPS = "There are no more steps. Reply with FINAL(your answer), and nothing else."
 
 
-def episode_of(env: Any, chat: Callable[..., str], prompt: str) -> str:
-    """The answer of an episode whose context is the prompt.
+def play_with_chat(env: Any, chat: Callable[..., str], prompt: str) -> str:
+    """Play an episode whose context is the prompt; return its answer.
 
-    ``env`` is an unwrapped REPL, and ``chat`` takes messages and gives a reply. One that uses up its steps is
-    asked for an answer once more.
+    ``env`` is an unwrapped REPL; ``chat`` takes messages and returns a reply. When the steps are used up the
+    model is asked for an answer once more.
     """
     emitter: Emitter = env.listen()
     env.reset(options={"context": prompt, "task_prompt": _TASK})
@@ -45,8 +45,8 @@ def episode_of(env: Any, chat: Callable[..., str], prompt: str) -> str:
         elif (answer := printed_answer(reply)) is not None:
             return answer
         else:
-            messages.append({"role": "user", "content": _AGAIN})
-    return _asked_once_more(chat, messages)
+            messages.append({"role": "user", "content": _NO_PROGRAM})
+    return _last_answer(chat, messages)
 
 
 def _reply_of(chat: Callable[..., str], messages: Chat) -> str:
@@ -57,13 +57,13 @@ def _reply_of(chat: Callable[..., str], messages: Chat) -> str:
 
 
 def _messages(emitter: Emitter) -> Chat:
-    """The chat messages that the environment has emitted since the last call."""
+    """Return the chat messages emitted since the last call."""
     events = drain(emitter)
     return [Message.of(event).as_dict() for event in events if event.kind == EventKind.MESSAGE]
 
 
-def _asked_once_more(chat: Callable[..., str], messages: Chat) -> str:
-    reply = _reply_of(chat, [*messages, {"role": "user", "content": _LAST}])
+def _last_answer(chat: Callable[..., str], messages: Chat) -> str:
+    reply = _reply_of(chat, [*messages, {"role": "user", "content": _NO_MORE_STEPS}])
     answer = printed_answer(reply)
     if answer is None:
         raise SubcallFailed("the model has used up its steps and gave no answer")
