@@ -63,7 +63,7 @@ class GameRecord(EpisodeState):
 
     def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> None:
         """Record the start of an episode; without a ``seed`` the generator of the game went on."""
-        self._begin()
+        self.begin()
         self._append([start_event(seed, options), *emitted])
 
     def acted(
@@ -105,7 +105,7 @@ class GameRecord(EpisodeState):
 
         ``acted`` are actions of agents that were asked to act, as JSON; ``ignored`` had no effect.
         """
-        if self.pending_fault is None:
+        if self.pending_fault is None:  # a pending fault was counted when it was found
             self._count(fault)
         self.pending_fault = None
         self.turn += bool(acted or ignored)
@@ -139,27 +139,24 @@ class GameRecord(EpisodeState):
 
     # Replies of a server, whose own record has made the streams
 
-    def adopt_reset(self, info: Mapping[str, Any]) -> None:
-        """Take over the numbers of a reset from the info of any agent."""
-        self._begin()
-        self.adopt(info)
+    def begin(self) -> None:
+        """Start an episode whose events are those of the server."""
+        self.episode += 1
+        self.failed, self.pending_fault = False, None
+        self.events, self.seq, self.turn = [], -1, 0
 
     def adopt(self, info: Mapping[str, Any]) -> None:
-        """Take over the numbers of a step from the info of any agent."""
+        """Take over the numbers of a reset or step from the info of any agent."""
         self.events, self.seq = [], info["seq"]
         requests = info["stream"].requests
         if requests:
             self.turn = requests[0].turn
 
-    def _begin(self) -> None:
-        self.episode += 1
-        self.failed, self.pending_fault = False, None
-        self.events, self.seq, self.turn = [], -1, 0
-
     # What agents read
 
     def since(self, seq: int, agent: str) -> tuple[Event, ...]:
         """The events after number ``seq`` that ``agent`` may see."""
+        # Counted from the end, since the events of a client do not begin with number 0.
         new = self.events[max(0, len(self.events) - (self.seq - seq)) :]
         seen = (event.as_seen_by(agent) for event in new)
         return tuple([event for event in seen if event is not None])

@@ -159,6 +159,8 @@ class RemoteGame:
         self._record.abandon()
         outcome = self._served.reset(chosen, options)
         self._begin()
+        if not isinstance(outcome, Fault):
+            self._record.begin()
         return outcome
 
     def _lost_reset(self, fault: Fault, to_act: list[str]) -> Infos:
@@ -213,8 +215,8 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
     def _begin(self) -> None:
         super()._begin()
         self._infos: Infos = {}
-        self._fresh: set[str] = set()
-        self._held: dict[str, Any] = {}
+        self._fresh: set[str] = set()  # the agents whose last observation is the current one
+        self._held: dict[str, Any] = {}  # the actions of the open round, which a loss has to record
         self._lost = False
 
     @property
@@ -226,9 +228,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         """Start an episode; its seed is in the ``episode_start`` event of :attr:`record`."""
         outcome = self._start(seed, options)
         if not isinstance(outcome, Fault):
-            table = outcome.info
-            self._record.adopt_reset(table["infos"][table["selection"]])
-            self._take(outcome.observation, table, table)
+            self._take(outcome.observation, outcome.info, outcome.info)
             return
         everybody = self.possible_agents
         self._infos = self._lost_reset(outcome, everybody[:1])
@@ -283,7 +283,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             record, info = self._record, self._infos[agent]
             before = record.turn
             record.adopt(info)
-            if not info["stream"].requests:  # the round is closed, and agents that are done leave first
+            if not info["stream"].requests:  # the round is closed, but agents that are done leave first
                 record.turn += bool(self._held)
             if record.turn != before:
                 self._held = {}
@@ -365,10 +365,8 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
         if isinstance(outcome, Fault):
             infos = self._lost_reset(outcome, self.possible_agents)
             return {agent: self._last_seen(agent) for agent in infos}, infos
-        infos = outcome.info["infos"]
-        self._record.adopt_reset(next(iter(infos.values())))
         self._take(outcome.observation, outcome.info)
-        return outcome.observation, infos
+        return outcome.observation, outcome.info["infos"]
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
         """Let the agents of the open requests act; actions of others are ignored and recorded."""

@@ -60,10 +60,11 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         self.to_act: list[str] = []
         """The agents whose action is awaited, the selected one first; none while that one is done."""
         self._selected = ""
+        # Actions and rewards of the open round are recorded when it closes, so that nobody sees them before.
         self._held: dict[str, Any] = {}
         self._earned: dict[str, float] = {}
         self._ended: set[str] = set()
-        self._read: dict[str, int] = {}
+        self._read: dict[str, int] = {}  # by agent the number of the last event before its last action
         self._forget_infos()
 
     def _forget_infos(self) -> None:
@@ -119,6 +120,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         waiting = [other for other in self.to_act if other != agent]
         self._look()
         done = [one for one in self._agents if one not in self.live_agents and one not in self._ended]
+        # The round is closed when an agent is done or selected that was not waiting in it.
         if done or not self.to_act or any(one not in waiting for one in self.to_act):
             self._close_round(done)
 
@@ -129,7 +131,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
             self.record.ended(agent, self.env.terminations[agent], self.env.truncations[agent])
         self._held, self._earned = {}, {}
         if self._simultaneous:
-            self._look()
+            self._look()  # again: those to act depend on the actions held back
 
     def _leave(self, agent: str) -> None:
         self._forget_infos()

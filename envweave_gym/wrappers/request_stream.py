@@ -166,14 +166,14 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         record, emitter = self.record, self._emitter
         if not record.live:
             return self._step_without_episode(action)
-        admit = self._admit  # an attribute that is called in place is looked for as a method first
+        admit = self._admit  # a local: Python looks up an attribute that is called as a method first
         admitted = admit(action)
         if admitted is REFUSED:
             raise self._refusal(action)
         try:
             observation, reward, terminated, truncated, info = self._inner.step(action)
             info = info.copy()
-            info["stream"] = None  # what is no dict fails here, before anything is recorded
+            info["stream"] = None  # an info that is no dict fails here, before the step is recorded
             if self._scalar is not None:
                 reward = self._scalar(reward)
             earned: Any = reward if type(reward) is float else as_number(self.name, reward)
@@ -189,7 +189,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             return self._last, 0.0, False, True, info
         if self._truncates:
             self._last = observation
-        emitted = emitter._emitted or ()
+        emitted = emitter._emitted or ()  # drain() inlined, as every step comes here
         if emitted:
             emitter._emitted = ()
         if record.turn + 1 >= self._limit:

@@ -130,7 +130,8 @@ def test_a_game_played_to_its_end_starts_the_count_anew() -> None:
 def test_a_client_takes_over_the_numbers_of_its_server() -> None:
     server, client = begun(), GameRecord("test/Game-v0")
     info = server.info({}, "ann", server.requests(["ann"], over=False), -1)
-    client.adopt_reset(info)
+    client.begin()
+    client.adopt(info)
     assert (client.episode, client.seq, client.turn) == (0, server.seq, 0)
     server.acted({"ann": 1}, {})
     client.adopt(server.info({}, "bob", server.requests(["bob"], over=False), client.seq))
