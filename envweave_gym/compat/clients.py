@@ -51,7 +51,7 @@ class Observation:
 
 @dataclass(kw_only=True)
 class State:
-    """What is known of every running episode."""
+    """The state of a running episode."""
 
     episode_id: str | None = None
     """Another for each episode; ``None`` before the first."""
@@ -108,7 +108,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
         return self._result(observation, float(reward), bool(terminated or truncated), info)
 
     def state(self) -> Any:
-        """What is known of the running episode."""
+        """Return the state of the running episode."""
         known = state_of(self._env)
         episode = known.pop("episode")
         return self._parse_state({"episode_id": f"{self._name}-{episode}" if episode >= 0 else None, **known})
@@ -148,8 +148,8 @@ class TypedClient(Generic[ActionType, ObservationType]):
         try:
             return self._step_payload(action)
         except (AttributeError, TypeError) as error:
-            told = f"{shown(action)} is no action of {type(self).__name__}: {error}"
-            raise InvalidAction(f"{name_of(self._env)}: {told}") from error
+            why = f"{shown(action)} is no action of {type(self).__name__}: {error}"
+            raise InvalidAction(f"{name_of(self._env)}: {why}") from error
 
     def _member(self, payload: Any) -> Any:
         """The action of the environment that a payload stands for."""
@@ -233,7 +233,7 @@ class CodeObservation(Observation):
     """What came of a program."""
 
     stdout: str
-    """What it printed, and the value of its last expression."""
+    """Its output, and the value of its last expression."""
     stderr: str
     exit_code: int
     """1 where it ended with an error, else 0."""

@@ -4,8 +4,8 @@ A program written for it needs another import and nothing else::
 
     from envweave_gym.compat.envtorch import CodeAction, create_codeact_env
 
-What is new is :func:`envweave_gym.codeact_env`, a ``gymnasium.Env`` as any other. A transform is a reward
-function here too, and no observation is changed by it.
+New programs use :func:`envweave_gym.codeact_env`, which makes a ``gymnasium.Env``. A transform is a reward
+function here too, and changes no observation.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ExecutionResult:
 
 @dataclass(kw_only=True)
 class CodeObservation(Observation):
-    """What is seen after a reset or a step."""
+    """The observation after a reset or a step."""
 
     execution_result: ExecutionResult = field(default_factory=ExecutionResult)
     reward: float | None = None

@@ -28,7 +28,7 @@ class CodeBlockResult:
     """What running a program came to."""
 
     stdout: str = ""
-    """What it printed, and the value of its last expression."""
+    """Its output, and the value of its last expression."""
     stderr: str = ""
     locals_snapshot: dict[str, str] = field(default_factory=dict[str, str])
     """The variables that are new or have changed, as their ``repr``."""
@@ -41,7 +41,7 @@ class CodeBlockResult:
 
 @dataclass
 class REPLObservation(Observation):
-    """What is seen after a step."""
+    """The observation after a step."""
 
     result: CodeBlockResult = field(default_factory=CodeBlockResult)
     context_preview: str | None = None

@@ -52,7 +52,7 @@ class CodeOutput(msgspec.Struct, frozen=True):
     output: Any
     """The value of the last expression, as JSON or as its ``repr``; or the final answer."""
     logs: str
-    """What it printed."""
+    """Its output."""
     is_final_answer: bool
 
 
