@@ -17,10 +17,10 @@ _PATH = re.compile(r"(?<![\w:/.])/(?:[^\s/'\":]+/)+")
 
 @runtime_checkable
 class Toolset(Protocol):
-    """What offers several tools, like an MCP server."""
+    """An object that offers several tools, such as an MCP server."""
 
     def tools(self) -> list[Tool]:
-        """What it offers now."""
+        """Return the tools that it offers now."""
         ...
 
 
@@ -94,7 +94,7 @@ class ToolRegistry:
         return f"there is no tool {shown(name)}{hint}; there are {', '.join(self._tools) or 'none'}"
 
     def specs(self) -> list[dict[str, Any]]:
-        """What a program is told of the tools, as JSON: enough to make functions that look like them."""
+        """Return the tools as JSON, from which a program builds functions of the same signature."""
         return [
             {
                 "name": tool.name,
@@ -117,7 +117,7 @@ class ToolRegistry:
         """Call a tool with arguments by name, and return what it returns as JSON.
 
         Whatever goes wrong is a :class:`ToolError` of one line: the arguments come from a program that
-        nobody has read, and what it is told holds neither tracebacks nor paths of this machine.
+        nobody has read, and an error text has neither tracebacks nor paths of this machine.
         """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
@@ -128,11 +128,11 @@ class ToolRegistry:
         except ToolError:
             raise
         except (Exception, SystemExit) as error:
-            raise ToolError(_told(error, arguments)) from error
+            raise ToolError(_error_text(error, arguments)) from error
 
 
 def _check_arguments(tool: Tool, arguments: Any) -> None:
-    """Say in one sentence which arguments are missing, or are none of the tool's."""
+    """Refuse missing and unknown arguments in one sentence."""
     if not isinstance(arguments, dict):
         raise ToolError(f"{tool.name}() takes arguments by name, not {shown(arguments)}")
     known = [parameter.name for parameter in tool.parameters]
@@ -146,11 +146,11 @@ def _check_arguments(tool: Tool, arguments: Any) -> None:
         raise ToolError(f"{tool.name}() needs {', '.join(map(repr, needed))}")
 
 
-def _told(error: BaseException, arguments: dict[str, Any]) -> str:
+def _error_text(error: BaseException, arguments: dict[str, Any]) -> str:
     """An exception in one line: its type and text, and of paths that the caller did not give the end."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything, and the error must be told
+    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything, and the error is shown all the same
         text = ""
     known = shown_values(arguments)
     text = _PATH.sub(lambda match: match[0] if match[0] in known else "", text)

@@ -1,4 +1,4 @@
-"""A tool: a function that is called by name with JSON arguments, and what its caller is told of it."""
+"""A tool: a function that is called by name with JSON arguments, with its signature and docstring."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Parameter(msgspec.Struct, frozen=True):
     """Its annotation as text, like ``list[dict]`` or ``Literal['a', 'b']``."""
     required: bool = True
     default: Any = None
-    """What it is where nothing is given, as JSON."""
+    """The default value, as JSON."""
     doc: str = ""
 
 

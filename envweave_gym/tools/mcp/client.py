@@ -65,11 +65,11 @@ class McpServer:
 
     @property
     def name(self) -> str:
-        """What it is called in errors, and before names of tools that others have too."""
+        """Its name, for errors and as a prefix of tool names that clash."""
         return self.spec.name
 
     def tools(self) -> list[Tool]:
-        """What it offers now."""
+        """Return the tools that it offers now."""
         found = self._with(
             lambda connection: connection.pages("tools/list", "tools", self._until()), repeatable=True
         )
@@ -127,13 +127,13 @@ class McpServer:
         was_open = self._connection is not None
         closed, connection = self._closed, self._open()
         try:
-            return self._told(use, connection)
+            return self._use(use, connection)
         except McpClosed as error:
             if not was_open or self._closed != closed or not (error.unsent or repeatable):
                 raise
-        return self._told(use, self._open())
+        return self._use(use, self._open())
 
-    def _told(self, use: Callable[[Connection], Any], connection: Connection) -> Any:
+    def _use(self, use: Callable[[Connection], Any], connection: Connection) -> Any:
         """Use the connection, and show no secret in what goes wrong."""
         try:
             return use(connection)

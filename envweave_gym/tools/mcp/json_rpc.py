@@ -24,9 +24,9 @@ GREETED = ("2024-11-05", "2025-03-26", "2025-06-18", LATEST)
 """The versions that begin with a greeting."""
 STATELESS = "2026-07-28"
 LARGEST_MESSAGE = 64 << 20
-"""So many bytes a message of a server may have."""
+"""Bytes of a message."""
 MOST_PAGES = 1000
-"""So many pages a list may have."""
+"""Pages of a list."""
 
 _METHOD_NOT_FOUND = -32601
 _UNSUPPORTED_VERSION = -32022
@@ -201,7 +201,7 @@ def too_large(what: str) -> str:
 
 
 def until(seconds: float) -> float:
-    """The deadline that is so many seconds away."""
+    """Return the deadline for a timeout in seconds."""
     return time.monotonic() + seconds
 
 
