@@ -11,7 +11,7 @@ from typing import Any
 
 from envweave_gym.cli.info import card_named
 from envweave_gym.cli.tables import print_json
-from envweave_gym.containers.images import check_image
+from envweave_gym.containers.engine import check_image
 from envweave_gym.core.faults import InvalidArgument, need
 from envweave_gym.providers.kubernetes import manifests
 from envweave_gym.providers.kubernetes.manifests import Manifest, PodTemplate, check_name, check_service_name

@@ -1,1 +1,1 @@
-"""Containers: how the engine is reached, what a container may do, and how leftovers are found."""
+"""The container engine: options, networks, endpoints and owners of containers, and removal of leftovers."""

@@ -1,4 +1,4 @@
-"""The container engine: how it is reached, and what to do where it is not there."""
+"""The container engine: a client of it, its errors in one sentence, and the images that it has."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from envweave_gym.core.faults import NotAvailable, need
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.os_support.process_local import process_cache
 
 SOCKET = "/var/run/docker.sock"
-"""Where the engine listens, on this machine and in containers that may use it."""
+"""The socket of the engine, on this machine and in containers that may use it."""
+CORE_IMAGE = "envweave-core"
 _UNIX = "unix://"
-_HERE = ("localhost", "127.0.0.1", "::1")
-_PATIENCE = 60
-"""So many seconds any answer of the engine may take."""
-_TAKEN = re.compile(r"(?:listen tcp4?|Bind for) ([\d.]+:\d+).*(?:already in use|already allocated)")
-"""How engines say that a port is not free."""
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+_CALL_TIMEOUT_S = 60
+_PORT_TAKEN = re.compile(r"(?:listen tcp4?|Bind for) ([\d.]+:\d+).*(?:already in use|already allocated)")
+"""Messages of engines about a port that is not free."""
+_IMAGE_NAME = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII | re.IGNORECASE)
 
 
 def engine() -> Any:
-    """A client of the engine that ``DOCKER_HOST`` names, or of the one of this machine."""
+    """A ``docker.DockerClient`` of the engine that ``DOCKER_HOST`` names, or of the one of this machine."""
     return _client(_host())
 
 
 def engine_socket() -> Path:
-    """The socket of the engine, for containers that may use it."""
+    """The path of the engine's socket, to be mounted in containers that may use the engine."""
     host = _host()
     path = Path(host.removeprefix(_UNIX))
+    advice = f"set it to the socket of an engine of this machine, like {_UNIX}{SOCKET}"
     if not host.startswith(_UNIX):
-        raise NotAvailable(f"docker_sock=True: DOCKER_HOST={host} is no socket that could be shown; {_SET}")
+        raise NotAvailable(
+            f"docker_sock=True: DOCKER_HOST={host} is no socket that could be mounted; {advice}"
+        )
     if not path.is_socket():
-        raise NotAvailable(f"docker_sock=True: there is no socket at {path}; {_SET}")
+        raise NotAvailable(f"docker_sock=True: there is no socket at {path}; {advice}")
     return path
-
-
-_SET = f"set it to the socket of an engine of this machine, like {_UNIX}{SOCKET}"
 
 
 def _host() -> str:
@@ -49,13 +50,16 @@ def _host() -> str:
 
 @process_cache(maxsize=2)
 def _client(host: str) -> Any:
-    """One for each process: two that were forked must not share connections."""
     docker = need("docker", "docker", "backend='docker'")
-    _require_this_machine(host)
+    if is_elsewhere(host):  # containers publish their ports on the loopback of the engine's machine alone
+        raise NotAvailable(
+            f"the container engine at {host} is on another machine, whose loopback is not reached from here; "
+            f"run this there, or set DOCKER_HOST to an engine of this machine, like {_UNIX}{SOCKET}"
+        )
     try:
         if host.startswith(_UNIX):
             _try_socket(host.removeprefix(_UNIX))
-        return docker.from_env(timeout=_PATIENCE, version="auto")
+        return docker.from_env(timeout=_CALL_TIMEOUT_S, version="auto")
     except PermissionError:
         raise NotAvailable(
             f"the container engine at {host} may not be used by this user; "
@@ -68,45 +72,62 @@ def _client(host: str) -> Any:
         ) from None
 
 
-def _require_this_machine(host: str) -> None:
-    """Containers publish their ports on the loopback of the machine of the engine, and on nothing else."""
-    if is_elsewhere(host):
-        raise NotAvailable(
-            f"the container engine at {host} is on another machine, whose loopback is not reached from here; "
-            f"run this there, or set DOCKER_HOST to an engine of this machine, like {_UNIX}{SOCKET}"
-        )
-
-
 def is_elsewhere(host: str) -> bool:
-    """Whether an engine is on another machine, or nobody can say where."""
+    """Whether an engine is on another machine, or its address cannot be read."""
     try:
-        place = urlsplit(host)
-        return place.scheme not in ("unix", "npipe") and place.hostname not in _HERE
+        parts = urlsplit(host)
+        return parts.scheme not in ("unix", "npipe") and parts.hostname not in _LOCAL_HOSTS
     except ValueError:
         return True
 
 
 def _try_socket(path: str) -> None:
-    """Raise what is wrong with the engine's socket; the client library hides it, and leaves a socket open."""
+    """Raise the error of connecting to the engine; the client library hides it, and leaks a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_PATIENCE)
+        probe.settimeout(_CALL_TIMEOUT_S)
         probe.connect(path)
 
 
 @contextmanager
-def told(what: str) -> Generator[None]:
-    """Turn what the engine refuses into one sentence that says what was asked of it."""
+def engine_errors(what: str) -> Generator[None]:
+    """Turn errors of the engine in the block into ``NotAvailable``, whose message begins with ``what``."""
     from docker.errors import APIError
     from requests import RequestException
 
     try:
         yield
     except APIError as error:
-        said = str(error.explanation or error)
-        if port := _TAKEN.search(said):
+        explanation = str(error.explanation or error)
+        if port := _PORT_TAKEN.search(explanation):
             raise NotAvailable(
                 f"{what}: something else listens at {port[1]} by now; end that, or make the environments anew"
             ) from None
-        raise NotAvailable(f"{what}, as the container engine says: {said}") from None
+        raise NotAvailable(f"{what}, as the container engine says: {explanation}") from None
     except RequestException as error:
         raise NotAvailable(f"{what}: the container engine does not answer ({error}); restart it") from None
+
+
+def check_image(image: str) -> None:
+    """Refuse text that cannot be the name of an image."""
+    if not _IMAGE_NAME.fullmatch(image):
+        raise InvalidArgument(f"image={shown(image)} names no image; give one like {CORE_IMAGE!r}")
+
+
+def is_ours(image: str) -> bool:
+    """Whether ``make images`` builds an image of this name, which has no registry and no owner before it."""
+    return image.partition(":")[0].startswith("envweave-") and "/" not in image
+
+
+def require_image(client: Any, image: str) -> None:
+    """Raise ``NotAvailable``, with the command that helps, if the engine does not have the image."""
+    from docker.errors import ImageNotFound
+
+    check_image(image)
+    with engine_errors(f"the image {shown(image)} cannot be looked for"):
+        try:
+            client.images.get(image)
+        except ImageNotFound:
+            command = "make images" if is_ours(image) else f"docker pull {image}"
+            raise NotAvailable(
+                f"the image {image} is not on this machine; build or fetch it: {command}"
+            ) from None

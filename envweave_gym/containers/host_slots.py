@@ -1,7 +1,7 @@
-"""Lock files that all processes of a user on this machine share, also those in containers.
+"""Slots that the processes of a user share, also those in containers: locks on numbered files.
 
-A slot is a ``flock`` on one of these files, which the kernel releases when the process ends. Containers see
-the folder read-only, which is enough for a lock; so the files are created before.
+Containers mount the folder read-only, which is enough to lock a file but not to create it. So all files are
+created before.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from envweave_gym.os_support.file_lock import create_lock_file, try_lock, user_folder
 
 VARIABLE = "ENVWEAVE_SLOTS"
-"""In an image: where its containers are to have the folder. In a container: where it is."""
+"""The environment variable with the path of the folder in a container; images set it to have the folder."""
 NAMES = ("evaluation", "look")
 MOST = 1024
 """The largest number of slots of a name."""
 
 
 def shared_folder() -> Path:
-    """The folder, with all its files, for containers; it is in a folder that other users cannot enter."""
+    """The folder with all files, to be mounted in containers; other users cannot enter its parent."""
     folder = _folder_of_user()
     for name in NAMES:
         if not _path(folder, name, MOST - 1).exists():
@@ -34,11 +34,11 @@ def lock_slot(folder: Path, name: str, number: int) -> int | None:
 
 
 def folder_of_slots(name: str) -> Path:
-    """The folder with the slots of a name; created if it is this machine's own."""
+    """The folder with the slots of a name, which is created outside of containers."""
     given = os.environ.get(VARIABLE)
     if given and _path(Path(given), name, MOST - 1).exists():
         return Path(given)
-    return _folder_of_user()  # of the container, where nobody has shown it that of the machine
+    return _folder_of_user()  # in a container that does not have the folder of the machine, one of its own
 
 
 def _folder_of_user() -> Path:
@@ -46,7 +46,7 @@ def _folder_of_user() -> Path:
     guard.mkdir(0o700, exist_ok=True)
     folder = guard / "shared"
     folder.mkdir(exist_ok=True)
-    folder.chmod(0o755)  # whatever the umask: the user of a container is another
+    folder.chmod(0o755)  # whatever the umask, as containers run as another user
     return folder
 
 

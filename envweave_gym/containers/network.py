@@ -1,9 +1,9 @@
-"""The network of boxes: a bridge of its own, from which nothing leads anywhere but to this machine.
+"""The closed network of containers: a bridge that reaches this machine and nothing else.
 
-A network that is ``internal`` would do the same and publish no port. In this one, what leads to all other
-addresses is an address that nobody has, so no packet gets farther than the bridge; containers in it do not
-reach each other. All containers of this machine share it, as an engine has addresses for some thirty networks
-only; the last one that goes takes it along.
+An ``internal`` network does the same but publishes no ports. In this one the default gateway is an address
+that nobody has, so no packet gets beyond the bridge, and containers do not reach each other. All containers
+of a machine share it, as an engine has addresses for about thirty networks only. It is removed with the last
+container.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from envweave_gym.os_support.file_lock import file_lock, user_folder
 NAME = "envweave"
 _BRIDGE = "com.docker.network.bridge"
 _OPTIONS = {f"{_BRIDGE}.enable_ip_masquerade": "false", f"{_BRIDGE}.enable_icc": "false"}
-_WAY_OUT = "DefaultGatewayIPv4"
+_GATEWAY = "DefaultGatewayIPv4"
 _thread = threading.local()
 
 
 @contextmanager
 def closed_network(client: Any) -> Generator[str]:
-    """The network, made where there is none; it stays while the block puts a container in it."""
+    """The ID of the network, which is created if need be and not removed before the end of the block."""
     with _locked():
         yield (_found(client) or _made(client)).id
 
 
 def remove_unused(client: Any) -> None:
-    """Remove the network, unless there is a container that is, or will be, in it."""
+    """Remove the network, unless a container is in it, or will be."""
     from docker.errors import APIError
 
     # Garbage collection may close a container in the block of closed_network(), which holds the lock.
@@ -45,7 +45,7 @@ def remove_unused(client: Any) -> None:
             return
         for network in _named(client):
             if _is_ours(network):
-                with suppress(APIError):  # another machine uses the same engine
+                with suppress(APIError):  # a process that another container runs in uses the same engine
                     network.remove()
 
 
@@ -69,7 +69,7 @@ def _named(client: Any) -> list[Any]:
 
 
 def _found(client: Any) -> Any:
-    """The network, where there is one; one that is not closed is removed."""
+    """The network if there is one; one that is not closed is removed."""
     from docker.errors import APIError
 
     for network in _named(client):
@@ -91,7 +91,7 @@ def _found(client: Any) -> Any:
 
 
 def _made(client: Any) -> Any:
-    """Make it. Which addresses are free the engine tells by giving them, so it is made twice."""
+    """Create the network. It is created twice, as only the engine knows which subnets are free."""
     from docker.types import IPAMConfig, IPAMPool
 
     given: dict[str, Any] = {"driver": "bridge", "options": _OPTIONS, "labels": {OWNER: "all"}}
@@ -99,8 +99,8 @@ def _made(client: Any) -> Any:
     first.reload()
     subnet = first.attrs["IPAM"]["Config"][0]["Subnet"]
     first.remove()
-    nobody = ip_network(subnet).broadcast_address - 1
-    pool = IPAMPool(subnet=subnet, aux_addresses={_WAY_OUT: str(nobody)})
+    unused = ip_network(subnet).broadcast_address - 1
+    pool = IPAMPool(subnet=subnet, aux_addresses={_GATEWAY: str(unused)})
     return client.networks.create(NAME, ipam=IPAMConfig(pool_configs=[pool]), **given)
 
 
@@ -115,5 +115,5 @@ def _is_closed(network: Any) -> bool:
         and not network.attrs["EnableIPv6"]
         and _OPTIONS.items() <= options.items()
         and len(pools) == 1
-        and _WAY_OUT in (pools[0].get("AuxiliaryAddresses") or {})
+        and _GATEWAY in (pools[0].get("AuxiliaryAddresses") or {})
     )

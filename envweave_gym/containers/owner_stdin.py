@@ -1,9 +1,9 @@
-"""A container's standard input, attached to its owner: it brings secrets, and ends when the owner does.
+"""The standard input of a container: it carries secrets from the owner, and closes when the owner ends.
 
 The engine closes the standard input of a container when the connection of its first client ends
-(``StdinOnce``), and the kernel ends the connections of a process with the process, also on SIGKILL. So what
-reads its standard input in the container learns that its owner is gone, without a timer or a network. What
-is sent this way stands neither in ``docker inspect`` nor in ``/proc``.
+(``StdinOnce``), and the kernel ends the connections of a process with the process, also on SIGKILL. So a
+server in the container notices the end of its owner without a timer or a network. Data that is sent this way
+is visible neither in ``docker inspect`` nor in ``/proc``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEND_TIMEOUT_S = 10.0
 
 
 class OwnerStdin:
-    """The owner's end. The container has to be made with ``stdin_open=True``, and not be started yet."""
+    """The owner's end of it. The container is created with ``stdin_open=True``, and not started yet."""
 
     def __init__(self, client: Any, container: Any) -> None:
         self._attached = client.api.attach_socket(container.id, params={"stdin": 1, "stream": 1})
@@ -28,19 +28,19 @@ class OwnerStdin:
         in_forked_child(self, OwnerStdin.forget)
 
     def send(self, data: bytes) -> None:
-        """Write to it; raises ``OSError`` where the container or the engine is gone."""
+        """Write to it; raises ``OSError`` if the container or the engine is gone."""
         socket_of(self._attached).sendall(data)
 
     def close(self) -> None:
-        """End it, and so what reads it; a second time does nothing."""
+        """Close it, which ends the server that reads it."""
         if self._is_open:
             self._is_open = False
-            hang_up(self._attached)
+            shut_down(self._attached)
 
     def forget(self) -> None:
         """In a forked process: close the copy of the connection, which would outlive the owner's.
 
-        The number stays open, on ``/dev/null``: the objects around it close it when they are collected.
+        The descriptor then leads to ``/dev/null``, as the objects around it close it when they are collected.
         """
         self._is_open = False
         with suppress(OSError, ValueError):  # it was closed before the fork
@@ -54,9 +54,9 @@ def socket_of(attached: Any) -> Any:
     return getattr(attached, "_sock", attached)
 
 
-def hang_up(attached: Any) -> None:
-    """End a connection of a container, and close it; the response around it would keep it open."""
-    with suppress(OSError):  # the other side has ended it
+def shut_down(attached: Any) -> None:
+    """Shut a connection down and close it, with the response that would keep it open."""
+    with suppress(OSError):  # the peer has closed it
         socket_of(attached).shutdown(socket.SHUT_RDWR)
     attached._response.close()
     attached.close()

@@ -1,50 +1,127 @@
-"""Whose a container is, written on it, so that what a killed owner has left behind is found."""
+"""Labels and leases of containers and Pods, by which those of owners that were killed are found.
+
+The labels name the owner process. Processes that cannot see the owner, as they are in a container or on
+another machine, go by the lease. Labels cannot be changed while a container runs, so its owner renews the
+lease in the name of the container.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import secrets
+import threading
 import time
 from collections.abc import Mapping
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from envweave_gym.os_support.process_identity import began, boot_id, is_gone, machine, processes_seen
+from envweave_gym.os_support.process_local import ProcessLocal
 
 OWNER = "envweave.owner"
-"""The process that started it: its number, and when it began, as numbers are used again."""
+"""The label with the PID and the start time of the owner, as PIDs are used again."""
 HOST, BOOT, UNTIL = "envweave.host", "envweave.boot", "envweave.until"
-"""The machine of the owner, which processes the number means there, and the time after which a container is
-taken for left behind whose owner cannot be seen from here: one of another machine, or of a container."""
+"""The labels with the owner's machine, its boot and PID namespace, and the end of the lease."""
+LEASE_S = 24 * 3600.0
+RENEW_EVERY_S = 60.0
+"""The pause between two looks at the leases, which also passes while this machine sleeps."""
+_NAME = re.compile(r"(envweave-[0-9a-f]{12})(?:-until-(\d{1,12}))?", re.ASCII)
+_log = logging.getLogger(__name__)
 
-LEASE = 24 * 3600.0
-"""So many seconds a container may live whose owner cannot be seen."""
 
-
-def labels_of_owner(lease: float = LEASE) -> dict[str, str]:
-    """The labels of what this process starts now."""
+def labels_of_owner(lease_s: float = LEASE_S) -> dict[str, str]:
+    """The labels of containers that this process starts now."""
     pid = os.getpid()
     return {
         OWNER: f"{pid}-{began(pid)}",
         HOST: machine(),
         BOOT: processes_seen(),
-        UNTIL: str(int(time.time() + lease)),
+        UNTIL: str(int(time.time() + lease_s)),
     }
 
 
 def is_left_behind(labels: Mapping[str, str], until: float | None = None) -> bool:
-    """Whether the owner that the labels name is gone, or the time is over that it may be unseen.
+    """Whether the owner in the labels has ended, or cannot be seen from here and the lease has expired.
 
-    That is ``until``, where it was put off since the labels were written.
+    ``until`` is the end of a lease that was renewed since the labels were written.
     """
     seen = labels.get(BOOT, "")
     if seen == processes_seen():
         return is_gone(labels.get(OWNER, ""))
     if labels.get(HOST) == machine() and seen.partition(".")[0] != boot_id():
-        return True  # this machine has been started anew since
+        return True  # this machine has been booted since
     if until is None:
-        until = lease_in(labels)
+        until = _lease_in(labels)
     return 0 < until < time.time()
 
 
-def lease_in(labels: Mapping[str, str]) -> float:
-    """The time in the labels; 0 where there is none."""
-    told = labels.get(UNTIL, "")
-    return float(told) if told.isdecimal() else 0.0
+def new_name() -> str:
+    """A name for a container whose lease can be renewed."""
+    return f"envweave-{secrets.token_hex(6)}"
+
+
+def lease_of(container: Any) -> float:
+    """The end of the lease of a container; 0 if it has none."""
+    named = _NAME.fullmatch(container.name or "")
+    return max(_lease_in(container.labels), float((named and named[2]) or 0))
+
+
+def renew(container: Any) -> None:
+    """Renew the lease of a container once half of it is over, unless somebody has renamed the container."""
+    named = _NAME.fullmatch(container.name or "")
+    if named and lease_of(container) - time.time() < LEASE_S / 2:
+        container.rename(f"{named[1]}-until-{int(time.time() + LEASE_S)}")
+        container.reload()
+
+
+def _lease_in(labels: Mapping[str, str]) -> float:
+    until = labels.get(UNTIL, "")
+    return float(until) if until.isdecimal() else 0.0
+
+
+class Leaseholder(Protocol):
+    """Owns a container, or will."""
+
+    def renew(self) -> None:
+        """Renew the lease of the container, if there is one now."""
+        ...
+
+
+class _Renewal:
+    """The leaseholders of this process, and the thread that renews their leases."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holders: WeakSet[Leaseholder] = WeakSet()
+        self.thread: threading.Thread | None = None
+
+
+_renewal = ProcessLocal(_Renewal)
+
+
+def keep_leased(holder: Leaseholder) -> None:
+    """Renew the leases of ``holder`` in the background, until it is collected or the process ends."""
+    renewal = _renewal.value
+    with renewal.lock:
+        renewal.holders.add(holder)
+        if renewal.thread is None:
+            renewal.thread = threading.Thread(target=_renew_all, name="leases of containers", daemon=True)
+            renewal.thread.start()
+
+
+def _renew_all() -> None:
+    while True:
+        time.sleep(RENEW_EVERY_S)
+        _renew_each()  # a function of its own: its locals keep no holder alive during the pause
+
+
+def _renew_each() -> None:
+    with _renewal.value.lock:
+        holders = list(_renewal.value.holders)
+    for holder in holders:
+        try:
+            holder.renew()
+        except Exception as error:  # noqa: BLE001 - the engine may be gone, and come back
+            _log.warning("a lease is not renewed; the next attempt is in %g s: %s", RENEW_EVERY_S, error)

@@ -1,36 +1,35 @@
-"""What owners that were killed have left behind."""
+"""Removes containers, sockets and the network of owners that were killed."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from envweave_gym.containers.entrance import SOCKETS
-from envweave_gym.containers.lease import lease_of
+from envweave_gym.containers.endpoints import SOCKET_FOLDERS
 from envweave_gym.containers.network import remove_unused
-from envweave_gym.containers.ownership import OWNER, is_left_behind
+from envweave_gym.containers.ownership import OWNER, is_left_behind, lease_of
 from envweave_gym.os_support.owned_folders import remove_left_behind
 
 _log = logging.getLogger(__name__)
 
 
 def sweep(client: Any) -> list[str]:
-    """Remove the containers whose owners are gone, and the network where it is empty; their names."""
+    """Remove the containers whose owners are gone, and their network if it is unused; returns their names."""
     removed = [container.name for container in left_behind(client) if _is_removed(container)]
-    remove_left_behind(SOCKETS)
+    remove_left_behind(SOCKET_FOLDERS)
     if removed:
         remove_unused(client)
     return removed
 
 
 def _is_removed(container: Any) -> bool:
-    """Remove it; one that cannot be is left to the next sweep, as nothing else depends on it."""
+    """Remove a container; one that cannot be removed is left to the next sweep."""
     from docker.errors import APIError
 
     try:
         container.remove(force=True, v=True)
     except APIError as error:
-        if error.status_code not in (404, 409):  # gone already, or somebody else is removing it
+        if error.status_code not in (404, 409):  # gone already, or another process is removing it
             _log.warning("the container %s of an owner that is gone stays: %s", container.name, error)
             return False
     return True

@@ -75,7 +75,7 @@ class Provider(Protocol):
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
         """The URLs of as many shared replicas as ``replicas=`` says; ``warm=`` more are kept ready."""
         from envweave_gym.providers.options import numbers_in
-        from envweave_gym.providers.shared import shared_urls
+        from envweave_gym.providers.pool import shared_urls
 
         count, warm = numbers_in(name, options, self.noun)
         return shared_urls(self.start(name, image, options), count, warm)

@@ -1,4 +1,4 @@
-"""Several servers of one provider that are kept up together, for as long as a block or a process lasts."""
+"""Fleets: several equal replicas that are started together, checked, and replaced when they fail."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from envweave_gym.containers.images import CORE
+from envweave_gym.containers.engine import CORE_IMAGE
 from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers.base import provider_names, provider_of
 from envweave_gym.providers.options import check_number
-from envweave_gym.providers.shared import ReplicaUrl
-from envweave_gym.providers.together import at_once, start_all, stop_all
+from envweave_gym.providers.parallel import at_once, start_all, stop_all
+from envweave_gym.providers.pool import ReplicaUrl
 from envweave_gym.providers.watch import MISSES, Watch
 from envweave_gym.remote.address import Address, remember_token
 
-_PATIENCE = 2.0
+_STATUS_TIMEOUT_S = 2.0
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """How a replica is."""
+    """The state of a replica."""
 
     url: str
     state: Literal["healthy", "unhealthy"]
     sessions: int | None = None
-    """How many it has open, where it tells."""
+    """The number of its open sessions, if it says so."""
     restarts: int | None = None
-    """How often it was started again, where that is known."""
+    """How often it was started again, if that is known."""
     problem: str = ""
-    """Why it cannot be started again, or does not answer, as far as that is known."""
+    """Why it cannot be started again, or does not answer, if that is known."""
 
 
 class Fleet:
-    """So many replicas that are the same, started at the same time: all, or none.
+    """Equal replicas of one backend, started in parallel: all of them, or none.
 
-    - ``fleet.urls`` is a ``backend`` for ``make``, ``make_vec`` and PettingZoo; single environments go where
-      this process has fewest, the rows of a vector are spread over all.
-    - A thread looks after them. One that died, or has not answered for long, is replaced behind its URL: what
-      was played there is a fault, what begins later works.
-    - They end with the block, with :meth:`close` or with the process. What is killed leaves nothing that the
-      next start does not sweep.
-    - Pickled it is the addresses, and the token they ask for: a :class:`KnownFleet`, which ends nothing. ::
+    - ``fleet.urls`` is a ``backend`` for ``make``, ``make_vec`` and PettingZoo. Single environments go where
+      this process has fewest, and the rows of a vector are spread over all.
+    - A thread checks them. One that died, or has not answered for long, is replaced behind its URL: episodes
+      there end with a fault, later ones work.
+    - They end with the block, with :meth:`close` or with the process. The next start removes leftovers of
+      killed processes.
+    - It pickles as its addresses and their token: a :class:`KnownFleet`, which ends nothing. ::
 
         with envweave_gym.Fleet("docker", replicas=4) as fleet:
             rows = gymnasium.make_vec("envweave/LineWorld-v0", num_envs=256, backend=fleet.urls)
@@ -64,11 +64,11 @@ class Fleet:
         misses: int = MISSES,
         **options: Any,
     ) -> None:
-        """``ids`` is what they serve (all they have), ``token`` what they ask for (one that is made up).
+        """``ids`` are served, by default all there are; ``token`` is by default a random one.
 
-        There is a check ``check_every`` so many seconds, by default 1, and 10 of Pods; who leaves ``misses``
-        unanswered is replaced.
-        ``options`` are those of the provider, like ``image="envweave-echo"`` and ``memory="512m"``.
+        Each replica is checked every ``check_every`` seconds (by default 1, and 10 for Pods), and replaced
+        after
+        ``misses`` checks without an answer. ``options`` are those of the provider, as in ``memory="512m"``.
         """
         self.name = f"Fleet({shown(backend)})"
         provider = provider_of(backend)
@@ -83,7 +83,7 @@ class Fleet:
             raise InvalidArgument(f"{self.name}: misses={shown(misses)} is no number of checks from 1 on")
         if not isinstance(token, str | None):
             raise InvalidArgument(f"{self.name}: token= is a text, or None for one that is made up")
-        start = provider.start(self.name, CORE, options)
+        start = provider.start(self.name, CORE_IMAGE, options)
         if options:
             raise InvalidArgument(f"{self.name} takes no option {shown(next(iter(options)))}")
         self.backend, self._owner = provider.name, Owner()
@@ -94,34 +94,34 @@ class Fleet:
 
     @property
     def urls(self) -> list[str]:
-        """Where they are; none once it is closed."""
+        """The URLs of the replicas; none once it is closed."""
         return [_known_url(replica.url, self._token) for replica in self._replicas]
 
     @property
     def restarts(self) -> list[int]:
-        """How often each was started again."""
+        """How often each replica was started again."""
         return [replica.starts - 1 for replica in self._replicas]
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is wrong with those that could not be started again, by URL."""
+        """Errors of replicas that could not be started again, by URL."""
         return self._watch.problems
 
     def status(self) -> list[ReplicaStatus]:
-        """How each of them is."""
-        told: list[ReplicaStatus] = []
+        """The state of each replica."""
+        states: list[ReplicaStatus] = []
         for replica, found in zip(self._replicas, statuses(self.urls, self._token), strict=True):
             problem = self.problems.get(replica.url, found.problem)
             state = "unhealthy" if problem else found.state
-            told.append(ReplicaStatus(replica.url, state, found.sessions, replica.starts - 1, problem))
-        return told
+            states.append(ReplicaStatus(replica.url, state, found.sessions, replica.starts - 1, problem))
+        return states
 
     def logs(self) -> dict[str, str]:
-        """What each of them has written since it was started, by URL."""
+        """The text that each replica has written since it was started, by URL."""
         return {replica.url: replica.logs() for replica in self._replicas}
 
     def close(self) -> None:
-        """End all of them."""
+        """Stop all replicas."""
         if self._owner.is_here():
             self._watch.end()
             replicas, self._replicas = self._replicas, []
@@ -146,19 +146,19 @@ class Fleet:
 
 
 class KnownFleet:
-    """A fleet that another process keeps up: its addresses, and the token to use them."""
+    """A fleet of another process: its addresses and their token."""
 
     def __init__(self, urls: Sequence[str], token: str) -> None:
         self._urls, self._token = list(urls), token
         self.urls: list[str] = [_known_url(url, token) for url in urls]
-        """Where its replicas are."""
+        """The URLs of the replicas."""
 
     def status(self) -> list[ReplicaStatus]:
-        """How each of them is, as far as they tell."""
+        """The state of each replica, as far as the servers report it."""
         return statuses(self.urls, self._token)
 
     def close(self) -> None:
-        """Leave it: whoever has started it ends it."""
+        """Do nothing: the process that started the fleet ends it."""
 
     def __enter__(self) -> Self:
         return self
@@ -177,21 +177,21 @@ class KnownFleet:
 
 
 def _known_url(url: str, token: str) -> ReplicaUrl:
-    """The URL of a replica, which takes its token along when it is pickled."""
+    """The URL of a replica, which pickles with its token."""
     remember_token(url, token)
     return ReplicaUrl.of(url, partial(_known_url, url, token))
 
 
 def statuses(urls: Sequence[str], token: str | None) -> list[ReplicaStatus]:
-    """How each of several servers is, all asked at the same time."""
-    told = at_once([partial(_status, str(url), token) for url in urls])
-    return [one if isinstance(one, ReplicaStatus) else _raised(one) for one in told]
+    """The state of several servers, which are asked in parallel."""
+    states = at_once([partial(_status, str(url), token) for url in urls])
+    return [one if isinstance(one, ReplicaStatus) else _raised(one) for one in states]
 
 
 def _status(url: str, token: str | None) -> ReplicaStatus:
     if token is not None:
         remember_token(url, token)
-    connector, deadline = Address(url).connector(), time.monotonic() + _PATIENCE
+    connector, deadline = Address(url).connector(), time.monotonic() + _STATUS_TIMEOUT_S
     try:
         if not connector.is_healthy(deadline):
             return ReplicaStatus(url, "unhealthy")

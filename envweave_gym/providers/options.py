@@ -1,4 +1,4 @@
-"""What ``make`` and fleets are told of the servers they are to start, checked before any is."""
+"""Takes the options of providers out of the arguments of ``make`` and fleets, and checks them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from envweave_gym.containers.images import check_image
+from envweave_gym.containers.engine import check_image
 from envweave_gym.core.faults import InvalidArgument, shown
 
-MOST = 256
+MOST_REPLICAS = 256
 
 
 def numbers_in(name: str, kwargs: dict[str, Any], noun: str = "replicas") -> tuple[int, int | None]:
-    """How many replicas are wanted, and how many more that are ready; taken out of ``kwargs``."""
+    """Take ``replicas=`` and ``warm=`` out of ``kwargs``."""
     count, warm = kwargs.pop("replicas", 1), kwargs.pop("warm", None)
     check_number(name, "replicas", count, noun)
     if warm is not None:
@@ -23,38 +23,38 @@ def numbers_in(name: str, kwargs: dict[str, Any], noun: str = "replicas") -> tup
 
 
 def check_number(name: str, argument: str, value: Any, noun: str = "replicas", *, least: int = 1) -> None:
-    """Refuse what is no number of replicas."""
-    if type(value) is not int or not least <= value <= MOST:
+    """Refuse a value that is no number of replicas."""
+    if type(value) is not int or not least <= value <= MOST_REPLICAS:
         raise InvalidArgument(
-            f"{name}: {argument}={shown(value)} is no number of {noun} from {least} to {MOST}"
+            f"{name}: {argument}={shown(value)} is no number of {noun} from {least} to {MOST_REPLICAS}"
         )
 
 
 def options_in(kwargs: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """Those options that a provider knows, taken out of ``kwargs``."""
+    """Take the ``known`` options out of ``kwargs``."""
     return {key: kwargs.pop(key) for key in known if key in kwargs}
 
 
 def image_in(name: str, options: dict[str, Any], default: str | None) -> str:
-    """The image that is meant, taken out of ``options``."""
+    """Take the image out of ``options``; ``default`` is that of the environment, if it has one."""
     image = options.pop("image", default)
     if not isinstance(image, str):
         given = "is in no image that is known" if image is None else f"has image={shown(image)}"
         raise InvalidArgument(f"{name} {given}; name the image whose server has it with image='…'")
-    with named(name):
+    with errors_name(name):
         check_image(image)
     return image
 
 
-def check_patience(patience: Any) -> None:
-    """Refuse what is no time to wait for a server."""
+def check_start_timeout(patience: Any) -> None:
+    """Refuse a value of ``patience=`` that is no number of seconds."""
     if type(patience) not in (int, float) or not 0 < patience < threading.TIMEOUT_MAX:
         raise InvalidArgument(f"patience={shown(patience)} is no number of seconds above 0")
 
 
 @contextmanager
-def named(name: str) -> Generator[None]:
-    """Have what is refused in this block name the environment it was for."""
+def errors_name(name: str) -> Generator[None]:
+    """Begin the messages of ``InvalidArgument`` in the block with the name of the environment."""
     try:
         yield
     except InvalidArgument as error:

@@ -1,4 +1,4 @@
-"""What every provider gives: one server, which its process keeps up."""
+"""The base class of replicas: a server that its owner process starts when needed, restarts and stops."""
 
 from __future__ import annotations
 
@@ -13,84 +13,84 @@ from typing import Final
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers.health import answers, is_healthy
-from envweave_gym.providers.together import stop_at_exit
+from envweave_gym.providers.parallel import stop_at_exit
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.upkeep import Upkeep, keep_up
 
 AT_REST: Final = "there is none"
-"""Why one has ended that nobody has asked for since it was put to rest."""
+"""The reason for the end of a replica that was put to rest and has not been needed since."""
 NO_SERVER: Final = "its image has to run 'envweave serve', as those of docs/containers.md do"
-"""What to see to where one ends that has never served."""
+"""The advice for a replica that ends before it has ever served."""
 STOPPED: Final = "it was stopped meanwhile"
-_PAUSE = 1.0
-"""So many seconds pass between a start that failed and the next."""
-_LOOK, _ASK_EVERY = 0.01, 0.1
-_LAST_WORDS = 2000
+_RETRY_AFTER_S = 1.0
+"""The least time between a start that failed and the next."""
+_HEALTH_EVERY_S, _STATE_EVERY_S = 0.01, 0.1
+_LOG_TAIL = 2000
 _log = logging.getLogger(__name__)
 
 
 class Replica(ABC):
-    """One server process, wherever it runs; clients know it by its URL.
+    """One server, in whatever process, container or Pod; clients know it by its URL, which never changes.
 
-    It belongs to the process that has made it, and is left alone by those that were forked from that.
+    It belongs to the process that has created it; processes forked from that leave it alone.
     """
 
     check_every: float = 1.0
-    """So many seconds pass between two looks at how it is, where nobody says otherwise."""
+    """The default of seconds between two health checks."""
     url: str
     token: str
-    """What it asks for."""
+    """The token that its clients send."""
     upkeep: Upkeep
-    """How those who use it keep it up."""
+    """The functions by which clients of this process start it again."""
     starts: int
     """How often it has been started."""
 
     def __init__(self, what: str, token: str | None = None) -> None:
-        """``what`` names it in errors, and ``token`` is what it asks for: by default one that is made up."""
+        """``what`` names it in errors; ``token`` is by default a random one."""
         self.what, self.token = what, token or secrets.token_urlsafe(32)
-        # the same thread may come again: collecting garbage closes environments, which may be the last ones
+        # Reentrant: garbage collection in the block may close the last environment that uses it.
         self._owner, self._lock = Owner(), threading.RLock()
         self.starts, self._is_over = 0, False
         self._failed, self._not_before = "", 0.0
         self.upkeep = Upkeep(self.ensure, shortcut=self.place)
 
-    # What a provider says of its servers
+    # Implemented by each kind of replica
 
     @abstractmethod
     def _make(self) -> None:
-        """Start one. What is made is taken down even where this fails, so that it can be removed."""
+        """Start a server. What is created is recorded at once, so that a failed start can be removed."""
 
     @abstractmethod
     def _ended(self) -> str | None:
-        """Why it runs no more; ``None`` while it does, or nobody can say, ``AT_REST`` where there is none."""
+        """Why it has ended; ``None`` while it runs or cannot be asked, ``AT_REST`` if there is none."""
 
     @abstractmethod
     def _remove(self) -> None:
-        """Leave nothing of what was made, which may have ended; it is known until it is gone."""
+        """Remove the server, which may have ended; forget it only when it is gone."""
 
     def _end(self) -> None:
-        """End what runs, with its steps that are under way."""
+        """End the server gracefully: calls that are under way finish."""
         self._remove()
 
     def _close(self) -> None:  # noqa: B027 - not every kind has such a thing
-        """Leave nothing of what is there in each of its lives, like its port."""
+        """Release what outlives each server, like a port."""
 
     def place(self) -> tuple[str, int] | None:
-        """A shorter way to it than its URL, where there is one."""
+        """A faster address than that of its URL, if there is one."""
         return None
 
     def answers(self, timeout: float) -> bool:
-        """Whether it answers at all, which costs less than to ask where it runs."""
+        """Whether it answers at all, which is cheaper than asking its engine or cluster."""
         return answers(self.url, timeout)
 
     @abstractmethod
     def logs(self) -> str:
-        """What it has written."""
+        """The text that it has written."""
 
-    # What is the same for all
+    # The same for all
 
     def _begin(self, *, now: bool = True) -> None:
-        """Have it found by all who know its URL, and end with this process; start it now, or when needed."""
+        """Let clients find it by its URL, stop it with this process, and start it now or when needed."""
         try:
             stop_at_exit(self)
             if now:
@@ -103,7 +103,7 @@ class Replica(ABC):
         keep_up(self.url, self.upkeep)
 
     def ensure(self) -> None:
-        """Start it unless it runs, behind the same URL; what its processes knew is lost then."""
+        """Start it behind the same URL unless it runs; the sessions of the server before are lost."""
         if not self._owner.is_here():
             return
         with self._lock:
@@ -116,19 +116,19 @@ class Replica(ABC):
             self._start_again()
 
     def _start_again(self) -> None:
-        """Start another, not more often than once in a while where it fails each time."""
+        """Start another server; a start that has just failed is not tried again at once."""
         if time.monotonic() < self._not_before:
             raise NotAvailable(self._failed)
         try:
             self._start()
-        except (InvalidArgument, NotAvailable) as error:  # of what it was given a folder may be gone
+        except (InvalidArgument, NotAvailable) as error:  # a mounted folder may be gone by now
             again = f"{self.what} cannot be started again: "
             self._failed = f"{'' if isinstance(error, NotAvailable) else again}{error}"
-            self._not_before = time.monotonic() + _PAUSE
+            self._not_before = time.monotonic() + _RETRY_AFTER_S
             raise NotAvailable(self._failed) from None
 
     def _start(self) -> None:
-        """Start one; one that does not start as it should is removed."""
+        """Start a server, and remove it if that fails."""
         try:
             self._make()
             if self._is_over:
@@ -136,38 +136,38 @@ class Replica(ABC):
         except BaseException:
             try:
                 self._remove()
-            except NotAvailable as error:  # what is raised is why it did not start
+            except NotAvailable as error:  # the error of the start is raised
                 _log.warning("%s", error)
             raise
         self.starts += 1
 
     def _wait_until_healthy(self, url: str, seconds: float) -> None:
-        """Wait for the health check of a server that has just been started."""
+        """Wait until the health check of a started server succeeds."""
         deadline = time.monotonic() + seconds
         asked = time.monotonic()
         while not is_healthy(url):
             now = time.monotonic()
-            if now - asked > _ASK_EVERY:
+            if now - asked > _STATE_EVERY_S:
                 asked = now
                 if (why := self._why_over()) is not None:
                     raise NotAvailable(f"{self.what} ended before its server answered: {why}")
             if now > deadline:
                 late = f"{self.what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
                 raise NotAvailable(f"{late} It last said: {last_words(self.logs())}")
-            time.sleep(_LOOK)
+            time.sleep(_HEALTH_EVERY_S)
 
     def _why_over(self) -> str | None:
-        """Why it is of no use any more, to whoever waits for it."""
+        """Why a wait for it is over; ``None`` while it may still serve."""
         return STOPPED if self._is_over else self._ended()
 
     def rest(self) -> None:
-        """End it, and leave nothing behind, until somebody asks for it again."""
+        """End the server and remove it; ``ensure`` starts another."""
         if self._owner.is_here():
             with self._lock:
                 self._end()
 
     def stop(self) -> None:
-        """End it for good, and leave nothing behind; one that is just being started too."""
+        """End it for good and remove it, also while it is being started."""
         if not self._owner.is_here():
             return
         self._is_over = True
@@ -180,15 +180,15 @@ class Replica(ABC):
 
 
 Start = Callable[..., Replica]
-"""Starts a replica; the token it is to ask for may be given as ``token=``."""
+"""Starts a replica; takes ``token=``, and ``ids=`` to serve."""
 
 
 def last_words(log: str) -> str:
-    """The end of a log, in one line."""
-    return " | ".join(line.strip() for line in log[-_LAST_WORDS:].splitlines() if line.strip()) or "(no log)"
+    """The end of a log in one line."""
+    return " | ".join(line.strip() for line in log[-_LOG_TAIL:].splitlines() if line.strip()) or "(no log)"
 
 
 def with_code(code: int, log: str, advice: str = "") -> str:
-    """How a process has ended, what it has written last, if anything, and perhaps what to do."""
+    """A phrase with an exit code, the end of the log, and advice if there is any."""
     said = f", and it last said: {last_words(log)}" if log.strip() else ""
     return f"exit code {code}{said}{advice and '; '}{advice}"

@@ -24,8 +24,8 @@ from weakref import WeakSet
 from envweave_gym.core.faults import PACKAGE, MissingExtra, NotAvailable
 from envweave_gym.providers.base import Provider
 from envweave_gym.providers.pipe_log import PipeLog
+from envweave_gym.providers.pool import ReplicaUrl
 from envweave_gym.providers.replica import AT_REST, Replica, with_code
-from envweave_gym.providers.shared import ReplicaUrl
 
 _BACKLOG = 2048
 _PATIENCE = 60.0

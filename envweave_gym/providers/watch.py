@@ -1,4 +1,4 @@
-"""Replicas that are looked after: one thread asks how they are, and replaces those that do not answer."""
+"""Health checks of replicas in a background thread, which replaces those that do not answer."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from envweave_gym.providers.parallel import is_ending
 from envweave_gym.providers.replica import Replica
-from envweave_gym.providers.together import is_ending
 
-EVERY = 1.0
-"""So many seconds pass between two rounds, in which those are looked at whose turn it is."""
+ROUND_S = 1.0
+"""The time between two rounds; a round checks the replicas that are due."""
 MISSES = 5
-"""So many checks in a row without an answer are too many: who is busy misses one, who hangs all."""
-_PATIENCE, _YOUTH = 2.0, 60.0
-_NUMBER = re.compile(r"[0-9a-f]{8,}")
-"""What the name of a container or a Pod has, which is another at every attempt."""
+"""A replica is replaced after as many checks in a row without an answer; a busy one misses one or two."""
+_CHECK_TIMEOUT_S, _STARTUP_S = 2.0, 60.0
+_RANDOM_NAME = re.compile(r"[0-9a-f]{8,}")
+"""The part of a container's or a Pod's name that differs at every attempt."""
 _log = logging.getLogger(__name__)
 
 
@@ -27,7 +27,7 @@ def _keep_up(replica: Replica) -> bool:
 
 
 class Watch:
-    """Looks after replicas until it is ended."""
+    """Checks replicas until it is ended."""
 
     def __init__(
         self,
@@ -37,51 +37,51 @@ class Watch:
         misses: int = MISSES,
         keep_up: Callable[[Replica], bool] = _keep_up,
     ) -> None:
-        """``replicas`` tells in each round which they are.
+        """``replicas`` gives the list in each round.
 
-        Each is looked at ``every`` so many seconds, or as often as is good for one of its kind.
-        ``keep_up`` starts one unless it runs, and tells whether it is still one of them.
+        Each is checked every ``every`` seconds, by default as often as its kind suggests. ``keep_up`` starts
+        a replica unless it runs, and returns whether it is still to be checked.
         """
         self._replicas, self._most, self._keep_up = replicas, misses, keep_up
         self._every = every
         self._next: dict[str, float] = {}
-        """When each is looked at again."""
+        """The time of the next check of each replica, by URL."""
         self._misses: dict[str, int] = {}
-        self._young: dict[str, tuple[int, float]] = {}
-        """Until when a replica may be silent since it was started so many times."""
+        self._starting: dict[str, tuple[int, float]] = {}
+        """For each replica its number of starts, and until when it may be silent after the last one."""
         self.problems: dict[str, str] = {}
-        """What is wrong with those that could not be started again, by URL."""
+        """Errors of replicas that could not be started again, by URL."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="health of replicas", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Look no more; a replica that is just being started is not waited for."""
+        """End the checks, without waiting for a replica that is being started."""
         self._is_over.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end of the last round, so many seconds at most."""
+        """Wait for the end of the last round, for a limited time."""
         if self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
     def _look(self) -> None:
-        while not self._is_over.wait(self._every or EVERY):
+        while not self._is_over.wait(self._every or ROUND_S):
             for replica in self._replicas():
                 if self._is_over.is_set():
                     return
                 if self._every or time.monotonic() >= self._next.get(replica.url, 0.0):
-                    self._next[replica.url] = time.monotonic() + replica.check_every - EVERY / 2
+                    self._next[replica.url] = time.monotonic() + replica.check_every - ROUND_S / 2
                     self._check(replica)
 
     def _check(self, replica: Replica) -> None:
         url = replica.url
-        self._young.setdefault(url, (replica.starts, 0.0))
+        self._starting.setdefault(url, (replica.starts, 0.0))
         try:
-            if replica.answers(_PATIENCE):
-                self._misses[url], self._young[url] = 0, (replica.starts, 0.0)
+            if replica.answers(_CHECK_TIMEOUT_S):
+                self._misses[url], self._starting[url] = 0, (replica.starts, 0.0)
             elif not self._keep_up(replica):
                 return
-            elif not self._is_young(replica):
+            elif not self._is_starting(replica):
                 self._misses[url] = self._misses.get(url, 0) + 1
             if self._misses.get(url, 0) >= self._most:
                 _log.warning("%s has not answered %d times and is replaced", url, self._most)
@@ -90,16 +90,16 @@ class Watch:
                 replica.rest()
                 self._keep_up(replica)
             self.problems.pop(url, None)
-        except Exception as error:  # noqa: BLE001 - what provides it may be gone too, and come back
+        except Exception as error:  # noqa: BLE001 - its engine or cluster may be gone too, and come back
             before, self.problems[url] = self.problems.get(url, ""), str(error)
-            is_new = _NUMBER.sub("", before) != _NUMBER.sub("", str(error))
+            is_new = _RANDOM_NAME.sub("", before) != _RANDOM_NAME.sub("", str(error))
             if is_new and not self._is_over.is_set() and not is_ending():
                 _log.warning("%s cannot be started again: %s", url, error)
 
-    def _is_young(self, replica: Replica) -> bool:
-        """Whether it was started only just now, and has not answered yet."""
-        starts, until = self._young[replica.url]
+    def _is_starting(self, replica: Replica) -> bool:
+        """Whether it was started a short time ago, and has not answered yet."""
+        starts, until = self._starting[replica.url]
         if starts != replica.starts:
-            until = time.monotonic() + _YOUTH
-            self._young[replica.url] = replica.starts, until
+            until = time.monotonic() + _STARTUP_S
+            self._starting[replica.url] = replica.starts, until
         return time.monotonic() < until

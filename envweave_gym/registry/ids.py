@@ -95,7 +95,7 @@ def warm_up(
         warm_up("envweave/Counter-v0", 2)
     """
     from envweave_gym.providers.options import check_number
-    from envweave_gym.providers.shared import pool_of
+    from envweave_gym.providers.pool import pool_of
 
     provider = provider_of(backend)
     if provider is None:

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from envweave_gym.containers.engine import engine, told
-from envweave_gym.containers.lease import new_name
-from envweave_gym.containers.owner_stdin import OwnerStdin, hang_up, socket_of
-from envweave_gym.containers.ownership import labels_of_owner
+from envweave_gym.containers.engine import engine, engine_errors
+from envweave_gym.containers.owner_stdin import OwnerStdin, shut_down, socket_of
+from envweave_gym.containers.ownership import labels_of_owner, new_name
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
@@ -80,7 +79,7 @@ def open_workspace(instance: Instance, **options: Any) -> DockerWorkspace:
     client = _engine()
     if time.monotonic() - _last_sweep > _SWEPT_EVERY:
         _last_sweep = time.monotonic()
-        with told("what others have left behind cannot be looked for"):
+        with engine_errors("what others have left behind cannot be looked for"):
             sweep(client)
     images, keep = images_of(client), given.keep_images
     image = images.require(instance.image, pull=given.pull, keep=keep)
@@ -111,7 +110,7 @@ class DockerWorkspace:
         self._files: dict[str, bytes] = {}
         self._container: Any = None
         try:
-            with told(f"a container of {image} cannot be started"):
+            with engine_errors(f"a container of {image} cannot be started"):
                 self._container = client.containers.create(image, **_arguments(memory, pids))
                 self._owner = OwnerStdin(client, self._container)
                 self._container.start()
@@ -239,7 +238,7 @@ class _Stream:
         except TimeoutError:
             pass
         finally:
-            hang_up(self._attached)
+            shut_down(self._attached)
         return b"".join(parts), False
 
     def _exactly(self, size: int, deadline: float) -> bytes:

@@ -7,8 +7,7 @@ import time
 from collections import Counter, OrderedDict
 from typing import Any
 
-from envweave_gym.containers.engine import told
-from envweave_gym.containers.images import check_image
+from envweave_gym.containers.engine import check_image, engine_errors
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_local import process_cache
 from envweave_gym.swebench.workspace import NotHere
@@ -73,7 +72,7 @@ class Images:
     def _is_here(self, image: str) -> bool:
         from docker.errors import ImageNotFound
 
-        with told(f"the image {shown(image)} cannot be looked for"):
+        with engine_errors(f"the image {shown(image)} cannot be looked for"):
             try:
                 self._client.images.get(image)
             except ImageNotFound:
@@ -98,7 +97,7 @@ class Images:
 
         repository, tag = parse_repository_tag(image)
         deadline = time.monotonic() + PULLING
-        with told(f"the image {image} cannot be fetched"):
+        with engine_errors(f"the image {image} cannot be fetched"):
             events = self._client.api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             try:
                 for event in events:
@@ -145,7 +144,7 @@ class Images:
         """Remove one; one that a container uses stays, and is forgotten."""
         from docker.errors import APIError
 
-        with told(f"the image {shown(image)} cannot be removed"):
+        with engine_errors(f"the image {shown(image)} cannot be removed"):
             try:
                 self._client.images.remove(image)
             except APIError as error:

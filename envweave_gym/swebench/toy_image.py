@@ -12,7 +12,7 @@ import shlex
 import tarfile
 from typing import Any
 
-from envweave_gym.containers.engine import told
+from envweave_gym.containers.engine import engine_errors
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_issues import ISSUES
 from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, toy_instances
@@ -44,7 +44,7 @@ def build_toy_images(client: Any, base: str = BASE) -> tuple[str, ...]:
     context = _context(base)
     digest = hashlib.sha256(context).hexdigest()
     lock = file_lock(user_folder() / "envweave-toy-images.lock")
-    with lock, told("the toy images cannot be built"):
+    with lock, engine_errors("the toy images cannot be built"):
         if all(_digest_of(client, name) == digest for name in names):
             return names
         image, _ = client.images.build(

@@ -17,10 +17,9 @@ import pytest
 import requests
 
 from envweave_gym.containers import sweep
-from envweave_gym.containers.box import Box
-from envweave_gym.containers.engine import engine, told
-from envweave_gym.containers.entrance import SOCKETS
-from envweave_gym.containers.images import is_ours
+from envweave_gym.containers.container_options import ContainerOptions
+from envweave_gym.containers.endpoints import SOCKET_FOLDERS
+from envweave_gym.containers.engine import engine, engine_errors, is_ours
 from envweave_gym.containers.ownership import BOOT, HOST, OWNER, UNTIL, is_left_behind, labels_of_owner
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.os_support import process_identity
@@ -28,7 +27,7 @@ from envweave_gym.os_support.owned_folders import remove_left_behind
 
 
 def test_a_box_has_no_way_out_and_its_share_of_the_machine() -> None:
-    given = Box(memory="64m", cpus=0.5, pids=7).arguments("closed")
+    given = ContainerOptions(memory="64m", cpus=0.5, pids=7).arguments("closed")
     assert (given["mem_limit"], given["memswap_limit"]) == (64 << 20, 64 << 20)
     assert (given["nano_cpus"], given["pids_limit"]) == (500_000_000, 7)
     assert given["network"] == "closed"
@@ -39,9 +38,9 @@ def test_a_box_has_no_way_out_and_its_share_of_the_machine() -> None:
 
 
 def test_ways_out_are_opened_one_by_one(tmp_path: Path) -> None:
-    assert Box(network=True).arguments("closed")["network"] == "bridge"
+    assert ContainerOptions(network=True).arguments("closed")["network"] == "bridge"
     mounts = {str(tmp_path): "/data", "/tmp": "/work:rw"}
-    assert Box(mounts=mounts).arguments("closed")["volumes"] == {
+    assert ContainerOptions(mounts=mounts).arguments("closed")["volumes"] == {
         str(tmp_path): {"bind": "/data", "mode": "ro"},
         "/tmp": {"bind": "/work", "mode": "rw"},
     }
@@ -49,7 +48,7 @@ def test_ways_out_are_opened_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [6 << 20, "6m", "6144k", "6291456", "6291456b", "6M"])
 def test_memory_is_bytes_or_text_with_a_unit(memory: Any) -> None:
-    assert Box(memory=memory).arguments("closed")["mem_limit"] == 6 << 20
+    assert ContainerOptions(memory=memory).arguments("closed")["mem_limit"] == 6 << 20
 
 
 @pytest.mark.parametrize(
@@ -68,13 +67,13 @@ def test_memory_is_bytes_or_text_with_a_unit(memory: Any) -> None:
         ({"mounts": ["/tmp"]}, r"mounts=\['/tmp'\] is not a dict"),
         ({"mounts": {"here": "/there"}}, "there is no such path here; give an absolute one"),
         ({"mounts": {"/no/such": "/there"}}, "there is no such path here"),
-        ({"mounts": {"/tmp": "there"}}, "is no place in a container; give '/path' or '/path:rw'"),
-        ({"mounts": {"/tmp": "/there:rx"}}, "is no place in a container"),
+        ({"mounts": {"/tmp": "there"}}, "is no path in a container; give '/path' or '/path:rw'"),
+        ({"mounts": {"/tmp": "/there:rx"}}, "is no path in a container"),
     ],
 )
 def test_what_is_no_limit_is_refused_in_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
-        Box(**wrong)
+        ContainerOptions(**wrong)
 
 
 def test_what_this_process_owns_is_not_left_behind() -> None:
@@ -160,7 +159,7 @@ def test_only_folders_of_owners_that_are_gone_are_removed_whatever_else_lies_the
     }
     for name in (gone, *kept):
         (scratch / name).mkdir()
-    remove_left_behind(SOCKETS)
+    remove_left_behind(SOCKET_FOLDERS)
     assert {folder.name for folder in scratch.iterdir()} == kept
 
 
@@ -188,7 +187,7 @@ def test_a_sweep_goes_on_over_what_it_cannot_remove(
 def test_an_engine_that_does_not_answer_is_one_sentence() -> None:
     with (
         pytest.raises(NotAvailable, match=r"^it cannot be done: .* does not answer \(60 s\)"),
-        told("it cannot be done"),
+        engine_errors("it cannot be done"),
     ):
         raise requests.ReadTimeout("60 s")
 
@@ -222,7 +221,7 @@ def test_wrong_rights_of_the_socket_say_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "sentence"),
     [
-        ("tcp://127.0.0.1:9", "DOCKER_HOST=tcp://127.0.0.1:9 is no socket that could be shown"),
+        ("tcp://127.0.0.1:9", "DOCKER_HOST=tcp://127.0.0.1:9 is no socket"),
         ("unix:///no/such.sock", "there is no socket at /no/such.sock"),
     ],
 )
@@ -230,8 +229,8 @@ def test_an_engine_without_a_socket_cannot_be_used_inside(
     host: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
-    with pytest.raises(NotAvailable, match=f"^docker_sock=True: {sentence}; set it to"):
-        Box(docker_sock=True).arguments("closed")
+    with pytest.raises(NotAvailable, match=f"^docker_sock=True: {sentence}.*; set it to"):
+        ContainerOptions(docker_sock=True).arguments("closed")
 
 
 def test_data_are_the_caches_of_the_hub_and_not_the_token_beside_them(
@@ -241,14 +240,14 @@ def test_data_are_the_caches_of_the_hub_and_not_the_token_beside_them(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(NotAvailable, match=r"data=True: there is no folder '.*/hub'; say in ENVWEAVE_DATA"):
-        Box(data=True).arguments("closed")
+        ContainerOptions(data=True).arguments("closed")
     (tmp_path / "hub").mkdir()
     (tmp_path / "token").write_text("secret")
-    given = Box(data=True).arguments("closed")
+    given = ContainerOptions(data=True).arguments("closed")
     assert given["volumes"] == {str(tmp_path / "hub"): {"bind": "/data/hub", "mode": "ro"}}
     assert given["environment"] == {"HF_HUB_CACHE": "/data/hub", "HF_HUB_OFFLINE": "1"}
     (tmp_path / "datasets").mkdir()
-    given = Box(data=True).arguments("closed")
+    given = ContainerOptions(data=True).arguments("closed")
     assert sorted(given["volumes"]) == [str(tmp_path / "datasets"), str(tmp_path / "hub")]
     assert given["environment"]["HF_DATASETS_CACHE"] == "/data/datasets"
 

@@ -21,7 +21,7 @@ from servers import until
 
 import envweave_gym as ew
 from envweave_gym.containers import network
-from envweave_gym.containers.box import Box
+from envweave_gym.containers.container_options import ContainerOptions
 from envweave_gym.containers.network import NAME
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
@@ -36,7 +36,7 @@ COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
 @pytest.fixture(scope="module")
 def replica(client: Any) -> Iterator[DockerReplica]:
     """One container that most tests share."""
-    replica = DockerReplica(CORE, Box(memory="512m", cpus=1.5, pids=200))
+    replica = DockerReplica(CORE, ContainerOptions(memory="512m", cpus=1.5, pids=200))
     yield replica
     replica.stop()
 
@@ -239,9 +239,9 @@ def test_a_container_without_a_network_is_played_through_a_socket_of_its_owners_
 
 def test_the_folder_of_a_killed_owner_is_removed_with_its_container(client: Any, folders: Folders) -> None:
     program = (
-        "import time\nfrom envweave_gym.containers.box import Box\n"
+        "import time\nfrom envweave_gym.containers.container_options import ContainerOptions\n"
         "from envweave_gym.providers.docker import DockerReplica\n"
-        f"replica = DockerReplica({CORE!r}, Box(network='none'))\n"
+        f"replica = DockerReplica({CORE!r}, ContainerOptions(network='none'))\n"
         "print(replica._container.name, flush=True)\ntime.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -263,7 +263,7 @@ def test_an_environment_that_reads_data_finds_it_in_its_container(
         os.chmod(folder, 0o755)  # the user of the server is another
         (Path(folder) / "tasks.json").write_text("[1, 2]")
         monkeypatch.setenv("ENVWEAVE_DATA", folder)
-        replica = DockerReplica(CORE, Box(data=True))
+        replica = DockerReplica(CORE, ContainerOptions(data=True))
         found = inside(replica, "print(open(os.environ['ENVWEAVE_DATA'] + '/tasks.json').read())")
         wrong = "try: open('/data/x', 'w')\nexcept OSError as error: print(json.dumps(error.strerror))"
         assert inside(replica, wrong) == "Read-only file system"
@@ -272,7 +272,7 @@ def test_an_environment_that_reads_data_finds_it_in_its_container(
 
 
 def test_who_may_use_the_engine_inside_reaches_it(client: Any) -> None:
-    replica = DockerReplica(CORE, Box(docker_sock=True))
+    replica = DockerReplica(CORE, ContainerOptions(docker_sock=True))
     found = inside(
         replica,
         "import http.client\n"

@@ -11,8 +11,8 @@ import pytest
 from engines import CORE, client
 from servers import until
 
-from envweave_gym.containers import lease
-from envweave_gym.containers.ownership import BOOT, HOST, LEASE, OWNER, UNTIL, labels_of_owner
+from envweave_gym.containers import ownership
+from envweave_gym.containers.ownership import BOOT, HOST, LEASE_S, OWNER, UNTIL, labels_of_owner
 from envweave_gym.containers.sweep import left_behind, sweep
 from envweave_gym.os_support.process_identity import boot_id, machine
 from envweave_gym.providers.docker import DockerReplica
@@ -37,22 +37,22 @@ def container(seconds: float, name: str = "envweave-0123456789ab") -> Container:
 
 
 def test_a_lease_is_renewed_once_half_of_it_is_over() -> None:
-    fresh, late = container(LEASE), container(LEASE / 2 - 1)
+    fresh, late = container(LEASE_S), container(LEASE_S / 2 - 1)
     for one in (fresh, late):
-        lease.renew(one)
+        ownership.renew(one)
     assert fresh.name == "envweave-0123456789ab"
     assert late.name.startswith("envweave-0123456789ab-until-")
-    assert lease.lease_of(late) - time.time() == pytest.approx(LEASE, abs=5)
+    assert ownership.lease_of(late) - time.time() == pytest.approx(LEASE_S, abs=5)
     renewed = late.name
-    lease.renew(late)
+    ownership.renew(late)
     assert late.name == renewed
 
 
 def test_a_container_that_was_renamed_by_others_keeps_its_name_and_its_lease() -> None:
     mine = container(1, name="my-favourite")
-    lease.renew(mine)
+    ownership.renew(mine)
     assert mine.name == "my-favourite"
-    assert lease.lease_of(mine) == float(mine.labels[UNTIL])
+    assert ownership.lease_of(mine) == float(mine.labels[UNTIL])
 
 
 def test_the_owner_is_found_to_have_renewed_it_by_those_who_cannot_see_him() -> None:
@@ -71,12 +71,12 @@ def test_the_owner_is_found_to_have_renewed_it_by_those_who_cannot_see_him() -> 
 def test_a_container_that_runs_is_not_disturbed_when_its_lease_is_renewed(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "EVERY", 0.05)
-    monkeypatch.setattr(lease, "_thread", None)
+    monkeypatch.setattr(ownership, "RENEW_EVERY_S", 0.05)
+    monkeypatch.setattr(ownership._renewal, "value", ownership._Renewal())
     replica = DockerReplica(CORE)
     env = gym.make(COUNTER, backend=replica.url)
     env.reset(seed=1)
-    monkeypatch.setattr(lease, "LEASE", 4 * LEASE)  # so half of it is over
+    monkeypatch.setattr(ownership, "LEASE_S", 4 * LEASE_S)  # so half of it is over
     until(lambda: "-until-" in replica._container.name, 30)
     assert env.step({"delta": 1})[4].get("fault") is None
     assert client.containers.get(replica._container.name).id == replica._container.id

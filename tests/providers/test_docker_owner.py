@@ -18,7 +18,7 @@ from cli_program import run
 from engines import CORE, client
 from servers import until
 
-from envweave_gym.containers.box import Box
+from envweave_gym.containers.container_options import ContainerOptions
 from envweave_gym.containers.ownership import OWNER
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.providers.docker import DockerReplica
@@ -140,7 +140,7 @@ def test_the_containers_of_a_fleet_end_with_the_process_that_keeps_it_up(client:
 
 
 def test_a_server_says_why_it_has_ended_and_a_heartbeat_does_it_no_harm(client: Any) -> None:
-    replica = DockerReplica(CORE, Box(memory="128m"))
+    replica = DockerReplica(CORE, ContainerOptions(memory="128m"))
     assert replica._stdin is not None
     replica.renew()
     assert replica._ended() is None

@@ -16,7 +16,7 @@ from hungry_worlds import EAT, END, HUNGRY
 from servers import until
 
 import envweave_gym as ew
-from envweave_gym.containers.box import Box
+from envweave_gym.containers.container_options import ContainerOptions
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers.docker import DockerReplica
 from envweave_gym.providers.health import is_healthy
@@ -42,7 +42,7 @@ def test_a_container_that_dies_is_a_fault_and_comes_back(client: Any) -> None:
 
 
 def test_what_takes_too_much_memory_is_said_so(client: Any, caplog: pytest.LogCaptureFixture) -> None:
-    replica = DockerReplica(CORE, Box(memory="128m"))
+    replica = DockerReplica(CORE, ContainerOptions(memory="128m"))
     env = gym.make(COUNTER, backend=replica.url)
     env.reset(seed=1)
     bomb = ["python", "-c", "x = [bytearray(1 << 20) for _ in range(1000)]"]
@@ -60,7 +60,7 @@ def test_an_environment_that_takes_too_much_memory_is_said_so_and_one_that_ends_
     client: Any, tmp_path: Path
 ) -> None:
     shutil.copy(Path(__file__).parents[1] / "support" / "hungry_worlds.py", tmp_path)
-    box = Box(memory="200m", mounts={str(tmp_path): "/srv"})
+    box = ContainerOptions(memory="200m", mounts={str(tmp_path): "/srv"})
     tmp_path.chmod(0o755)
     replica = DockerReplica(CORE, box, ids=[HUNGRY])
     env = ew.make(HUNGRY, backend=replica.url, call_deadline=20.0, reset_deadline=20.0)
@@ -102,7 +102,7 @@ def test_an_engine_that_hangs_is_a_loss_and_not_an_error_of_a_step(
 def test_a_container_that_could_not_be_removed_is_removed_later(
     client: Any, monkeypatch: pytest.MonkeyPatch, folders: Folders
 ) -> None:
-    replica = DockerReplica(CORE, Box(network="none"))
+    replica = DockerReplica(CORE, ContainerOptions(network="none"))
     container = replica._container
     monkeypatch.setattr(container, "stop", hang)
     with monkeypatch.context() as patch:
@@ -146,7 +146,7 @@ def test_a_restart_that_fails_leaves_nothing_and_is_tried_again(client: Any) -> 
 
 def test_a_folder_that_is_gone_at_a_restart_is_said_so(client: Any, tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
-    replica = DockerReplica(CORE, Box(mounts={str(tmp_path / "given"): "/given"}))
+    replica = DockerReplica(CORE, ContainerOptions(mounts={str(tmp_path / "given"): "/given"}))
     replica._container.kill()
     (tmp_path / "given").rmdir()
     with pytest.raises(NotAvailable, match=r"cannot be started again: mounts=.*: there is no such path here"):

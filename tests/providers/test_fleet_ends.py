@@ -15,7 +15,7 @@ from servers import runs, until
 
 import envweave_gym as ew
 from envweave_gym.containers.sweep import sweep
-from envweave_gym.providers import together
+from envweave_gym.providers import parallel
 from envweave_gym.providers.fleet import Fleet
 
 __all__ = ["client"]
@@ -85,17 +85,17 @@ def test_containers_that_die_are_replaced_and_all_are_removed(client: Any):
 
 
 def test_nothing_is_started_while_the_process_ends(monkeypatch: pytest.MonkeyPatch):
-    together._ending.set()
+    parallel._ending.set()
     try:
         with pytest.raises(ew.NotAvailable, match="this process is ending; nothing is started any more"):
             Fleet("subprocess")
     finally:
-        together._ending.clear()
+        parallel._ending.clear()
 
 
 ENDING = """
 import atexit
-from envweave_gym.providers.together import stop_at_exit
+from envweave_gym.providers.parallel import stop_at_exit
 
 class Fake:
     def __init__(self, name):

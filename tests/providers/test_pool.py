@@ -18,10 +18,10 @@ from engines import client, ours
 from servers import until
 
 import envweave_gym as ew
-from envweave_gym.providers import shared, subprocess, together, watch
+from envweave_gym.providers import parallel, pool, subprocess, watch
 from envweave_gym.providers.base import release_unused
+from envweave_gym.providers.parallel import at_once, start_all
 from envweave_gym.providers.pool import Pool
-from envweave_gym.providers.together import at_once, start_all
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.upkeep import Upkeep, begin, join, keep_up, leave, users_of
 
@@ -142,10 +142,10 @@ def test_who_was_forked_ends_nothing_of_its_parent():
 
 
 def test_the_locks_of_who_was_forked_are_free():
-    with shared._pools.value.lock, subprocess._lock, together._running.value.lock:
+    with pool._pools.value.lock, subprocess._lock, parallel._running.value.lock:
         pid = os.fork()
         if pid == 0:
-            locks = (shared._pools.value.lock, subprocess._lock, together._running.value.lock)
+            locks = (pool._pools.value.lock, subprocess._lock, parallel._running.value.lock)
             os._exit(0 if all(lock.acquire(timeout=1) for lock in locks) else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -279,14 +279,14 @@ def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pyt
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     fakes = [Fake() for _ in range(3)]
-    running = together._Running()
+    running = parallel._Running()
     running.update(fakes)  # type: ignore[arg-type]
-    monkeypatch.setattr(together._running, "value", running)
+    monkeypatch.setattr(parallel._running, "value", running)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     try:
-        together._stop_at_exit()
+        parallel._stop_at_exit()
     finally:
-        together._ending.clear()
+        parallel._ending.clear()
     assert all(one.stopped for one in fakes)
 
 
@@ -294,7 +294,7 @@ def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pyt
 
 
 def test_what_was_put_to_rest_is_not_woken_by_who_looks_after_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watch, "EVERY", 0.01)
+    monkeypatch.setattr(watch, "ROUND_S", 0.01)
     kept = Pool(Fake)
     kept.keep_ready(2)
     kept.wait(5)

@@ -20,9 +20,9 @@ from values_returned import expect_all_values
 import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
 from envweave_gym.net.framed_socket import connect
+from envweave_gym.providers.parallel import start_all, stop_all
 from envweave_gym.providers.ray.placement import Placement
 from envweave_gym.providers.ray.ray_replica import RayReplica
-from envweave_gym.providers.together import start_all, stop_all
 from envweave_gym.remote.actors import actor_at, place_in
 from envweave_gym.remote.ray_vector import RayVectorEnv
 from envweave_gym.testing.traces import same

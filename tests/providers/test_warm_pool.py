@@ -34,7 +34,7 @@ MEMORY = "300m"
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nobody."""
-    monkeypatch.setattr(pool, "_COURTESY", 0.0)
+    monkeypatch.setattr(pool, "_DELAY_S", 0.0)
 
 
 # With containers
@@ -93,7 +93,7 @@ def test_those_who_ask_at_once_share_what_is_in_use(client: Any, warm: Any):
 
 
 def test_one_that_dies_while_it_waits_is_replaced(client: Any, monkeypatch: pytest.MonkeyPatch, warm: Any):
-    monkeypatch.setattr(watch, "EVERY", 0.05)
+    monkeypatch.setattr(watch, "ROUND_S", 0.05)
     warm(1)
     (before,) = names(client)
     client.containers.get(before).kill()

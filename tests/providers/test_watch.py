@@ -33,7 +33,7 @@ class Fake:
 
 
 def test_each_is_asked_as_often_as_is_good_for_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "EVERY", 0.01)
+    monkeypatch.setattr(watch, "ROUND_S", 0.01)
     often, seldom = Fake(0.01), Fake(30.0)
     there: Any = [often, seldom]
     looking = Watch(lambda: there)

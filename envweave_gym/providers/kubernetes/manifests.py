@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envweave_gym.containers.ownership import LEASE
+from envweave_gym.containers.ownership import LEASE_S
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import memory_of
 
@@ -54,7 +54,7 @@ class PodTemplate:
     """Bytes, or text like ``"512m"`` or ``"2Gi"``; what takes more is killed."""
     cpus: float | None = None
     """CPU limit in cores; without one a Pod may use what its node can spare."""
-    lifetime: float = LEASE
+    lifetime: float = LEASE_S
     """``activeDeadlineSeconds``: the cluster ends it after that, whether its owner lives or not."""
     pull_policy: str = "IfNotPresent"
     """When a node fetches the image."""

@@ -16,7 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from envweave_gym.containers.images import is_ours
+from envweave_gym.containers.engine import is_ours
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
 from envweave_gym.providers.base import Leftovers, Provider
 from envweave_gym.providers.kubernetes import manifests
@@ -47,7 +47,7 @@ from envweave_gym.providers.kubernetes.pod_state import (
     why_over,
 )
 from envweave_gym.providers.kubernetes.port_forward import Direct, Door, Pipe, Tunnel
-from envweave_gym.providers.options import check_patience, image_in, named, options_in
+from envweave_gym.providers.options import check_start_timeout, errors_name, image_in, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
 
 _PATIENCE = 120.0
@@ -265,7 +265,7 @@ class KubernetesProvider(Provider):
         own = options_in(options, OPTIONS)
         image = image_in(name, own, image)
         place = options_in(own, _PLACE)
-        with named(name):
+        with errors_name(name):
             _check_place(**place)
             return partial(KubernetesReplica, image, PodTemplate(**own), **place)
 
@@ -296,4 +296,4 @@ def _check_place(namespace: Any = None, context: Any = None, patience: Any = _PA
         check_name("namespace", namespace)
     if context is not None and not isinstance(context, str):
         raise InvalidArgument(f"context={shown(context)} is not the name of a context of the kubeconfig")
-    check_patience(patience)
+    check_start_timeout(patience)

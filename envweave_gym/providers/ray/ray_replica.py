@@ -17,11 +17,11 @@ from typing import Any
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers.base import Provider
-from envweave_gym.providers.options import check_patience, named, numbers_in, options_in
+from envweave_gym.providers.options import check_start_timeout, errors_name, numbers_in, options_in
+from envweave_gym.providers.pool import shared_urls
 from envweave_gym.providers.ray.placement import Placement, check_room, no_room
 from envweave_gym.providers.ray.ray_actor import SERVER, Actor
 from envweave_gym.providers.replica import AT_REST, Replica
-from envweave_gym.providers.shared import shared_urls
 from envweave_gym.remote.actors import place_in
 from envweave_gym.remote.address import ACTOR
 from envweave_gym.remote.ray_cluster import address_of, cluster, one_line
@@ -170,8 +170,8 @@ class RayProvider(Provider):
         """A function that starts an actor."""
         own = options_in(options, OPTIONS)
         patience = options_in(own, ("patience",))
-        with named(name):
-            check_patience(**{"patience": _PATIENCE, **patience})
+        with errors_name(name):
+            check_start_timeout(**{"patience": _PATIENCE, **patience})
             return partial(RayReplica, Placement(**own), **patience)
 
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a container may do and use: nothing but its share of the machine, unless it is asked for."""
+"""Options of containers: limits of resources, and access to networks, folders and the engine."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from envweave_gym.containers.engine import SOCKET, engine_socket
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
 
-_LEAST_CPUS = 0.01
+_LEAST_CPUS = 0.01  # the least that Docker takes
 NO_NETWORK = "none"
 _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
 
 
 @dataclass(frozen=True)
-class Box:
-    """The limits of a container, and the ways out of it.
+class ContainerOptions:
+    """The resource limits of a container, and its access to networks, folders and the engine.
 
-    Its server is reached by the one port that is published on this machine's loopback. Its network leads to
-    this machine alone, where whatever listens on all addresses can be reached; with ``network="none"`` not
-    even there. No names are looked up for it. Its root is read-only with scratch space in ``/tmp``, it has no
-    capabilities and gains no privileges.
+    By default its network leads to this machine alone, where it reaches whatever listens on all addresses;
+    with ``network="none"`` it has no network. It has no DNS, its root is read-only with scratch space in
+    ``/tmp``, and it has no capabilities and gains no privileges.
     """
 
     memory: int | str = "2g"
-    """Bytes, or text like ``"512m"``; what takes more is killed."""
+    """Bytes, or text like ``"512m"``; a container that uses more is killed."""
     cpus: float | None = None
-    """So many cores' worth of time; all of them where it is not said."""
+    """The CPU limit in cores; by default all of them."""
     pids: int = 512
-    """So many processes and threads."""
+    """The limit of processes and threads."""
     network: bool | str = False
-    """Whether it reaches the network; with ``"none"`` it has none at all, not even one with this machine."""
+    """Whether it reaches other machines; with ``"none"`` it reaches not even this one."""
     mounts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Folders of this machine, and where they are in the container; ``"/there:rw"`` may be written to."""
+    """Folders of this machine and their paths in the container; those with ``":rw"`` are writable."""
     data: bool = False
-    """Whether it sees, read-only, the data in ``ENVWEAVE_DATA``, or else the caches of the hub and of its
-    datasets; the token that lies beside them stays here."""
+    """Whether it may read the data in ``ENVWEAVE_DATA``, or else the Hugging Face caches of the hub and of
+    datasets, without the token beside them."""
     docker_sock: bool = False
-    """Whether it may use the engine itself, which is as good as being root on this machine."""
+    """Whether it may use the container engine, which is equivalent to being root on this machine."""
 
     def __post_init__(self) -> None:
         memory_of(self.memory)
@@ -64,13 +63,13 @@ class Box:
             _mount(here, there)
 
     def arguments(self, network: str) -> dict[str, Any]:
-        """The arguments of the client library that make a container this box; ``network`` leads nowhere."""
+        """The arguments of ``docker.containers.create``; ``network`` is the closed network."""
         memory = memory_of(self.memory)
         volumes = dict(_mount(here, there) for here, there in self.mounts.items())
         more: dict[str, Any] = {}
         if self.data:
-            more["environment"], shown_data = _data()
-            volumes |= shown_data
+            more["environment"], data_volumes = _data()
+            volumes |= data_volumes
         if self.docker_sock:
             path = engine_socket()
             volumes[str(path)] = {"bind": SOCKET, "mode": "rw"}
@@ -78,7 +77,7 @@ class Box:
         if self.cpus is not None:
             more["nano_cpus"] = int(self.cpus * 1e9)
         if not self.network:
-            more["dns"] = ["127.0.0.1"]  # nobody: the engine would ask those of this machine
+            more["dns"] = ["127.0.0.1"]  # no server: otherwise the engine forwards to those of this machine
             more["dns_opt"] = ["timeout:1", "attempts:1"]
         return more | {
             "mem_limit": memory,
@@ -94,22 +93,22 @@ class Box:
 
 
 def _data() -> tuple[dict[str, str], dict[str, Any]]:
-    """The environment variables and the folders that show a container the data of this machine."""
+    """The environment variables and the volumes with which a container reads the data of this machine."""
     if here := os.environ.get("ENVWEAVE_DATA"):
-        return {"ENVWEAVE_DATA": "/data"}, _shown_data(here, "/data")
+        return {"ENVWEAVE_DATA": "/data"}, _data_volume(here, "/data")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     home = Path(os.environ.get("HF_HOME") or Path(cache) / "huggingface")
     hub = os.environ.get("HF_HUB_CACHE") or home / "hub"
     datasets = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets")
     variables = {"HF_HUB_CACHE": "/data/hub", "HF_HUB_OFFLINE": "1"}
-    volumes = _shown_data(hub, variables["HF_HUB_CACHE"])
+    volumes = _data_volume(hub, variables["HF_HUB_CACHE"])
     if datasets.is_dir():
         variables["HF_DATASETS_CACHE"] = "/data/datasets"
-        volumes |= _shown_data(datasets, variables["HF_DATASETS_CACHE"])
+        volumes |= _data_volume(datasets, variables["HF_DATASETS_CACHE"])
     return variables, volumes
 
 
-def _shown_data(here: str | Path, there: str) -> dict[str, Any]:
+def _data_volume(here: str | Path, there: str) -> dict[str, Any]:
     folder = Path(here).expanduser()
     if not folder.is_dir():
         raise NotAvailable(
@@ -119,16 +118,17 @@ def _shown_data(here: str | Path, there: str) -> dict[str, Any]:
 
 
 def _mount(here: Any, there: Any) -> tuple[str, dict[str, str]]:
+    """One item of ``mounts=`` as a volume."""
     if not isinstance(here, str) or not isinstance(there, str):
         raise InvalidArgument(f"mounts={{{shown(here)}: {shown(there)}}}: both are paths, as text")
-    place, _, mode = there.partition(":")
+    path, _, mode = there.partition(":")
     folder = Path(here).expanduser()
     if not folder.is_absolute() or not folder.exists():
         raise InvalidArgument(
             f"mounts={{{shown(here)}: …}}: there is no such path here; give an absolute one"
         )
-    if not place.startswith("/") or mode not in ("", "ro", "rw"):
+    if not path.startswith("/") or mode not in ("", "ro", "rw"):
         raise InvalidArgument(
-            f"mounts={{…: {shown(there)}}} is no place in a container; give '/path' or '/path:rw'"
+            f"mounts={{…: {shown(there)}}} is no path in a container; give '/path' or '/path:rw'"
         )
-    return str(folder), {"bind": place, "mode": mode or "ro"}
+    return str(folder), {"bind": path, "mode": mode or "ro"}

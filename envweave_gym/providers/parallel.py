@@ -1,4 +1,4 @@
-"""Replicas that are started, ended and given up together."""
+"""Starts and stops replicas in parallel, and stops all of them when the process ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from envweave_gym.os_support.process_local import ProcessLocal
 if TYPE_CHECKING:
     from envweave_gym.providers.replica import Replica, Start
 
-_ON_ITS_WAY = 0.2
-"""So many seconds a thread may take to begin whose start was interrupted."""
+_THREAD_BEGINS_WITHIN_S = 0.2
 _T = TypeVar("_T")
 
 
 def start_all(starts: Sequence[Start]) -> list[Replica]:
-    """Start all at the same time; where one cannot be, or somebody interrupts, none is left."""
+    """Start replicas in parallel; on an error or an interrupt all are stopped, and it is raised."""
     started: list[Replica] = []
     try:
         for error in at_once([lambda start=start: started.append(start()) for start in starts]):
@@ -33,46 +32,46 @@ def start_all(starts: Sequence[Start]) -> list[Replica]:
 
 
 def stop_all(replicas: Sequence[Replica]) -> None:
-    """Stop all at the same time."""
+    """Stop replicas in parallel; the first error is raised when all have been tried."""
     for outcome in at_once([replica.stop for replica in replicas]):
         if isinstance(outcome, BaseException):
             raise outcome
 
 
 def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
-    """What each call gives or raises, all in threads of their own, which work at the end of the process too.
+    """Make each call in a thread of its own; returns the result or the exception of each.
 
-    Who is interrupted meanwhile hears of it when all are done that had begun. Where no thread can begin, as
-    when the interpreter ends, the calls are made here one after the other.
+    A ``KeyboardInterrupt`` is raised when all calls that had begun are done. At the end of the interpreter no
+    thread can be started, and the calls are made in this one.
     """
     if len(calls) == 1:
         return [_outcome(calls[0])]
     outcomes: list[Any] = [None] * len(calls)
     done = [threading.Event() for _ in calls]
 
-    def run(place: int) -> None:
+    def run(index: int) -> None:
         try:
-            outcomes[place] = calls[place]()
-        except BaseException as error:  # noqa: BLE001 - it is told to whoever waits
-            outcomes[place] = error
+            outcomes[index] = calls[index]()
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            outcomes[index] = error
         finally:
-            done[place].set()
+            done[index].set()
 
-    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(calls))]
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(calls))]
     interruption: KeyboardInterrupt | None = None
     try:
-        for place, thread in enumerate(threads):
+        for index, thread in enumerate(threads):
             try:
                 thread.start()
             except RuntimeError:
-                outcomes[place] = _outcome(calls[place])
+                outcomes[index] = _outcome(calls[index])
     except KeyboardInterrupt as error:
         interruption = error
-        time.sleep(_ON_ITS_WAY)
+        time.sleep(_THREAD_BEGINS_WITHIN_S)  # the interrupted start() may have begun its thread
     for thread, end in zip(threads, done, strict=True):
         while thread.ident is not None and not end.is_set():
             try:
-                end.wait()  # Thread.join forgets a thread that runs, where it is interrupted
+                end.wait()  # an interrupted Thread.join() takes the thread for finished
             except KeyboardInterrupt as error:
                 interruption = error
     if interruption is not None:
@@ -81,10 +80,10 @@ def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
 
 
 def _outcome(call: Callable[[], _T]) -> _T | BaseException:
-    """What a call gives or raises in this thread, whose interruption is no outcome."""
+    """The result or the exception of a call in this thread; an interrupt is raised."""
     try:
         return call()
-    except Exception as error:  # noqa: BLE001 - it is told to whoever waits
+    except Exception as error:  # noqa: BLE001 - the caller gets it
         return error
 
 
@@ -100,7 +99,7 @@ _ending = threading.Event()
 
 
 def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
-    """Have it stopped when this process ends, with all others at the same time; or no more."""
+    """Stop a replica, in parallel with all others, when this process ends; ``wanted=False`` undoes that."""
     running = _running.value
     with running.lock:
         if not wanted:
@@ -109,18 +108,19 @@ def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
             raise NotAvailable("this process is ending; nothing is started any more")
         else:
             running.add(replica)
-            atexit.unregister(_stop_first)  # before all that was imported for it ends
+            # Registered last it is called first, before the modules that the replica uses are shut down.
+            atexit.unregister(_stop_first)
             atexit.register(_stop_first)
 
 
 def is_ending() -> bool:
-    """Whether this process ends just now."""
+    """Whether this process is ending."""
     return _ending.is_set()
 
 
 @atexit.register
 def _stop_at_exit() -> None:
-    """Last of all too: what is registered while others are called at the end is called no more."""
+    """Stop all. It is registered at import too: handlers that exit handlers register are not called."""
     with _running.value.lock:
         _ending.set()
         replicas = list(_running.value)

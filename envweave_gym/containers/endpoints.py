@@ -1,0 +1,122 @@
+"""Endpoints of servers in containers: a port on the loopback, or a Unix socket in a private folder.
+
+A container with ``network="none"`` cannot publish a port, so its server listens on a Unix socket.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from envweave_gym.os_support.owned_folders import owned_folder
+
+PORT = 8000
+"""The port on which the servers of all images listen."""
+SOCKET_FOLDERS = "envweave-socket-"
+"""The prefix of the names of folders with sockets."""
+_INSIDE = "/run/envweave"
+_SOCKET = "server.sock"
+_USER = 1000
+"""The user ID of the servers in our images."""
+
+
+class Endpoint(Protocol):
+    """The address of a server, which stays the same when its container is replaced."""
+
+    url: str
+    """The URL for clients; empty until the first container has started."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``docker.containers.create``."""
+        ...
+
+    def locate(self, attributes: dict[str, Any]) -> tuple[str, int] | None:
+        """Read the address of a started container; its own host and port, if clients can connect to those."""
+        ...
+
+    def reserve(self) -> None:
+        """Prevent other programs from taking the address while there is no container."""
+        ...
+
+    def close(self) -> None:
+        """Release the address."""
+        ...
+
+
+class LoopbackPort:
+    """A port on the loopback that the engine chooses when the first container starts."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._number: str | None = None
+        self._reservation: socket.socket | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Publish the port."""
+        self.close()
+        return {"ports": {f"{PORT}/tcp": ("127.0.0.1", self._number)}}
+
+    def locate(self, attributes: dict[str, Any]) -> tuple[str, int]:
+        """Read the port's number; returns the address of the container in its network."""
+        settings = attributes["NetworkSettings"]
+        self._number = settings["Ports"][f"{PORT}/tcp"][0]["HostPort"]
+        self.url = f"http://127.0.0.1:{self._number}"
+        (network,) = settings["Networks"].values()
+        return network["IPAddress"], PORT
+
+    def reserve(self) -> None:
+        """Bind the port without listening: no other socket gets it, and connections are refused."""
+        self.close()
+        if self._number is None:
+            return
+        self._reservation = socket.socket()
+        # Connections of the last container may still be in TIME_WAIT.
+        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._reservation.bind(("127.0.0.1", int(self._number)))
+        except OSError:  # another program has it already, which the next start reports
+            self.close()
+
+    def close(self) -> None:
+        """Release the port."""
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            reservation.close()
+
+
+class SocketFolder:
+    """A Unix socket in a private folder of this user.
+
+    The server of a root user runs as another user inside. Its folder is then one within root's folder, so
+    that the user who has the same number on this machine cannot enter it.
+    """
+
+    def __init__(self) -> None:
+        self._folder = self._mounted = owned_folder(SOCKET_FOLDERS)
+        self._user = os.getuid() or _USER
+        if os.getuid() != self._user:
+            self._mounted = self._folder / "s"
+            self._mounted.mkdir(0o700)
+            os.chown(self._mounted, self._user, self._user)
+        self.url = f"http+unix://{quote(str(self._mounted / _SOCKET), safe='')}"
+
+    def arguments(self) -> dict[str, Any]:
+        """Mount the folder, and have the server listen on the socket instead of its port."""
+        return {
+            "environment": {"ENVWEAVE_UDS": f"{_INSIDE}/{_SOCKET}"},
+            "volumes": {str(self._mounted): {"bind": _INSIDE, "mode": "rw"}},
+            "user": f"{self._user}:{self._user}",
+        }
+
+    def locate(self, attributes: dict[str, Any]) -> None:
+        """Return nothing: the socket is the only address."""
+
+    def reserve(self) -> None:
+        """Do nothing: no other user can make a socket in the folder."""
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
