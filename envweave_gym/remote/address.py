@@ -114,7 +114,7 @@ def _parts(url: Any) -> SplitResult | None:
         if parts is None or parts.scheme not in CONNECTORS or not parts.hostname or parts.port == 0:
             return None
         if parts.scheme in _SOCKETS:
-            return parts if parts.path in ("", "/") else None
+            return parts if parts.path in ("", "/") and "@" not in parts.netloc else None
         parts.hostname.encode("idna")
     except ValueError:  # of brackets, of a port, or of a name that nothing can have
         return None

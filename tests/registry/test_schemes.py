@@ -51,8 +51,9 @@ def test_a_package_makes_the_environments_of_its_own_scheme() -> None:
         assert isinstance(env.unwrapped, CounterEnv)
         env.reset(seed=1)
         assert env.step({"delta": 3})[2]
-    with ew.make("hub://counter", num_envs=2) as rows:
-        assert rows.num_envs == 2
+    rows = ew.make("hub://counter", num_envs=2)
+    assert rows.num_envs == 2
+    rows.close()
 
 
 @pytest.mark.usefixtures("plug_in")
