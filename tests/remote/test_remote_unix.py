@@ -101,7 +101,7 @@ def test_a_session_that_is_abandoned_while_its_step_runs_is_deleted_at_once(
     assert time.monotonic() - started < 1.5
 
 
-@pytest.mark.parametrize("url", ["unix://", "unix://%2Ftmp%2Fx/path", "unix://@envweave"])
+@pytest.mark.parametrize("url", ["unix://", "unix://%2Ftmp%2Fx/path"])
 def test_what_names_no_socket_is_one_sentence(url: str) -> None:
     with pytest.raises((ew.InvalidArgument, ew.UnknownEnvironment), match="unix:"):
         ew.make(COUNTER, backend=url)
