@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-sessions", metavar="N", type=int, help="limit of open sessions (1024)")
     add("--max-rows", metavar="N", type=int, help="limit of rows of a vector (65536)")
     add("--max-environments", metavar="N", type=int, help="limit of rows of all sessions together (131072)")
-    add("--largest-frame", metavar="SIZE", help="the largest frame or body, in bytes or like 512m (64m)")
+    add("--largest-frame", metavar="SIZE", help="the largest frame or body, 64k to 1g (64m)")
     add("--idle-timeout", metavar="SECONDS", type=float, help="lease of a session without a connection (300)")
     add("--client-timeout", metavar="SECONDS", type=float, help="how long a send to a client may block (60)")
     add("--drain", metavar="SECONDS", type=float, help="how long calls under way may take after SIGTERM (30)")

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast, get_args
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import bytes_of
+from envweave_gym.wire.framing import LARGEST_REPLY
 
 _SHORTEST_TOKEN = 8
 """Fewer characters are soon guessed."""
@@ -45,7 +46,8 @@ class Settings:
     """Seconds after which the connection of a client ends that reads nothing, sends no more of a request, or
     whose machine does not answer; its session stays."""
     largest_frame: int = 64 << 20
-    """Bytes that a frame or a body may have; a text like ``"64m"`` is read too, as in all sizes here."""
+    """Bytes that a frame or a body may have, from 64k to 1g: a description or a short text must fit, and no
+    client takes a larger reply. A text like ``"64m"`` is read too, as in all sizes here."""
     deepest: int = 32
     """The limit of levels that the kwargs of an environment nest."""
     isolation: Isolation = "thread"
@@ -120,6 +122,18 @@ def _size(value: Any, least: int = 1) -> str | None:
     return _count(-1 if size is None else size, least)
 
 
+_FRAMES = 1 << 16, LARGEST_REPLY
+
+
+def _frame(value: Any) -> str | None:
+    size, (least, most) = bytes_of(value), _FRAMES
+    if size is None and type(value) is not int:
+        return _size(value)
+    if size is not None and least <= size <= most:
+        return None
+    return f"is outside the allowed range; give 64k to 1g ({least} to {most} bytes)"
+
+
 def _seconds(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "is no number of seconds"
@@ -143,8 +157,8 @@ def _or_none(rule: _Rule) -> _Rule:
     return lambda value: None if value is None else rule(value)
 
 
-_BYTES, _LIMIT, _LOG = _size, _or_none(_size), partial(_size, least=0)
-_SIZES = (_BYTES, _LIMIT, _LOG)
+_LIMIT, _LOG = _or_none(_size), partial(_size, least=0)
+_SIZES = (_frame, _LIMIT, _LOG)
 _RULES: dict[str, _Rule] = {
     "hosts": _names,
     "max_sessions": _count,
@@ -153,7 +167,7 @@ _RULES: dict[str, _Rule] = {
     "max_descriptions": _count,
     "idle_timeout": _seconds,
     "client_timeout": _seconds,
-    "largest_frame": _BYTES,
+    "largest_frame": _frame,
     "deepest": partial(_count, least=0),
     "isolation": _one_of,
     "worker_memory": _LIMIT,

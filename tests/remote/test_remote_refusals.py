@@ -24,7 +24,7 @@ from envweave_gym.wire.messages import Create
 __all__ = ["transport"]
 ECHO = "envweave/Echo-v0"
 PATIENT = 30.0
-TOO_LARGE = r"20000|exceeds"
+TOO_LARGE = r"65536|exceeds"
 FULL = b'{"error": "AtCapacity", "message": "there is no room"}'
 
 
@@ -39,7 +39,7 @@ def at_once() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def strict() -> Iterator[RunningServer]:
     """A server that takes small frames only."""
-    with running_server(ECHO, largest_frame=20_000) as server:
+    with running_server(ECHO, largest_frame="64k") as server:
         remember_token(server.url, server.token or "")
         yield server
 
@@ -64,13 +64,13 @@ def test_a_token_that_is_missing_or_wrong_is_refused_with_the_ways_to_give_one(
 # Frames that are too large
 
 
-@pytest.mark.parametrize("size", [20_001, 8 << 20])
+@pytest.mark.parametrize("size", [65_537, 8 << 20])
 def test_a_frame_larger_than_the_server_takes_is_refused_at_once(
     size: int, transport: str, strict: RunningServer
 ) -> None:
     env = RemoteEnv(ECHO, strict.url, call_deadline=PATIENT)
     env.reset(seed=1)
-    sentence = "a frame holds at most 20000 bytes" if transport == "websocket" else "exceeds"
+    sentence = "a frame holds at most 65536 bytes" if transport == "websocket" else "exceeds"
     with at_once(), pytest.raises(ew.InvalidArgument, match=sentence):
         env.step("x" * size)
     assert env.step("small")[0] == "small"
@@ -82,7 +82,7 @@ def test_a_vector_is_told_at_once_too(transport: str, strict: RunningServer) -> 
     env = RemoteVectorEnv(ECHO, strict.url, num_envs=2, call_deadline=PATIENT)
     env.reset(seed=1)
     with at_once(), pytest.raises(ew.InvalidArgument, match=TOO_LARGE):
-        env.step(("x" * 30_000, ""))
+        env.step(("x" * 70_000, ""))
     assert env.step(("a", "b"))[0] == ("a", "b")
     env.close()
 
@@ -90,14 +90,14 @@ def test_a_vector_is_told_at_once_too(transport: str, strict: RunningServer) -> 
 def test_a_first_reset_that_is_told_so_can_be_tried_again(transport: str, strict: RunningServer) -> None:
     session = RemoteSession(Address.of(ECHO, strict.url), Create(ECHO), PATIENT)
     with at_once(), pytest.raises(ew.InvalidArgument, match=TOO_LARGE):
-        session.reset(1, {"much": "x" * 30_000})
+        session.reset(1, {"much": "x" * 70_000})
     assert session.reset(1, None).observation == "Echo environment ready!"
     session.close()
 
 
 def test_arguments_larger_than_the_server_takes_are_refused_when_it_is_made(strict: RunningServer) -> None:
     with at_once(), pytest.raises(ew.InvalidArgument, match="exceeds"):
-        ew.make(ECHO, backend=strict.url, num_envs=2, greeting="x" * 30_000)
+        ew.make(ECHO, backend=strict.url, num_envs=2, greeting="x" * 70_000)
 
 
 # Ends of WebSockets

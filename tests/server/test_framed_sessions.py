@@ -160,10 +160,10 @@ def test_without_a_session_environments_are_described_and_the_server_reports_its
 
 
 def test_a_frame_above_the_limit_ends_the_connection_and_leaves_the_session() -> None:
-    server = Server(largest_frame=1000)
+    server = Server(largest_frame="64k")
     peer = server.connect("one")
     ask(peer, Create(COUNTER))
-    peer.send(bytes(2000))
+    peer.send(bytes(70_000))
     with pytest.raises(ConnectionError):
         reply_of(peer)
     assert isinstance(ask(server.connect("one"), Reset(1, 0)), Began)

@@ -178,11 +178,11 @@ def test_sessions_have_so_many_environments_together():
 
 
 def test_bodies_have_a_largest_size():
-    client = JsonClient(COUNTER, largest_frame=1000)
-    told = client.post("/v1/sessions", b"[" * 1001, 413)
+    client = JsonClient(COUNTER, largest_frame="64k")
+    told = client.post("/v1/sessions", b"[" * 65_537, 413)
     assert sentence(told)
     session = client.open(COUNTER)
-    response = client.ask("POST", f"{session}/frames", b"x" * 1001, content_type="application/msgpack")
+    response = client.ask("POST", f"{session}/frames", b"x" * 65_537, content_type="application/msgpack")
     assert response.status_code == 413
     assert read_reply(response.data).__class__ is Refused
 

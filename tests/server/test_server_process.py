@@ -175,6 +175,10 @@ def test_on_all_addresses_the_names_that_were_allowed_are_answered_and_no_others
         (["--call-timeout=5"], "--call-timeout 5.0 limits the process of a session, and with threads"),
         (["--worker-memory=4g", "--isolation=thread"], "--worker-memory 4g limits the process of a session"),
         (["--largest-frame=64 MiB"], "--largest-frame 64 MiB is no size; give bytes, or text like '512m'"),
+        (
+            ["--largest-frame=1"],
+            "--largest-frame 1 is outside the allowed range; give 64k to 1g (65536 to 107374",
+        ),
         (["--unknown"], "--unknown"),
     ],
 )

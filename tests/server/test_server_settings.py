@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 from served_envs import Coin
+from servers import running_server
 
+import envweave_gym as ew
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.remote.address import remember_token
 from envweave_gym_server import Settings, create_app
 from envweave_gym_server.protocols.client_sockets import bound_waits
+
+OUTSIDE = "is outside the allowed range; give 64k to 1g (65536 to 1073741824 bytes)"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,10 @@ from envweave_gym_server.protocols.client_sockets import bound_waits
         ("max_sessions", 1.5, "is no integer; give one from 1 on"),
         ("largest_frame", "x", "is no size; give bytes, or text like '512m' or '2g'"),
         ("largest_frame", 1.5, "is no size; give bytes, or text like '512m' or '2g'"),
+        ("largest_frame", 1, OUTSIDE),
+        ("largest_frame", -1, OUTSIDE),
+        ("largest_frame", "63k", OUTSIDE),
+        ("largest_frame", "2g", OUTSIDE),
         ("worker_memory", "4 GiB", "is no size; give bytes, or text like '512m' or '2g'"),
         ("worker_memory", 0, "is not more than 0"),
         ("log_size", -1, "is less than 0"),
@@ -53,6 +62,19 @@ def test_limits_of_processes_need_processes(name: str, value: Any):
 def test_sizes_are_written_as_container_engines_write_them():
     settings = Settings(isolation="process", worker_memory="512m", largest_frame="1G", log_size="2k")
     assert (settings.worker_memory, settings.largest_frame, settings.log_size) == (512 << 20, 1 << 30, 2048)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_smallest_frames_are_enough_for_an_episode(isolation: str):
+    with running_server("envweave/CodeFix-v0", isolation=isolation, largest_frame="64k") as server:
+        remember_token(server.url, server.token or "")
+        for env in (
+            ew.make("envweave/CodeFix-v0", backend=server.url),
+            ew.make("envweave/CodeFix-v0", backend=server.url, num_envs=8),
+        ):
+            env.reset(seed=1)
+            env.step(env.action_space.sample())
+            env.close()
 
 
 @pytest.mark.parametrize("seconds", [0.001, 1e9])
