@@ -95,7 +95,7 @@ def _pack_foreign_array(value: Any) -> Any:
 
 def read_set(data: memoryview) -> Any:
     """A set or a frozen set; a list where the plain form of a member cannot be hashed, as a dict cannot."""
-    frozen, members = values.loads(bytes(data))
+    frozen, members = values.loads(data)
     if type(members) is not list:  # wire/keys.py counts what a list holds, and not an array or a tuple
         raise ValueError("a set whose members are no list")
     try:
@@ -119,13 +119,13 @@ def _as_key(key: Any) -> Any:
 
 def read_complex(data: memoryview) -> complex:
     """A complex number of Python's."""
-    real, imag = values.loads(bytes(data))
+    real, imag = values.loads(data)
     return complex(real, imag)
 
 
 def read_moment(data: memoryview) -> Any:
     """A date, a time, both, or a duration."""
-    name, content = values.loads(bytes(data))
+    name, content = values.loads(data)
     try:
         if name == "timedelta":
             return dates.timedelta(*content)

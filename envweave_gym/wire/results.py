@@ -34,7 +34,7 @@ def pack_result(value: Result) -> Any:
 
 def read_result(data: memoryview) -> Result:
     """The result in the bytes; ``ValueError`` where they are none."""
-    name, fields = values.loads(bytes(data))
+    name, fields = values.loads(data)
     if name not in _CLASSES:
         raise ValueError(f"there is no result of class {name!r}")
     return msgspec.convert(fields, _class(name))

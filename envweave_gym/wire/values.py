@@ -355,8 +355,11 @@ def dumps(value: Any) -> bytes:
     return _encoder.encode(pack(value))
 
 
-def loads(data: bytes) -> Any:
-    """The value that :func:`dumps` wrote."""
+def loads(data: bytes | memoryview) -> Any:
+    """The value that :func:`dumps` wrote.
+
+    Extensions in extensions are read in place: a copy at each level would take their size times their depth.
+    """
     return _decoder.decode(data)
 
 
