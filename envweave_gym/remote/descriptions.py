@@ -17,7 +17,7 @@ from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import Strange, raise_refused
 from envweave_gym.remote.transports import lost
 from envweave_gym.wire.messages import Answer, Create, Refused, encode, read_reply
-from envweave_gym.wire.values import pack
+from envweave_gym.wire.values import MOST_BITS, fits, pack
 
 _PLAIN = (bool, int, float, str, bytes, np.generic, Enum, type(None))
 _SECRET = re.compile(r"(?<=://)[^/?#]*@|[?#].*", re.DOTALL)
@@ -39,7 +39,8 @@ def wanted(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:
         if not _travels(value):
             raise InvalidArgument(
                 f"{name}: {argument}={shown(value)} cannot be sent to a server; "
-                "give numbers, texts, arrays, or lists, tuples and dicts of those"
+                f"give numbers (integers of at most {MOST_BITS:,} bits), texts, arrays, or lists, tuples and "
+                "dicts of those"
             )
     return Create(env_id, api, pack(kwargs))
 
@@ -49,6 +50,8 @@ def _travels(value: Any) -> bool:
         return not value.dtype.hasobject
     if isinstance(value, Mapping):
         return all(_travels(key) and _travels(item) for key, item in value.items())
+    if isinstance(value, int):
+        return fits(value)
     return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_travels, value)))
 
 

@@ -46,6 +46,11 @@ _SAME = (float, bool, type(None), bytes)
 _ANY_TEXT = ("utf-16-le", "surrogatepass")
 """How a text travels that UTF-8 cannot hold."""
 
+MOST_BITS = 1 << 12
+"""The size of the largest integers that travel, of 1,234 digits: Python raises where one of more than 4,300
+is to be printed, as in an error message."""
+_LONGEST_INTEGER = len("-0x") + MOST_BITS // 4
+
 _LAST_CODE_POINT = 0x10FFFF
 """Python fails with SystemError when it makes a text of a higher one, long after it has arrived."""
 
@@ -63,6 +68,25 @@ def no_form(value: Any) -> NoForm:
         f"{shown(value)} of type {type(value).__name__} cannot be sent as it is; give numbers, texts, "
         "arrays, or lists, tuples, sets, dicts and dataclasses of those"
     )
+
+
+def fits(value: int) -> bool:
+    """Whether an integer is small enough to travel."""
+    return value.bit_length() <= MOST_BITS
+
+
+def _big_int(value: int) -> Ext:
+    if not fits(value):
+        told = f"an integer of {value.bit_length():,} bits cannot be sent; give one of at most {MOST_BITS:,}"
+        raise NoForm(told)
+    return Ext(BIG_INT, hex(value).encode())
+
+
+def _read_big_int(data: memoryview) -> int:
+    value = int(bytes(data), 16) if len(data) <= _LONGEST_INTEGER else None
+    if value is None or not fits(value):
+        raise ValueError(f"it has an integer of more than {MOST_BITS:,} bits")
+    return value
 
 
 def exact(what: str, value: Any) -> Any:
@@ -107,7 +131,7 @@ def pack_exactly(value: Any) -> Any:
     if kind in _SAME:
         return value
     if kind is int:
-        return value if _LOW <= value < _HIGH else Ext(BIG_INT, hex(value).encode())
+        return value if _LOW <= value < _HIGH else _big_int(value)
     packed = _PACKED.get(kind)
     if packed is not None:
         return packed(value)
@@ -333,7 +357,7 @@ _UNPACKED: dict[int, Callable[[memoryview], Any]] = {
     STREAM: msgspec.msgpack.Decoder(Stream).decode,
     FAULT: msgspec.msgpack.Decoder(Fault).decode,
     TEXT: lambda data: bytes(data).decode(*_ANY_TEXT),
-    BIG_INT: lambda data: int(bytes(data), 16),
+    BIG_INT: _read_big_int,
     PAIRS: lambda data: _read_pairs(_decoder.decode(data)),
     GRAPH: lambda data: GraphInstance(*_decoder.decode(data)),
     RESULT: _read_result,

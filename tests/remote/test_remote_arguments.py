@@ -45,6 +45,16 @@ def test_what_cannot_arrive_so_is_refused_when_it_is_made(how: dict[str, Any], v
         ew.make("tests/Keeper-v0" if "api" in how else KEEPER, backend=url, odd=value, **how)
 
 
+@pytest.mark.parametrize(
+    "value", [1 << 4096, -(1 << 4096), [{"a": 1 << 4096}]], ids=["large", "negative", "in"]
+)
+def test_an_integer_that_is_too_large_is_refused_with_the_size_that_travels(value: Any, url: str) -> None:
+    with pytest.raises(
+        ew.InvalidArgument, match=r"cannot be sent to a server; give .* of at most 4,096 bits"
+    ):
+        ew.make(KEEPER, backend=url, odd=value)
+
+
 def test_what_one_environment_is_given_to_know_is_its_own(url: str) -> None:
     one, other = (ew.make("envweave/LineWorld-v0", backend=url) for _ in range(2))
     rate = one.metadata["render_fps"]

@@ -185,7 +185,7 @@ def test_results_of_programs_arrive():
 
 
 def test_keys_of_any_kind_and_huge_ints_arrive():
-    value = {("a", 1): 2, np.int64(3): 4, "x": 1 << 30_000, None: -(1 << 70), np.str_("y"): 5, 1 << 70: 6}
+    value = {("a", 1): 2, np.int64(3): 4, "x": 1 << 4000, None: -(1 << 70), np.str_("y"): 5, 1 << 70: 6}
     assert same(loads(dumps(value)), value)
 
 
