@@ -16,6 +16,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import Strange, raise_refused
 from envweave_gym.remote.transports import lost
+from envweave_gym.wire.frame_limits import check_reply
 from envweave_gym.wire.messages import Answer, Create, Refused, encode, read_reply
 from envweave_gym.wire.values import MOST_BITS, fits, pack
 
@@ -67,9 +68,10 @@ def describe(address: Address, create: Create, deadline: float) -> dict[str, Any
 def _described(address: Address, create: bytes, deadline: float) -> dict[str, Any]:
     frame = _asked(address, create, time.monotonic() + deadline)
     try:
+        check_reply(frame)
         reply = read_reply(frame)
     except (ValueError, RecursionError) as error:
-        raise NotAvailable(f"{address.url} is no envweave-gym server: it sent {shown(frame)}") from error
+        raise NotAvailable(f"{address.url} is no envweave-gym server: it sent {shown(frame[:80])}") from error
     if isinstance(reply, Refused):
         raise_refused(reply, address.url)
     if not isinstance(reply, Answer):

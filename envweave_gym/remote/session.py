@@ -18,6 +18,7 @@ from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
 from envweave_gym.remote.transports import Transport, lost
+from envweave_gym.wire.frame_limits import SMALL_REPLY, check_reply
 from envweave_gym.wire.messages import (
     DONE_ALL_THE_SAME,
     NUMBERLESS,
@@ -321,6 +322,8 @@ class RemoteSession:
     def _reply_in(self, frame: bytes) -> Reply:
         """The reply in a frame; what is none has come from something else on the way, and counts as lost."""
         try:
+            if len(frame) > SMALL_REPLY:
+                check_reply(frame)
             return self._read(frame)
         except (ValueError, RecursionError) as error:
             told = f"{self.address.url}: what came back is no reply of a server: {error}"

@@ -24,7 +24,7 @@ _SHORT_KEY = 32
 _DEEPEST = 1000
 
 _LEAF, _TEXT, _LIST, _MAP, _EXTENSION = range(5)
-_OPAQUE = frozenset({ARRAY, SCALAR, TEXT, BIG_INT})
+OPAQUE = frozenset({ARRAY, SCALAR, TEXT, BIG_INT})
 """The extensions whose bytes are no msgpack."""
 _MAY_COST = (b"\xde", b"\xdf", *(bytes([code]) for code in sorted(HASHED)))
 """The first byte of a map of 16 keys or more, and the codes of extensions whose items become keys. A frame
@@ -151,7 +151,7 @@ def _comparisons(frame: bytes) -> int:
             level = level.inner(kind, size, began)
         elif level.role > _KEYS_AND_ITEMS and level.needs_list:
             raise ValueError(_NO_LIST)
-        elif kind == _EXTENSION and code not in _OPAQUE:
+        elif kind == _EXTENSION and code not in OPAQUE:
             if at + size > level.end:
                 raise ValueError("it has an extension that ends too late")
             outer.append(level)

@@ -6,6 +6,7 @@ open with. A reply holds all there is to know of its streams: reading them asks 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,8 +52,25 @@ class PackedStreams:
 def _reader(received: list[Any] | bytes, reset: Bools) -> Callable[[int], Stream | None]:
     if isinstance(received, list):
         return _native(received, reset)
-    packed = _rows.decode(received)
+    packed = _raw_rows(received, len(reset))
     return lambda row: _one.decode(packed[row])
+
+
+def _raw_rows(data: bytes, size: int) -> list[msgspec.Raw]:
+    """The values of a msgpack list, undecoded; ``ValueError`` where the list does not have ``size`` of them.
+
+    Its head is compared first: a hostile peer may send a list of many times as many rows, and each takes
+    memory.
+    """
+    if not data.startswith(_list_head(size)):
+        raise ValueError(f"the streams are not those of {size} rows")
+    return _rows.decode(data)
+
+
+def _list_head(size: int) -> bytes:
+    if size < 16:
+        return bytes([0x90 | size])
+    return struct.pack(">BH", 0xDC, size) if size < 1 << 16 else struct.pack(">BI", 0xDD, size)
 
 
 # Streams of native vectors
@@ -62,7 +80,7 @@ class PackedOpenings:
     """The events that episodes open with, by their seeds; packed, and decoded when they are looked at."""
 
     def __init__(self, seeds: NDArray[np.uint64], data: bytes) -> None:
-        self._packed = dict(zip(seeds.tolist(), _rows.decode(data), strict=True))
+        self._packed = dict(zip(seeds.tolist(), _raw_rows(data, len(seeds)), strict=True))
 
     def __call__(self, seed: int) -> tuple[Event, ...]:
         """The events of the episode with this seed."""

@@ -20,6 +20,7 @@ from envweave_gym.core.faults import (
 )
 from envweave_gym.net.framed_socket import FramedSocket, FrameTooLarge
 from envweave_gym.sandbox.forkserver import ONE_THREAD, Fork, ForkServer, Program
+from envweave_gym.wire.frame_limits import SMALL_REPLY, TooManyValues, check_reply
 from envweave_gym.wire.messages import (
     Answer,
     Ask,
@@ -139,6 +140,8 @@ class Worker:
         try:
             self._peer.send(frame, deadline)
             reply = self._peer.receive(deadline)
+            if len(reply) > SMALL_REPLY:
+                check_reply(reply)
         except TimeoutError:
             self._kill()
             late = f"{self._name}: no answer within {self._timeout:g} s, so its process was killed"
@@ -147,6 +150,9 @@ class Worker:
             self._kill()
             too_large = f"{self._name}: its reply has more bytes than the limit of {self._largest}"
             raise EnvironmentCrashed(too_large) from None
+        except TooManyValues as error:
+            self._kill()
+            raise EnvironmentCrashed(f"{self._name}: its reply is not read: {error}") from None
         except OSError:
             raise self.death() from None
         return reply[1:], reply[:1] == DONE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from envweave_gym.core.faults import NotAvailable, shown
-from envweave_gym.wire.keys import SMALL_FRAME, check_keys
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.wire.frame_limits import TooManyValues, check_call
+from envweave_gym.wire.keys import SMALL_FRAME
 from envweave_gym.wire.messages import (
     NUMBERLESS,
     VERSION,
@@ -81,8 +82,10 @@ def read_message(frame: bytes) -> Call:
     """The message in a frame; ``BadRequest`` if there is none, ``NotAvailable`` for another version."""
     try:
         if len(frame) >= SMALL_FRAME:
-            check_keys(frame)
+            check_call(frame)
         message = read_call(frame)
+    except TooManyValues as error:
+        raise InvalidArgument(str(error)) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRequest(f"that is no message: {error or type(error).__name__}") from None
     if isinstance(message, Create) and message.version != VERSION:

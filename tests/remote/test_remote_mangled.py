@@ -13,8 +13,11 @@ from remote_worlds import block_websockets
 
 from envweave_gym.net.deadlines import TimedSocket
 from envweave_gym.net.websocket import WebSocket, frame_head
+from envweave_gym.remote import session
 from envweave_gym.remote.transports import plain_http
+from envweave_gym.wire import frame_limits
 from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
+from envweave_gym.wire.messages import Began, encode
 
 HEADS = {
     "longer than a number": struct.pack("!BBQ", 0x82, 127, (1 << 64) - 1),
@@ -35,6 +38,25 @@ def sends(head: bytes) -> Script:
         talk.frame()
 
     return script
+
+
+def test_a_reply_with_more_values_than_any_is_not_decoded_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "SMALL_REPLY", 100)
+    monkeypatch.setattr(frame_limits, "SMALL_REPLY", 100)
+    monkeypatch.setattr(frame_limits, "MOST_REPLY_VALUES", 1000)
+
+    def script(talk: Talk) -> None:
+        talk.shake_hands()
+        talk.frame()
+        talk.say(encode(Began(1, [{}] * 1000, {})))
+        talk.frame()
+
+    with peer(script, plays) as hostile:
+        player = hostile.session(30.0)
+        assert player.reset(0, None).observation == 0
+        player.abandon()
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)

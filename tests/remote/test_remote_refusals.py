@@ -100,6 +100,41 @@ def test_arguments_larger_than_the_server_takes_are_refused_when_it_is_made(stri
         ew.make(ECHO, backend=strict.url, num_envs=2, greeting="x" * 70_000)
 
 
+# Frames with too many values
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[RunningServer]:
+    """A server that takes frames of the usual size."""
+    with running_server(ECHO) as server:
+        remember_token(server.url, server.token or "")
+        yield server
+
+
+def test_a_frame_with_too_many_values_is_refused_at_once_and_the_session_goes_on(
+    transport: str, plain: RunningServer
+) -> None:
+    env = RemoteEnv(ECHO, plain.url, call_deadline=PATIENT)
+    env.reset(seed=1)
+    with at_once(), pytest.raises(ew.InvalidArgument, match="more than 1,048,576 values"):
+        env.step([None] * (1 << 20))
+    assert env.step("small")[0] == "small"
+    assert ew.state_of(env)["step_count"] == 1
+    env.close()
+
+
+def test_a_vector_is_told_so_too_and_plays_batches_of_many_texts(
+    transport: str, plain: RunningServer
+) -> None:
+    env = RemoteVectorEnv(ECHO, plain.url, num_envs=512, call_deadline=PATIENT)
+    env.reset(seed=1)
+    texts = tuple("x" * 1500 + str(row) for row in range(512))
+    with at_once(), pytest.raises(ew.InvalidArgument, match="more than 1,048,576 values"):
+        env.step(([None] * (1 << 20), *texts[1:]))
+    assert env.step(texts)[0] == texts
+    env.close()
+
+
 # Ends of WebSockets
 
 

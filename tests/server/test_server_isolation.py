@@ -34,6 +34,7 @@ from envweave_gym.core.faults import (
     UnknownEnvironment,
 )
 from envweave_gym.sandbox.forkserver import Fork
+from envweave_gym.wire import frame_limits
 from envweave_gym.wire.messages import (
     Answer,
     Ask,
@@ -46,6 +47,7 @@ from envweave_gym.wire.messages import (
     encode,
     read_reply,
 )
+from envweave_gym_server.isolation import worker_hosts
 from envweave_gym_server.isolation.worker_hosts import WorkerHosts
 from envweave_gym_server.sessions.session_table import Sessions
 
@@ -233,6 +235,19 @@ def test_a_reply_longer_than_a_frame_may_be_is_not_taken():
     player.reset()
     lost = player.step("long")
     assert "its reply has more bytes than the limit of 100000" in lost.info["fault"].message
+    assert isinstance(player.reset(), Began)
+    workers.close()
+
+
+def test_a_reply_with_more_values_than_any_is_not_decoded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker_hosts, "SMALL_REPLY", 100_000)
+    monkeypatch.setattr(frame_limits, "SMALL_REPLY", 100_000)
+    monkeypatch.setattr(frame_limits, "MOST_REPLY_VALUES", 3)
+    workers = workers_with()
+    player = Player(Sessions(workers.open, most=1, idle_timeout=300))
+    player.reset()
+    lost = player.step("long")
+    assert "its reply is not read: the frame holds more than 3 values" in lost.info["fault"].message
     assert isinstance(player.reset(), Began)
     workers.close()
 

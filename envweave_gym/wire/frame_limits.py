@@ -1,0 +1,149 @@
+"""Resource limits on msgpack frames from a peer, counted before a frame is decoded.
+
+A map of one byte becomes a Python object of 70 bytes, and the decoder builds all of them in one call that
+lets no other thread run: a frame of a few megabytes could take gigabytes, and stop every session for seconds.
+
+The count needs no stack, as the values of nested lists and maps follow one another. Only extensions hold
+msgpack that may end too early or too late; each is counted within its own bounds.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from envweave_gym.wire.keys import OPAQUE, check_keys
+from envweave_gym.wire.values import (
+    COMPLEX,
+    FAULT,
+    GRAPH,
+    MOMENT,
+    OBJECTS,
+    PAIRS,
+    RECORD,
+    RESULT,
+    SET,
+    STREAM,
+    TUPLE,
+)
+
+MOST_VALUES = 1 << 20
+"""Allows 16 values for each row of a vector with 65,536 rows. What is decoded takes up to 160 MB (measured
+of arrays with one element)."""
+MOST_REPLY_VALUES = 1 << 24
+"""More, as a reply holds the observations and infos of all rows, and a client chooses its server."""
+EXTENSION = 4
+"""So many values an extension counts as, because Python code reads it; those inside it count too."""
+
+_EAGER = frozenset({TUPLE, OBJECTS, STREAM, FAULT, GRAPH, PAIRS, RESULT, SET, COMPLEX, MOMENT, RECORD})
+"""The extensions that are decoded along with the frame. Others are decoded when somebody looks at them."""
+_KNOWN = OPAQUE | _EAGER
+
+
+def _uncounted(most: int) -> int:
+    """The size in bytes up to which no frame can hold more than ``most`` values.
+
+    The densest are extensions of three bytes, each with a value of one byte in it.
+    """
+    return 3 * most // (EXTENSION + 1)
+
+
+_SMALL_CALL = _uncounted(MOST_VALUES)
+SMALL_REPLY = _uncounted(MOST_REPLY_VALUES)
+"""Bytes; smaller replies need no check."""
+
+
+class TooManyValues(ValueError):
+    """A frame that was not decoded, because that would take too much memory and time."""
+
+
+def check_call(frame: bytes) -> None:
+    """Check the limits on a frame that a client has sent; ``ValueError`` where it exceeds one.
+
+    Small frames cannot exceed any and skip the count, so that it adds nothing to most steps; those below
+    ``SMALL_FRAME`` (:mod:`envweave_gym.wire.keys`) need no check at all.
+    """
+    if len(frame) > _SMALL_CALL and _exceeds(frame, MOST_VALUES, lazy_by_size=True):
+        raise TooManyValues(_told(MOST_VALUES))
+    check_keys(frame)
+
+
+def check_reply(frame: bytes) -> None:
+    """Check the limit on a frame that a server has sent; ``TooManyValues`` where it exceeds that.
+
+    A server that is hostile, or whose environment is, must not fill the memory of its client.
+    """
+    if len(frame) > SMALL_REPLY and _exceeds(frame, MOST_REPLY_VALUES):
+        raise TooManyValues(_told(MOST_REPLY_VALUES))
+
+
+def _told(most: int) -> str:
+    return (
+        f"the frame holds more than {most:,} values, of which an array, a tuple or a set counts as "
+        f"{EXTENSION}; send many numbers as one array, or fewer rows at once"
+    )
+
+
+_BYTE_SIZE, _EXTENSION = 0, -8
+
+
+def _steps() -> list[int]:
+    """By the first byte of a token: its length, or where the length is told.
+
+    A token is a value without items, or the head of a list or a map. ``_BYTE_SIZE`` stands for a size in the
+    next byte, -2 and -4 for one in so many bytes, ``_EXTENSION`` for an extension.
+    """
+    steps = [1] * 256
+    steps[0xA0:0xC0] = range(1, 33)
+    steps[0xC4:0xC7] = steps[0xD9:0xDC] = [_BYTE_SIZE, -2, -4]
+    steps[0xC7:0xCA] = [_EXTENSION] * 3
+    steps[0xCA:0xD4] = [5, 9, 2, 3, 5, 9, 2, 3, 5, 9]
+    steps[0xD4:0xD9] = [_EXTENSION] * 5
+    steps[0xDC:0xE0] = [3, 5, 3, 5]
+    return steps
+
+
+_STEPS = _steps()
+
+
+def _exceeds(frame: bytes, most: int, *, lazy_by_size: bool = False) -> bool:
+    """Whether the values of a frame count as more than ``most``; the count stops there.
+
+    ``lazy_by_size`` counts every byte of an extension that is decoded later, when somebody looks at it: it
+    holds msgpack too, whose values take at least a byte each.
+    """
+    data = frame if type(frame) is bytes else memoryview(frame)
+    steps, parts, tokens, more = _STEPS, [(0, len(data))], 0, 0
+    for at, end in parts:
+        first = tokens
+        with suppress(IndexError):  # it is cut off, as the decoder finds after all that comes before
+            for tokens in range(first, most + 1):
+                if at >= end:
+                    break
+                step = steps[data[at]]
+                if step > 0:
+                    at += step
+                elif step == _BYTE_SIZE:
+                    at += 2 + data[at + 1]
+                elif step != _EXTENSION:
+                    at += 1 - step + int.from_bytes(data[at + 1 : at + 1 - step], "big")
+                else:
+                    code, start, at = _extension(data, at)
+                    more += EXTENSION - 1
+                    if lazy_by_size and code not in _KNOWN:
+                        more += at - start
+                    elif code not in OPAQUE:
+                        parts.append((start, min(at, end)))
+                    if tokens + more > most:
+                        return True
+            else:
+                return True
+    return tokens + more > most
+
+
+def _extension(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
+    """The code of an extension, and where its bytes begin and end."""
+    first = data[at]
+    if first >= 0xD4:
+        return data[at + 1], at + 2, at + 2 + (1 << (first - 0xD4))
+    start = at + 1 + (1 << (first - 0xC7))
+    return data[start], start + 1, start + 1 + int.from_bytes(data[at + 1 : start], "big")
