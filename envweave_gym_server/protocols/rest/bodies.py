@@ -11,6 +11,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
 
 from envweave_gym.core.faults import Fault, InvalidArgument, shown
+from envweave_gym.wire.frame_limits import MOST_VALUES
+from envweave_gym.wire.values import MOST_BITS, fits
 from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.protocols.client_sockets import has_left, socket_of
 from envweave_gym_server.protocols.rest.json_values import Arrays
@@ -197,15 +199,57 @@ def received() -> bytes:
     return data
 
 
+_MOST_MEMBERS = 4 * MOST_VALUES
+"""More than in a frame, as lists of numbers are the arrays of JSON."""
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_INTEGER = b"0" * len(str(1 << MOST_BITS))
+
+
+def _check_size(data: bytes) -> None:
+    """Count what a body would be decoded to at most, since a list of two bytes becomes an object of 70.
+
+    Brackets and commas in texts count too: to tell them apart would take longer than to decode them.
+    """
+    if len(data) <= MOST_VALUES:
+        return
+    if data.count(b"{") + data.count(b"[") > MOST_VALUES:
+        told = f"more than {MOST_VALUES:,} objects and lists (each {{ and [ counts)"
+    elif data.count(b",") > _MOST_MEMBERS:
+        told = f"more than {_MOST_MEMBERS:,} members (each comma counts)"
+    else:
+        return
+    raise InvalidArgument(f"the body has {told}; send arrays in base64, or fewer rows at once")
+
+
+def _check_integers(body: Any, data: bytes) -> None:
+    """Refuse integers that are too large to travel; only a body with as many digits in a row is searched."""
+    if len(data) < len(_LONG_INTEGER) or _LONG_INTEGER not in data.translate(_AS_ZEROS):
+        return
+    values = list(msgspec.structs.astuple(body))
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+        elif isinstance(value, int) and not fits(value):
+            raise InvalidArgument(
+                f"the body has an integer of more than {MOST_BITS:,} bits; send a smaller one, or a text"
+            )
+
+
 def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
     """The body of the request, and its bytes; no body is an empty object."""
     data = received()
+    _check_size(data)
     try:
-        return msgspec.json.decode(data or b"{}", type=kind), data
+        body = msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"the body is not what this call takes: {error}") from None
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no JSON: {error}") from None
+    _check_integers(body, data)
+    return body, data
 
 
 def read_arrays() -> Arrays:
