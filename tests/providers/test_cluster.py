@@ -109,8 +109,8 @@ def test_an_outage_of_the_api_server_costs_no_step_and_one_line(
         assert replica._ended() is None
         time.sleep(0.1)
     lines = [one.name.rpartition(".")[2] for one in caplog.records if one.levelname == "WARNING"]
-    assert 1 <= lines.count("kubernetes_access") <= 2  # of each outage one, and one of who waits for it
-    assert set(lines) <= {"kubernetes_access", "session"}
+    assert 1 <= lines.count("cluster_access") <= 2  # of each outage one, and one of who waits for it
+    assert set(lines) <= {"cluster_access", "session"}
     there.close()
     until(lambda: real.kubectl("get", "--raw", "/readyz") == "ok")
 
