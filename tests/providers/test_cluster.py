@@ -112,7 +112,7 @@ def test_an_outage_of_the_api_server_costs_no_step_and_one_line(
     assert 1 <= lines.count("cluster_access") <= 2  # of each outage one, and one of who waits for it
     assert set(lines) <= {"cluster_access", "session"}
     there.close()
-    until(lambda: real.kubectl("get", "--raw", "/readyz") == "ok")
+    until(real.is_ready)
 
 
 def test_a_fleet_that_is_applied_again_with_another_token_takes_it(

@@ -55,10 +55,17 @@ class RealCluster:
 
     def kubectl(self, *words: str, given: str = "") -> str:
         """What the administrator's kubectl prints."""
-        command = [self._folder.parent / "bin" / "kubectl", "--kubeconfig", self._folder / "admin.kubeconfig"]
-        done = subprocess.run([*command, *words], input=given, capture_output=True, text=True, timeout=120)
+        done = self._ran(*words, given=given)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def is_ready(self) -> bool:
+        """Whether the API server has started: it already serves before that, and kubectl fails until then."""
+        return self._ran("get", "--raw", "/readyz").stdout == "ok"
+
+    def _ran(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        command = [self._folder.parent / "bin" / "kubectl", "--kubeconfig", self._folder / "admin.kubeconfig"]
+        return subprocess.run([*command, *words], input=given, capture_output=True, text=True, timeout=120)
 
     def listed(self, resource: str, namespace: str = "default") -> list[dict[str, Any]]:
         """What is there of ours."""
