@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -90,6 +91,9 @@ def test_a_pod_that_somebody_deletes_is_said_to_be_deleted(
     env.close()
 
 
+# Python 3.11.7 does not close a socket that is reset before TLS begins (python/cpython#113280). urllib3 keeps
+# the error in a cycle with it, so this test collects it before another test does.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 def test_an_outage_of_the_api_server_costs_no_step_and_one_line(
     real: RealCluster, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,6 +117,7 @@ def test_an_outage_of_the_api_server_costs_no_step_and_one_line(
     assert set(lines) <= {"cluster_access", "session"}
     there.close()
     until(real.is_ready)
+    gc.collect()
 
 
 def test_a_fleet_that_is_applied_again_with_another_token_takes_it(
