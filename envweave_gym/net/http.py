@@ -19,6 +19,7 @@ from envweave_gym.os_support.process_local import Owner
 _PIECE = 1 << 16
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _AGENT = "envweave-gym"
+_MAX_COOKIES = 20
 _ONE_LINE = re.compile(r"[^\r\n\0\u0100-\U0010ffff]*")
 
 
@@ -29,8 +30,9 @@ class BodyTooLarge(ConnectionError):
 class HttpConnection:
     """A connection to one server for one exchange after the other; the first one dials it.
 
-    It goes through the proxy that the environment names, follows no redirects and keeps no cookies. Losses
-    are ``OSError``: ``TimeoutError`` once the deadline is over, and ``SSLCertVerificationError`` among them.
+    It goes through the proxy that the environment names and follows no redirects. It sends cookies back, as a
+    load balancer may route by them. Losses are ``OSError``: ``TimeoutError`` once the deadline is over, and
+    ``SSLCertVerificationError`` among them.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class HttpConnection:
         self._socket: TimedSocket | None = None
         self._origin, self._proxy_headers = "", dict[str, str]()
         self._response: Response | None = None
+        self._cookies: dict[str, str] = {}
 
     def request(
         self,
@@ -67,6 +70,7 @@ class HttpConnection:
             with suppress(BrokenPipeError, ConnectionResetError):  # it may have said why it reads no more
                 self._socket.send_all(data, deadline)
             self._response = Response(self._socket, method, deadline)
+            self._keep_cookies(self._response.headers.get_all("Set-Cookie", []))
         except BaseException:
             self.close()
             raise
@@ -99,6 +103,8 @@ class HttpConnection:
 
     def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
         lines = {"Host": self._host, "User-Agent": _AGENT, "Accept-Encoding": "identity"}
+        if self._cookies:
+            lines["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
         lines |= {**self._proxy_headers, **headers}
         if body or method in _WITH_BODY:
             lines["Content-Length"] = str(len(body))
@@ -110,6 +116,13 @@ class HttpConnection:
         text = [f"{method} {self._origin}{target} HTTP/1.1"]
         text += [f"{name}: {value}" for name, value in lines.items()]
         return "\r\n".join([*text, "", ""]).encode("latin-1")
+
+    def _keep_cookies(self, headers: list[str]) -> None:
+        """Remember the names and values; their attributes do not matter, as all requests go to one server."""
+        for header in headers[:_MAX_COOKIES]:
+            name, equals, value = header.partition(";")[0].partition("=")
+            if equals and len(self._cookies) < _MAX_COOKIES and _ONE_LINE.fullmatch(header):
+                self._cookies[name.strip()] = value.strip()
 
     def detach(self) -> TimedSocket:
         """Give the connection away, after a response that switches the protocol."""

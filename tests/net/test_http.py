@@ -72,6 +72,22 @@ def test_a_connection_serves_again_after_a_body_that_was_read(response: bytes) -
     assert there.methods == ["GET"] * 3, "the second script would answer a second connection"
 
 
+def test_cookies_are_sent_back() -> None:
+    """As a load balancer sets them that sends all requests of a client to one server."""
+    seen: list[str | None] = []
+
+    def script(talk: Talk) -> None:
+        for number in range(3):
+            seen.append(talk.request()[0].get("cookie"))
+            cookie = b"Set-Cookie: route=%d; Path=/; HttpOnly\r\n" % number
+            talk.send(b"HTTP/1.1 200 x\r\n" + cookie + b"Content-Length: 0\r\n\r\n")
+
+    with peer(script) as there, HttpConnection(there.url) as connection:
+        for _ in range(3):
+            connection.request("GET", "/", soon()).body(0)
+    assert seen == [None, "route=0", "route=1"]
+
+
 def test_a_body_may_end_with_its_connection() -> None:
     ends = says(b"HTTP/1.0 200 x\r\n\r\n" + BODY, again=False)
     with peer(ends, ends) as there, HttpConnection(there.url) as connection:
