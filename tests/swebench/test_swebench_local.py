@@ -185,7 +185,7 @@ class TestKeptIn:
             InvalidArgument, match="isolation='process' does not keep patches in; there are 'l"
         ):
             opened(isolation="process")
-        monkeypatch.setattr(levels, "_missing", lambda level: "the kernel has none")
+        monkeypatch.setattr(levels, "why_missing", lambda level: "the kernel has none")
         with pytest.raises(NotAvailable, match="isolation='landlock' is not there: the kernel has none"):
             opened()
         found = tried(TEXT, TEXT.patch, cache)

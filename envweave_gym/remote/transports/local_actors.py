@@ -11,7 +11,7 @@ from envweave_gym.net.deadlines import seconds_left
 from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.remote.actors import ActorTransport, line_of, place_in
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.transports import Transport
+from envweave_gym.remote.transports import Transport, lost
 from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
 
 _CONNECT_TIMEOUT_S = 0.5
@@ -72,13 +72,19 @@ class LocalActorTransport:
         if self._calls is not None:
             self._calls.send(frame, deadline, before)
             return
-        self._peer.send(self._line + frame, deadline, before and self._line + before)
+        try:
+            self._peer.send(self._line + frame, deadline, before and self._line + before)
+        except OSError as error:
+            raise lost(self._address.url, error) from None
         self._unanswered += (before, frame) if before else (frame,)
 
     def receive(self, deadline: float) -> bytes:
         """The reply to the oldest frame whose reply has not been received."""
         if self._calls is None:
-            reply = self._peer.receive(deadline)
+            try:
+                reply = self._peer.receive(deadline)
+            except OSError as error:
+                raise lost(self._address.url, error) from None
             if reply != TOO_LARGE:
                 self._unanswered.popleft()
                 return reply
