@@ -163,9 +163,13 @@ def test_a_frame_above_the_limit_ends_the_connection_and_leaves_the_session() ->
     server = Server(largest_frame="64k")
     peer = server.connect("one")
     ask(peer, Create(COUNTER))
-    peer.send(bytes(70_000))
-    with pytest.raises(ConnectionError):
+
+    def exchange() -> None:
+        peer.send(bytes(70_000))  # the server may hang up before it has read all of it
         reply_of(peer)
+
+    with pytest.raises(ConnectionError):
+        exchange()
     assert isinstance(ask(server.connect("one"), Reset(1, 0)), Began)
     server.stop()
 
