@@ -11,7 +11,6 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterable
 
 from envweave_gym.net.deadlines import TimedSocket
 
@@ -34,13 +33,10 @@ class FramedSocket(TimedSocket):
         super().__init__(connected)
         self._largest = largest
 
-    def send(self, frame: bytes, deadline: float | None = None) -> None:
-        """Send one frame."""
-        self.send_parts((_LENGTH.pack(len(frame)), frame), deadline)
-
-    def send_many(self, frames: Iterable[bytes], deadline: float | None = None) -> None:
-        """Send frames in one system call, which wakes the peer once."""
-        self.send_parts([part for frame in frames for part in (_LENGTH.pack(len(frame)), frame)], deadline)
+    def send(self, frame: bytes, deadline: float | None = None, before: bytes = b"") -> None:
+        """Send a frame, and one ``before`` it in the same system call, which wakes the peer once."""
+        parts = (_LENGTH.pack(len(frame)), frame)
+        self.send_parts((_LENGTH.pack(len(before)), before, *parts) if before else parts, deadline)
 
     def receive(self, deadline: float | None = None) -> bytes:
         """Receive the next frame; after a ``TimeoutError`` the next call goes on with the same one.

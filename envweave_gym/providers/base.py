@@ -20,7 +20,7 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.plug_ins import PlugInTable
 from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.os_support.process_local import ProcessLocal
-from envweave_gym.remote.address import SCHEMES
+from envweave_gym.remote.transports import CONNECTORS
 
 if TYPE_CHECKING:
     from envweave_gym.providers.replica import Start
@@ -33,7 +33,7 @@ PROVIDERS = {
 }
 """The providers of this package by the names of their backends; those of plug-ins come by entry points."""
 _ALIASES = {"docker_http": "docker"}
-_URL = re.compile(rf"({'|'.join(map(re.escape, SCHEMES))})://.")
+_URL = re.compile(rf"({'|'.join(map(re.escape, CONNECTORS))})://.")
 
 
 class Leftovers(NamedTuple):

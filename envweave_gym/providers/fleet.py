@@ -16,13 +16,11 @@ from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers.base import provider_names, provider_of
-from envweave_gym.providers.health import is_healthy, sessions_of
 from envweave_gym.providers.options import check_number
 from envweave_gym.providers.shared import ReplicaUrl
 from envweave_gym.providers.together import at_once, start_all, stop_all
 from envweave_gym.providers.watch import MISSES, Watch
-from envweave_gym.remote.actors import ActorTransport
-from envweave_gym.remote.address import Address, is_actor, remember_token
+from envweave_gym.remote.address import Address, remember_token
 
 _PATIENCE = 2.0
 
@@ -191,23 +189,15 @@ def statuses(urls: Sequence[str], token: str | None) -> list[ReplicaStatus]:
 
 
 def _status(url: str, token: str | None) -> ReplicaStatus:
-    if is_actor(url):
-        return _status_of_actor(url)
-    if not is_healthy(url, _PATIENCE):
-        return ReplicaStatus(url, "unhealthy")
-    return ReplicaStatus(url, "healthy", sessions_of(url, token, _PATIENCE))
-
-
-def _status_of_actor(url: str) -> ReplicaStatus:
-    """An actor that lives answers whatever it is asked."""
-    deadline = time.monotonic() + _PATIENCE
+    if token is not None:
+        remember_token(url, token)
+    connector, deadline = Address(url).connector(), time.monotonic() + _PATIENCE
     try:
-        transport = ActorTransport(Address(url), b"", deadline)
-        transport.send(b"", deadline)
-        transport.receive(deadline)
-    except (ConnectionError, TimeoutError, NotAvailable) as error:
+        if not connector.is_healthy(deadline):
+            return ReplicaStatus(url, "unhealthy")
+        return ReplicaStatus(url, "healthy", connector.count_sessions(deadline))
+    except (OSError, NotAvailable) as error:
         return ReplicaStatus(url, "unhealthy", problem=str(error))
-    return ReplicaStatus(url, "healthy")
 
 
 def _raised(error: Any) -> Any:

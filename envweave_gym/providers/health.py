@@ -1,40 +1,25 @@
-"""Asks a server over HTTP whether it is healthy, and how many sessions it has."""
+"""Whether servers answer, and whether they take calls."""
 
 from __future__ import annotations
 
 import time
 
-from envweave_gym.net.http import HttpConnection
-
-_LARGEST = 1 << 24
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.remote.address import Address
 
 
 def is_healthy(url: str, timeout: float = 1.0) -> bool:
     """Return whether a server takes calls."""
-    return _get(url, "/health", timeout)[0] == 200
+    return bool(_health(url, timeout))
 
 
 def answers(url: str, timeout: float) -> bool:
     """Return whether a server answers at all: one that is full, or is stopping, does too."""
-    return _get(url, "/health", timeout)[0] != 0
+    return _health(url, timeout) is not None
 
 
-def sessions_of(url: str, token: str | None, timeout: float) -> int | None:
-    """Return how many sessions a server has open, if it says so."""
-    status, text = _get(url, "/metrics", timeout, token)
-    for line in text.splitlines() if status == 200 else ():
-        name, _, number = line.partition(" ")
-        if name == "envweave_sessions":
-            return int(float(number))
-    return None
-
-
-def _get(url: str, path: str, timeout: float, token: str | None = None) -> tuple[int, str]:
-    """Return the status and the text of a response; the status is 0 where there is none."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+def _health(url: str, timeout: float) -> bool | None:
     try:
-        with HttpConnection(url) as connection:
-            response = connection.request("GET", path, time.monotonic() + timeout, headers)
-            return response.status, response.body(_LARGEST).decode(errors="replace")
-    except OSError:
-        return 0, ""
+        return Address(url).connector().is_healthy(time.monotonic() + timeout)
+    except (OSError, NotAvailable):
+        return None

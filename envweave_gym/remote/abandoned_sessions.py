@@ -1,4 +1,4 @@
-"""Sends DELETE for abandoned sessions in the background, which frees their slots."""
+"""Deletes abandoned sessions in the background, which frees their slots on the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 
-from envweave_gym.net.http import HttpConnection
 from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.remote.address import Address
 
@@ -32,9 +31,9 @@ _deletions = ProcessLocal(_Deletions)
 def delete_abandoned(address: Address, session_id: str) -> None:
     """Delete a session without waiting for it; its call may still be under way on the server.
 
-    No server is started for that, and an actor sees by itself which clients have left.
+    No server is started for that.
     """
-    if address.is_actor:
+    if address.connector().sees_abandoned:
         return
     deletions = _deletions.value
     with deletions.lock:
@@ -63,7 +62,6 @@ def _delete_all(deletions: _Deletions, address: Address) -> None:
                 return
             session_id, deadline = queue.popleft()
         try:
-            with HttpConnection(address.url, at=address.shortcut) as connection:
-                connection.request("DELETE", f"/v1/sessions/{session_id}", deadline, address.headers())
+            address.connector().delete(session_id, deadline)
         except Exception as error:  # noqa: BLE001 - whatever it is, the session ends with its lease
             _log.debug("session %s of %s is left to its lease: %s", session_id, address.url, error)

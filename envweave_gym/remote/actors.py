@@ -15,7 +15,7 @@ from envweave_gym.net.deadlines import seconds_left, too_late
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.ray_cluster import cluster, one_line
-from envweave_gym.remote.transport import lost
+from envweave_gym.remote.transports import lost
 
 _log = logging.getLogger(__name__)
 

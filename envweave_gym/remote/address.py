@@ -10,16 +10,16 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.net.dial import UNIX
 from envweave_gym.remote import upkeep
+from envweave_gym.remote.transports import CONNECTORS, Connector, connector_to
 
 TOKEN = "ENVWEAVE_TOKEN"
 """The environment variable whose value is the token where no other is named."""
 ACTOR = "ray+actor"
 """The scheme of the URLs of Ray actors: ``ray+actor://namespace/name``."""
+_SOCKETS = ("http+unix", "unix")
+"""The schemes whose URLs name a Unix socket: all behind them, with ``/`` as ``%2F`` and ``@`` as ``%40``."""
 
-SCHEMES = ("http", "https", UNIX, ACTOR)
-"""What the URLs of servers begin with."""
 
 _tokens: dict[str, str] = {}
 
@@ -49,10 +49,15 @@ class Address:
 
     def headers(self) -> dict[str, str]:
         """The headers that show the token, where there is one."""
+        token = self.secret()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def secret(self) -> str:
+        """The token itself; empty where there is none."""
         token = self._secret() or ""
         if not (token.isascii() and token.isprintable()):
             raise self._no_token()
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        return token
 
     def _secret(self) -> str | None:
         if self.token is None:
@@ -72,6 +77,10 @@ class Address:
     def _no_token(self) -> InvalidArgument:
         where = self.token or f"env:{TOKEN}"
         return InvalidArgument(f"{self.url}: {where} holds no token, which is one line of ASCII characters")
+
+    def connector(self) -> Connector:
+        """Return what connects to it, by the scheme of its URL."""
+        return connector_to(self)
 
     def ensure(self) -> None:
         """Start the server where this process keeps it."""
@@ -93,18 +102,18 @@ class Address:
         return upkeep.shortcut_to(self.url)
 
     @property
-    def is_actor(self) -> bool:
-        """Whether it is a Ray actor."""
-        return is_actor(self.url)
+    def scheme(self) -> str:
+        """The scheme of the URL, which says how frames get there."""
+        return self.url.partition(":")[0]
 
 
 def _parts(url: Any) -> SplitResult | None:
     """The parts of a URL; none of what is no URL of a server."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in SCHEMES or not parts.hostname or parts.port == 0:
+        if parts is None or parts.scheme not in CONNECTORS or not parts.hostname or parts.port == 0:
             return None
-        if parts.scheme == UNIX:
+        if parts.scheme in _SOCKETS:
             return parts if parts.path in ("", "/") else None
         parts.hostname.encode("idna")
     except ValueError:  # of brackets, of a port, or of a name that nothing can have
@@ -122,11 +131,6 @@ def _surplus(parts: SplitResult) -> str:
             "file that token='file:PATH' names"
         )
     return f"the URL of a server ends with its host, port and path; {there}"
-
-
-def is_actor(url: str) -> bool:
-    """Whether a URL is that of a Ray actor."""
-    return url.startswith(f"{ACTOR}://")
 
 
 def remember_token(url: str, token: str) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.remote.actors import ActorTransport
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import Strange, raise_refused
-from envweave_gym.remote.http import HttpTransport
+from envweave_gym.remote.transports import lost
 from envweave_gym.wire.messages import Answer, Create, Refused, encode, read_reply
 from envweave_gym.wire.values import pack
 
@@ -89,13 +88,9 @@ def _asked(address: Address, create: bytes, until: float) -> bytes:
 
 def _asked_once(address: Address, create: bytes, until: float) -> bytes:
     address.ensure()
-    transport = (
-        ActorTransport(address, b"", until) if address.is_actor else HttpTransport(address, "/v1/describe")
-    )
     try:
-        transport.send(create, until)
-        return transport.receive(until)
+        return address.connector().describe(create, until)
     except Strange as error:
         raise NotAvailable(str(error)) from None
-    finally:
-        transport.close()
+    except OSError as error:
+        raise lost(address.url, error) from None

@@ -13,8 +13,6 @@ import numpy as np
 
 from envweave_gym.net.framed_socket import FramedSocket
 from envweave_gym.remote import upkeep
-from envweave_gym.remote.actors import ActorTransport
-from envweave_gym.remote.doors import DoorTransport
 from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.session import Build, RemoteSession
 from envweave_gym.wire.messages import Reply
@@ -77,10 +75,7 @@ class EarlySession(RemoteSession):
     @property
     def coming(self) -> Any:
         """A socket, or what ``ray.wait`` takes, to wait for the reply; ``None`` where that is of no use."""
-        transport = self._transport
-        if isinstance(transport, ActorTransport | DoorTransport) and time.monotonic() < self._call.until:
-            return transport.next_reply
-        return None
+        return getattr(self._transport, "next_reply", None) if time.monotonic() < self._call.until else None
 
     def drop(self) -> None:
         """Hang up, and forget what was sent early."""

@@ -16,11 +16,8 @@ from envweave_gym.core.faults import AtCapacity, EnvweaveError, NotAvailable, Se
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.doors import way_to
 from envweave_gym.remote.errors import raise_refused
-from envweave_gym.remote.http import HttpTransport
-from envweave_gym.remote.transport import Transport
-from envweave_gym.remote.websockets import WebSocketBlocked, WebSocketTransport
+from envweave_gym.remote.transports import Transport, lost
 from envweave_gym.wire.messages import (
     DONE_ALL_THE_SAME,
     NUMBERLESS,
@@ -168,11 +165,11 @@ class RemoteSession:
         try:
             until = max(call.until, time.monotonic() + grace) if grace else call.until
             reply = self._reply(call, until)
-        except (ConnectionError, TimeoutError):
+        except OSError as error:
             now = time.monotonic()
             if now + call.pause > call.deadline or call.tried > call.hope:
                 self._hang_up()
-                raise
+                raise lost(self.address.url, error) from None
             if self._is_gone():
                 stopped = "this process has stopped that server; make the environment on another"
                 raise ConnectionError(f"{self.address.url}: {stopped}") from None
@@ -241,9 +238,9 @@ class RemoteSession:
             until = self._until(call)
             transport.send(call.frame, until, call.opening)
             call.until = self._until(call)
-        except (ConnectionError, TimeoutError) as error:
+        except OSError as given:
             self._hang_up()
-            self._unsent = error.with_traceback(None)
+            self._unsent = error = lost(self.address.url, given)
             if call.start is None and not self._is_leaving:
                 self._missed(call, error)
         except BaseException:
@@ -296,12 +293,8 @@ class RemoteSession:
         call.start = None
 
     def _connected(self, deadline: float) -> Transport:
-        if self.address.is_actor:
-            return way_to(self.address, self.id, deadline)
         try:
-            return WebSocketTransport(self.address, self.id, deadline)
-        except WebSocketBlocked:
-            return HttpTransport(self.address, f"/v1/sessions/{self.id}/frames")
+            return self.address.connector().connect(self.id, deadline)
         except NotAvailable as error:
             if upkeep.is_kept(self.address.url) and self.address.token is None:
                 raise ConnectionError(f"somebody else answers where a server has ended: {error}") from None

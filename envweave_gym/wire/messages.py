@@ -141,6 +141,9 @@ Reply = Created | Began | Stepped | Answer | Refused
 DONE_ALL_THE_SAME = ("EnvironmentCrashed", "FaultStorm")
 """The kinds of refusals of calls that were done: what they did is all there is to tell."""
 
+DELETE = "delete"
+"""The question that closes a session, asked without one; its argument is the session's id."""
+
 HEALTH = "health"
 """The question about a server, asked without a session; the answer has ``sessions`` and ``stopping``."""
 
@@ -158,6 +161,7 @@ read_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply, ext_hook=u
 """The message of a server."""
 
 __all__ = [
+    "DELETE",
     "DONE_ALL_THE_SAME",
     "HEALTH",
     "NUMBERLESS",

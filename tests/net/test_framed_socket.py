@@ -35,17 +35,15 @@ def soon() -> float:
     return time.monotonic() + 10
 
 
-def test_frames_that_are_sent_together_or_are_large_arrive_as_they_were_sent(pair: Pair) -> None:
+@pytest.mark.parametrize("before", [b"", b"before", bytes(300_000)], ids=["none", "small", "large"])
+def test_frames_of_every_size_arrive_as_they_were_sent(before: bytes, pair: Pair) -> None:
     one, other = pair
     frames = [b"one", b"", bytes(300_000), b"last", os.urandom(5_000_000)]
-    sender = threading.Thread(target=one.send_many, args=(frames, soon()))
+    sender = threading.Thread(target=lambda: [one.send(frame, soon(), before) for frame in frames])
     sender.start()
-    assert [other.receive(soon()) for _ in frames] == frames
+    for frame in frames:
+        assert [other.receive(soon()) for _ in range(2 if before else 1)] == [before, frame][not before :]
     assert not other.ahead
-    sender.join(10)
-    sender = threading.Thread(target=lambda: [one.send(frame, soon()) for frame in frames])
-    sender.start()
-    assert [other.receive(soon()) for _ in frames] == frames
     sender.join(10)
 
 

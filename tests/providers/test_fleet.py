@@ -242,7 +242,10 @@ def test_an_actor_that_does_not_answer_is_not_healthy(monkeypatch: pytest.Monkey
                 raise TimeoutError("it did not answer in time")
             return b"what was that?"
 
-    monkeypatch.setattr("envweave_gym.providers.fleet.ActorTransport", Transport)
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("envweave_gym.remote.transports.local_actors.ActorTransport", Transport)
     told = statuses([f"ray+actor://here/{how}" for how in ("alive", "dead", "hanging")], None)
     assert [(one.state, one.problem) for one in told] == [
         ("healthy", ""),

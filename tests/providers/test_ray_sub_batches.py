@@ -17,9 +17,8 @@ import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
 from envweave_gym.net.framed_socket import connect
 from envweave_gym.providers.ray.ray_replica import RayReplica
-from envweave_gym.remote import doors
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.doors import way_to
+from envweave_gym.remote.transports import local_actors
 from envweave_gym.testing.traces import same
 from envweave_gym.wire.messages import Create, Reset, encode
 
@@ -39,7 +38,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         return connect(address, deadline)
 
     if request.param != "over sockets":
-        monkeypatch.setattr(doors, "connect", some)
+        monkeypatch.setattr(local_actors, "connect", some)
 
 
 def rows(size: int, actors: int, env_id: str = NAPPER, **kwargs: Any) -> Any:
@@ -153,7 +152,7 @@ def test_a_reply_of_a_megabyte_is_memory_shared_with_the_actor_and_no_copy(
     side: int, is_mapped: bool
 ) -> None:
     replica = RayReplica()
-    transport = way_to(Address.of(PAINTER, replica.url), "shared", time.monotonic() + 20)
+    transport = Address.of(PAINTER, replica.url).connector().connect("shared", time.monotonic() + 20)
     for call in (Create(PAINTER, kwargs={"side": side}), Reset(1, seed=0)):
         transport.send(encode(call), time.monotonic() + 20)
         reply = transport.receive(time.monotonic() + 20)

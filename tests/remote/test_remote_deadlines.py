@@ -21,8 +21,8 @@ from servers import running_server, until
 from envweave_gym.net.websocket import PING
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe
-from envweave_gym.remote.http import HttpTransport
 from envweave_gym.remote.session import RemoteSession, at_once
+from envweave_gym.remote.transports.plain_http import HttpTransport
 from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import Began, Create, Reset
 

@@ -13,7 +13,7 @@ from remote_worlds import block_websockets
 
 from envweave_gym.net.deadlines import TimedSocket
 from envweave_gym.net.websocket import WebSocket, frame_head
-from envweave_gym.remote import http
+from envweave_gym.remote.transports import plain_http
 from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
 
 HEADS = {
@@ -61,7 +61,7 @@ def test_a_long_frame_is_read_in_pieces() -> None:
 
 def test_a_body_larger_than_any_reply_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     block_websockets(monkeypatch)
-    monkeypatch.setattr(http, "LARGEST_REPLY", 1000)
+    monkeypatch.setattr(plain_http, "LARGEST_REPLY", 1000)
     large: Any = answers(200, bytes(1001), CONTENT_TYPE)
     with peer(large, plays_over_http) as mangled:
         session = mangled.session(30.0)

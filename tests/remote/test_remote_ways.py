@@ -20,7 +20,7 @@ from envweave_gym import NotAvailable
 from envweave_gym.net import http
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.remote.websockets import WebSocketTransport
+from envweave_gym.remote.transports.websockets import WebSocketTransport
 from envweave_gym.wire.messages import Create
 
 __all__ = ["transport"]

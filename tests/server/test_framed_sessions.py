@@ -101,7 +101,9 @@ def test_an_episode_is_played_and_a_hang_up_detaches_the_session(server: Server)
 def test_calls_that_are_sent_together_are_answered_in_order(server: Server) -> None:
     peer = server.connect("one")
     calls = (Create(COUNTER), Reset(1, 0), Step(2, {"delta": 1}), Ask(-2, "state"))
-    peer.send_many([encode(call) for call in calls])
+    create, reset, step, state = map(encode, calls)
+    peer.send(reset, before=create)
+    peer.send(state, before=step)
     assert [type(reply_of(peer)) for _ in calls] == [Created, Began, Stepped, Answer]
 
 

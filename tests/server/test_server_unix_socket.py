@@ -22,7 +22,7 @@ from servers import TOKEN, serving_at, until
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.remote.websockets import WebSocketBlocked, WebSocketTransport
+from envweave_gym.remote.transports.websockets import WebSocketBlocked, WebSocketTransport
 from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode, read_reply
 from envweave_gym.wire.values import pack
 from envweave_gym_server.__main__ import main

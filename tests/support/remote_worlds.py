@@ -19,8 +19,8 @@ from pettingzoo import ParallelEnv
 from servers import until
 
 from envweave_gym.providers.subprocess import PrivateServer, private_server
-from envweave_gym.remote import session
-from envweave_gym.remote.websockets import WebSocketBlocked
+from envweave_gym.remote.transports import web_servers
+from envweave_gym.remote.transports.websockets import WebSocketBlocked
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +74,7 @@ def block_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
     def blocked(*args: Any) -> Any:
         raise WebSocketBlocked
 
-    monkeypatch.setattr(session, "WebSocketTransport", blocked)
+    monkeypatch.setattr(web_servers, "WebSocketTransport", blocked)
 
 
 class Trouble(gym.Env[int, int]):

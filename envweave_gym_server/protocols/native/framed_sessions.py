@@ -8,7 +8,7 @@ import threading
 import time
 
 from envweave_gym.net.framed_socket import FramedSocket
-from envweave_gym.wire.messages import HEALTH, NUMBERLESS, Answer, Ask, Hello, encode, read_hello
+from envweave_gym.wire.messages import DELETE, HEALTH, NUMBERLESS, Answer, Ask, Hello, encode, read_hello
 from envweave_gym_server.core.errors import BadRequest, Unauthorized
 from envweave_gym_server.protocols.native.framed_listener import FramedListener
 from envweave_gym_server.sessions.channel import ClientChannel, describe, read_message
@@ -69,11 +69,8 @@ class FramedSessions:
                 if reply == CREATED and peer.ahead:
                     held = reply  # the client has sent its first reset along with the create, and awaits both
                     continue
-                if held:
-                    peer.send_many((held, reply), self._deadline())
-                    held = b""
-                else:
-                    peer.send(reply, self._deadline())
+                peer.send(reply, self._deadline(), before=held)
+                held = b""
         finally:
             channel.close()
 
@@ -89,12 +86,16 @@ class FramedSessions:
         return time.monotonic() + self._timeout_s
 
     def _answer(self, frame: bytes) -> bytes:
-        """The reply to a question about the server: what an environment is like, or how busy it is."""
+        """Answer what is sent without a session: creates to be described, and questions about the server."""
+        sessions, value = self._service.sessions, None
         try:
             message = read_message(frame)
+            if not isinstance(message, Ask) or message.question not in (DELETE, HEALTH):
+                return describe(self._service, frame)
+            if message.question == DELETE:
+                sessions.close(str(message.argument))
+            else:
+                value = {"sessions": len(sessions), "stopping": sessions.stopped}
         except Exception as error:  # noqa: BLE001 - the client learns of everything that happens
             return encode(self._service.refusal_of(error, NUMBERLESS))
-        if not isinstance(message, Ask) or message.question != HEALTH:
-            return describe(self._service, frame)
-        sessions = self._service.sessions
-        return encode(Answer(message.number, {"sessions": len(sessions), "stopping": sessions.stopped}))
+        return encode(Answer(message.number, value))

@@ -5,33 +5,58 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 from envweave_gym.net.deadlines import seconds_left
 from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.remote.actors import ActorTransport, line_of, place_in
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.transport import Transport, lost
+from envweave_gym.remote.transports import Transport
 from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
 
 _CONNECT_TIMEOUT_S = 0.5
 """An actor that runs accepts at once, in its kernel."""
 
 
-def way_to(address: Address, session_id: str, deadline: float) -> Transport:
-    """The transport to an actor: its Unix socket on the same machine, else calls of Ray."""
-    line = line_of(session_id, uuid.uuid4().hex)
-    until = time.monotonic() + min(_CONNECT_TIMEOUT_S, seconds_left(deadline, address.url))
-    try:
-        peer = connect(socket_of_actor(place_in(address.url)), until)
-    except OSError:
-        return ActorTransport(address, line, deadline)
-    return DoorTransport(address, line, peer)
+class ActorConnector:
+    """Reaches a server in a Ray actor."""
+
+    sees_abandoned = True
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def connect(self, session_id: str, deadline: float) -> Transport:
+        """Connect to the Unix socket of the actor on the same machine, else call it through Ray."""
+        address, line = self._address, line_of(session_id, uuid.uuid4().hex)
+        until = time.monotonic() + min(_CONNECT_TIMEOUT_S, seconds_left(deadline, address.url))
+        try:
+            peer = connect(socket_of_actor(place_in(address.url)), until)
+        except OSError:
+            return ActorTransport(address, line, deadline)
+        return LocalActorTransport(address, line, peer)
+
+    def describe(self, create: bytes, deadline: float) -> bytes:
+        """Return the frame that describes the environment that a create would make."""
+        transport = ActorTransport(self._address, b"", deadline)
+        try:
+            transport.send(create, deadline)
+            return transport.receive(deadline)
+        finally:
+            transport.close()
+
+    def delete(self, session_id: str, deadline: float) -> None:
+        """Do nothing: the actor sees which clients have left."""
+
+    def is_healthy(self, deadline: float) -> bool:
+        """Return ``True``: an actor that lives answers whatever it is asked, and another raises a loss."""
+        return bool(self.describe(b"", deadline))
+
+    def count_sessions(self, deadline: float) -> int | None:
+        """Return ``None``: an actor does not say."""
 
 
-class DoorTransport:
+class LocalActorTransport:
     """Sends frames over a Unix socket. From a reply on that is too large for it, calls of Ray take over.
 
     The frame is sent once more then, which is answered with the reply that there is already.
@@ -47,29 +72,19 @@ class DoorTransport:
         if self._calls is not None:
             self._calls.send(frame, deadline, before)
             return
-        frames = (before, frame) if before else (frame,)
-        with self._errors_of_transports():
-            self._peer.send_many([self._line + one for one in frames], deadline)
-        self._unanswered += frames
+        self._peer.send(self._line + frame, deadline, before and self._line + before)
+        self._unanswered += (before, frame) if before else (frame,)
 
     def receive(self, deadline: float) -> bytes:
         """The reply to the oldest frame whose reply has not been received."""
         if self._calls is None:
-            with self._errors_of_transports():
-                reply = self._peer.receive(deadline)
+            reply = self._peer.receive(deadline)
             if reply != TOO_LARGE:
                 self._unanswered.popleft()
                 return reply
             self._call_from_now_on(deadline)
         assert self._calls is not None
         return self._calls.receive(deadline)
-
-    @contextmanager
-    def _errors_of_transports(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise lost(self._address.url, error) from None
 
     def _call_from_now_on(self, deadline: float) -> None:
         self._peer.close()

@@ -10,7 +10,7 @@ from envweave_gym.net.deadlines import seconds_left, too_late
 from envweave_gym.net.http import HttpConnection
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_foreign, untrusted
-from envweave_gym.remote.transport import lost
+from envweave_gym.remote.transports import lost
 from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
 
 

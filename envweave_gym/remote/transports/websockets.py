@@ -11,7 +11,7 @@ from envweave_gym.net.dial import GATEWAY_ERRORS, TunnelRefused
 from envweave_gym.net.websocket import ConnectionClosed, HandshakeRefused, open_websocket
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import hung_up, raise_refused, refusal_in, untrusted
-from envweave_gym.remote.transport import lost
+from envweave_gym.remote.transports import lost
 from envweave_gym.wire.framing import LARGEST_REPLY
 
 _REFUSALS = (401, 403, 404, 503)

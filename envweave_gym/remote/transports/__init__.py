@@ -1,0 +1,91 @@
+"""Transports: how frames get to servers and replies back, by the scheme of a server's URL."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from envweave_gym.net.deadlines import too_late
+
+if TYPE_CHECKING:
+    from envweave_gym.remote.address import Address
+
+
+class Transport(Protocol):
+    """Sends frames and receives their replies in the same order, each before a deadline for the whole of it.
+
+    Losses are ``OSError``, and ``TimeoutError`` where the deadline is over. What would fail the same way once
+    more, such as a frame larger than the server takes, is raised as what it is.
+    """
+
+    def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
+        """Send a frame, and perhaps one before it; the reply to the last one need not have come."""
+        ...
+
+    def receive(self, deadline: float) -> bytes:
+        """Receive the reply to the oldest frame whose reply has not been received."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class Connector(Protocol):
+    """Reaches the server at one address, in the way of its scheme; losses are ``OSError``."""
+
+    sees_abandoned: ClassVar[bool]
+    """Whether the server sees by itself which sessions its clients have abandoned."""
+
+    def __init__(self, address: Address) -> None: ...
+
+    def connect(self, session_id: str, deadline: float) -> Transport:
+        """Connect for the frames of one session."""
+        ...
+
+    def describe(self, create: bytes, deadline: float) -> bytes:
+        """Return the frame that describes the environment that a create would make."""
+        ...
+
+    def delete(self, session_id: str, deadline: float) -> None:
+        """Close a session, whose call may still be under way."""
+        ...
+
+    def is_healthy(self, deadline: float) -> bool:
+        """Return whether the server takes calls."""
+        ...
+
+    def count_sessions(self, deadline: float) -> int | None:
+        """Return how many sessions the server has, if it says so."""
+        ...
+
+
+CONNECTORS = {
+    "http": f"{__name__}.web_servers:WebConnector",
+    "https": f"{__name__}.web_servers:WebConnector",
+    "http+unix": f"{__name__}.web_servers:WebConnector",
+    "unix": f"{__name__}.unix_sockets:UnixConnector",
+    "ray+actor": f"{__name__}.local_actors:ActorConnector",
+}
+"""The connector of each scheme, loaded when it is used."""
+
+
+def connector_to(address: Address) -> Connector:
+    """Return the connector to a server."""
+    return _connector(address.scheme)(address)
+
+
+@cache
+def _connector(scheme: str) -> type[Connector]:
+    return pkgutil.resolve_name(CONNECTORS[scheme])
+
+
+def lost(url: str, error: Exception | str) -> Exception:
+    """Return the loss that an error of a connection is, with the URL; a refused connection stays one."""
+    if isinstance(error, TimeoutError):
+        return too_late(url)
+    reason = str(error) or type(error).__name__
+    kind = ConnectionRefusedError if isinstance(error, ConnectionRefusedError) else ConnectionError
+    subject = f"{url}:" if isinstance(error, str) else f"{url} does not answer:"
+    return kind(reason if reason.startswith(url) else f"{subject} {reason}")
