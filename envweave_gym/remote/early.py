@@ -75,7 +75,7 @@ class EarlySession(RemoteSession):
     @property
     def coming(self) -> Any:
         """A socket, or what ``ray.wait`` takes, to wait for the reply; ``None`` where that is of no use."""
-        return getattr(self._transport, "next_reply", None) if time.monotonic() < self._call.until else None
+        return getattr(self._transport, "next_reply", None) if time.monotonic() < self.overdue_at else None
 
     def drop(self) -> None:
         """Hang up, and forget what was sent early."""

@@ -158,7 +158,7 @@ def test_of_a_call_counts_from_the_first_refused_connection() -> None:
         refused = time.monotonic()
         with pytest.raises(ConnectionError, match="refused"):
             session.receive()
-        assert DEADLINE < session._call.deadline - started <= refused + DEADLINE - started
+        assert DEADLINE < session._core.call.deadline - started <= refused + DEADLINE - started
 
 
 def test_a_server_that_is_gone_is_said_once_and_said_again_when_it_has_been_back(
