@@ -144,11 +144,11 @@ class Replica(ABC):
     def _wait_until_healthy(self, url: str, seconds: float) -> None:
         """Wait until the health check of a started server succeeds."""
         deadline = time.monotonic() + seconds
-        asked = time.monotonic()
+        looked_at = time.monotonic()
         while not is_healthy(url):
             now = time.monotonic()
-            if now - asked > _STATE_EVERY_S:
-                asked = now
+            if now - looked_at > _STATE_EVERY_S:
+                looked_at = now
                 if (why := self._why_over()) is not None:
                     raise NotAvailable(f"{self.what} ended before its server answered: {why}")
             if now > deadline:

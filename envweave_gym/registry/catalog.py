@@ -67,7 +67,7 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     game: _Id | None = None
     """Of a Gymnasium ID: the game that PettingZoo makes of it, where others play parts of it."""
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """After so many steps a Gymnasium episode is truncated, unless ``make`` says otherwise."""
+    """Step limit of a Gymnasium episode, unless ``make`` gets another."""
     kwargs: dict[str, Any] = {}
     """Default arguments of the constructors; JSON."""
     trial: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     data: bool = False
     """Whether it reads data of this machine, which a container of it is shown."""
     call_deadline: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """So many seconds a step of it may take on a server, where that is longer than of others."""
+    """Seconds that a step of it may take on a server, if that is longer than the default."""
     concurrent: bool = False
     """Whether a vector steps its rows at the same time, in threads: for environments whose steps wait for
     other processes. Their ``close`` may come from another thread, and ends the step that runs."""

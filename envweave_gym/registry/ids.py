@@ -59,7 +59,7 @@ def make(
 
     An unknown name raises :class:`envweave_gym.UnknownEnvironment`, with the nearest names.
 
-    - ``num_envs`` gives a ``VectorEnv`` of so many. It resets its environments by ``autoreset_mode``
+    - ``num_envs`` gives a ``VectorEnv`` with that many rows. It resets its environments by ``autoreset_mode``
       (``"NextStep"`` by default). IDs with a native vector form use that, and IDs whose steps wait for other
       processes step their rows in threads. ``vectorization_mode="sync"`` steps them one after the other,
       ``"async"`` each in a process of its own.

@@ -61,7 +61,7 @@ def import_until_known(name: str) -> str:
         try:
             if module != _MAIN:
                 importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001 - told below, where no other module registers the ID
+        except Exception as error:  # noqa: BLE001 - reported below, if no other module registers the ID
             failed[module] = f"{type(error).__name__}: {error}"
     if any(env_id in registry for registry in REGISTRIES.values()):
         return env_id

@@ -78,7 +78,7 @@ class ActorTransport:
         try:
             self._actor.leave.options(num_returns=0).remote(line)
         except Exception as error:  # noqa: BLE001 - that it is gone is as good
-            _log.debug("%s was not told that its client hangs up: %s", self._url, error)
+            _log.debug("the hang-up could not be sent to %s: %s", self._url, error)
 
 
 def line_of(session_id: str, name: str) -> bytes:

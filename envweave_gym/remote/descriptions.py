@@ -1,4 +1,4 @@
-"""What is asked of a server before anything is played: which environment, and what it is like."""
+"""Requests for the description of an environment on a server: spaces, metadata, agents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from envweave_gym.wire.values import MOST_BITS, fits, pack
 _PLAIN = (bool, int, float, str, bytes, np.generic, Enum, type(None))
 _SECRET = re.compile(r"(?<=://)[^/?#]*@|[?#].*", re.DOTALL)
 _PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)
-"""So many seconds pass between the attempts to ask a server whose connections are lost."""
+"""Seconds between attempts to ask a server whose connections are lost."""
 
 
 def remote_name(env_id: str, url: str) -> str:
@@ -66,7 +66,7 @@ def describe(address: Address, create: Create, deadline: float) -> dict[str, Any
 
 @lru_cache(maxsize=256)
 def _described(address: Address, create: bytes, deadline: float) -> dict[str, Any]:
-    frame = _asked(address, create, time.monotonic() + deadline)
+    frame = _request(address, create, time.monotonic() + deadline)
     try:
         check_reply(frame)
         reply = read_reply(frame)
@@ -79,19 +79,19 @@ def _described(address: Address, create: bytes, deadline: float) -> dict[str, An
     return reply.value
 
 
-def _asked(address: Address, create: bytes, until: float) -> bytes:
+def _request(address: Address, create: bytes, until: float) -> bytes:
     """The reply of a server, which is asked again where its connection is lost."""
     for pause in _PAUSES:
         try:
-            return _asked_once(address, create, until)
+            return _request_once(address, create, until)
         except ConnectionError:
             if time.monotonic() + pause > until:
                 raise
         time.sleep(pause)
-    return _asked_once(address, create, until)
+    return _request_once(address, create, until)
 
 
-def _asked_once(address: Address, create: bytes, until: float) -> bytes:
+def _request_once(address: Address, create: bytes, until: float) -> bytes:
     address.ensure()
     try:
         return address.connector().describe(create, until)

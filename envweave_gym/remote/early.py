@@ -20,9 +20,9 @@ from envweave_gym.wire.values import ARRAY, _read_header, unpack
 
 _LARGE = 1 << 16
 _LONGEST_WAIT = 1.0
-"""After so many seconds without a reply it is seen whether one is overdue."""
+"""Seconds between two checks for overdue replies."""
 _TURN = 0.005
-"""So many seconds Ray is listened to where others may answer over their sockets meanwhile."""
+"""Seconds of one wait for Ray, while others may answer over their sockets."""
 
 
 def _seen(code: int, data: memoryview) -> Any:
@@ -40,7 +40,7 @@ class EarlySession(RemoteSession):
 
     _read = staticmethod(msgspec.msgpack.Decoder(Reply, ext_hook=_seen).decode)
     _is_early = False
-    _told: Reply | Exception | None = None
+    _reply_seen: Reply | Exception | None = None
 
     def send_early(self, build: Build) -> None:
         """Send the next call, which is the one that :meth:`send` will be asked to send."""
@@ -54,23 +54,23 @@ class EarlySession(RemoteSession):
 
     def look(self) -> None:
         """Take what has come of what was sent early; where that is nothing, it is sent again."""
-        if self._told is None:
+        if self._reply_seen is None:
             try:
-                self._told = super().attempt()
+                self._reply_seen = super().attempt()
             except Exception as error:  # noqa: BLE001 - the next attempt raises it
-                self._told = error
+                self._reply_seen = error
 
     def attempt(self, grace: float = 0.0) -> Reply | None:
-        """The reply to what was sent last, which is there where :attr:`is_told`."""
-        told, self._told, self._is_early = self._told, None, False
-        if isinstance(told, Exception):
-            raise told
-        return super().attempt(grace) if told is None else told
+        """The reply to what was sent last, which is there where :attr:`is_answered`."""
+        answered, self._reply_seen, self._is_early = self._reply_seen, None, False
+        if isinstance(answered, Exception):
+            raise answered
+        return super().attempt(grace) if answered is None else answered
 
     @property
-    def is_told(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether :meth:`look` has taken what :meth:`attempt` will give."""
-        return self._told is not None
+        return self._reply_seen is not None
 
     @property
     def coming(self) -> Any:
@@ -80,7 +80,7 @@ class EarlySession(RemoteSession):
     def drop(self) -> None:
         """Hang up, and forget what was sent early."""
         super().drop()
-        self._is_early, self._told = False, None
+        self._is_early, self._reply_seen = False, None
 
 
 class EarlyGroup(RowGroup):
@@ -104,27 +104,27 @@ class EarlyGroup(RowGroup):
             self.session().send_early(build)
 
     @property
-    def is_told(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether what has come of its step is known; what is lost takes no step."""
-        return not self.live or self.session().is_told
+        return not self.live or self.session().is_answered
 
 
-def first_told(groups: Sequence[EarlyGroup], rows: int) -> list[EarlyGroup]:
-    """The groups of which it is known what has come of their steps, as soon as they have so many rows."""
+def first_answered(groups: Sequence[EarlyGroup], rows: int) -> list[EarlyGroup]:
+    """The groups whose steps are answered, as soon as they have ``rows`` rows together."""
     while True:
-        untold = [group.session() for group in groups if not group.is_told]
-        come = _come(untold, 0.0)
-        for session in untold:
+        unanswered = [group.session() for group in groups if not group.is_answered]
+        come = _come(unanswered, 0.0)
+        for session in unanswered:
             if session.coming in come:
                 session.look()
-        told = [group for group in groups if group.is_told]
-        if sum(group.size for group in told) >= rows:
-            return told
-        _come([group.session() for group in groups if not group.is_told], _LONGEST_WAIT)
+        answered = [group for group in groups if group.is_answered]
+        if sum(group.size for group in answered) >= rows:
+            return answered
+        _come([group.session() for group in groups if not group.is_answered], _LONGEST_WAIT)
 
 
 def _come(sessions: Sequence[EarlySession], seconds: float) -> list[Any]:
-    """What tells that something may have come for a session, at the latest after so many seconds."""
+    """The handles that became ready for a session, after ``seconds`` at the latest."""
     coming = {session.coming for session in sessions}
     if None in coming:  # somebody has to send it again
         seconds = 0.0

@@ -110,9 +110,9 @@ def untrusted(url: str, error: ssl.SSLCertVerificationError) -> Exception:
 
 def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
     """Raise what an answer means that is no frame: the words of a server, or of what stands before it."""
-    told = refusal_in(body)
-    if told is not None:
-        raise_refused(told, url)
+    refused = refusal_in(body)
+    if refused is not None:
+        raise_refused(refused, url)
     if status == _TOO_LARGE:
         raise faults.InvalidArgument(f"{url}: the frame is larger than what stands before the server takes")
     if status in GATEWAY_ERRORS:
@@ -123,10 +123,10 @@ def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
 def refusal_in(body: bytes | None) -> Refused | None:
     """What the server says in the body of an error, where that is one of its own."""
     try:
-        told = msgspec.json.decode(body or b"", type=_Error)
+        given = msgspec.json.decode(body or b"", type=_Error)
     except msgspec.MsgspecError:
         return None
-    return Refused(-1, told.error, told.message)
+    return Refused(-1, given.error, given.message)
 
 
 class _Error(msgspec.Struct):

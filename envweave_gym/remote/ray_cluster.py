@@ -17,8 +17,8 @@ from envweave_gym.os_support.process_local import ProcessLocal, in_forked_child
 
 RAY_ADDRESS = "RAY_ADDRESS"
 """The environment variable that Ray itself reads for the address of a cluster."""
-_KNOCK = 3.0
-"""So many seconds the head of a cluster may take to be connected to; Ray itself would try for minutes."""
+_CONNECT_TIMEOUT_S = 3.0
+"""Seconds to connect to the head of a cluster; Ray itself would try for minutes."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _HEAD, _SETTINGS = 9, b"\x04"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -69,10 +69,12 @@ def is_there(address: str) -> bool:
     """Whether what listens at ``host:port`` speaks as the head of a cluster does, which is HTTP/2."""
     place = urlsplit(f"//{address}")
     try:
-        with socket.create_connection((place.hostname or "", place.port or 0), _KNOCK) as knock:
-            knock.settimeout(_KNOCK)
-            knock.sendall(_HELLO)
-            return knock.recv(_HEAD, socket.MSG_WAITALL)[3:4] == _SETTINGS
+        with socket.create_connection(
+            (place.hostname or "", place.port or 0), _CONNECT_TIMEOUT_S
+        ) as connection:
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            connection.sendall(_HELLO)
+            return connection.recv(_HEAD, socket.MSG_WAITALL)[3:4] == _SETTINGS
     except (OSError, ValueError):
         return False
 
@@ -92,7 +94,7 @@ def _join(ray: Any, address: str) -> None:
             f"there is no Ray cluster at {address}; start one there with 'ray start --head', or leave "
             f"ray_address= and {RAY_ADDRESS} out to have one of your own"
         )
-    with _told(f"the Ray cluster at {address} cannot be joined"):
+    with _explain_errors(f"the Ray cluster at {address} cannot be joined"):
         ray.init(address=address, **_QUIET)
 
 
@@ -101,7 +103,7 @@ def _start(ray: Any) -> None:
     before = os.environ.get(_TELLS_USAGE)
     os.environ[_TELLS_USAGE] = before or "0"
     try:
-        with _told("a Ray cluster cannot be started on this machine"):
+        with _explain_errors("a Ray cluster cannot be started on this machine"):
             _in_a_thread_that_stays(partial(ray.init, address="local", include_dashboard=False, **_QUIET))
     finally:
         if before is None:
@@ -135,7 +137,7 @@ def _in_a_thread_that_stays(call: Callable[[], Any]) -> None:
 
 
 @contextmanager
-def _told(what: str) -> Generator[None]:
+def _explain_errors(what: str) -> Generator[None]:
     """Whatever Ray raises, in one sentence."""
     try:
         yield

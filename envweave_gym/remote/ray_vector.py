@@ -16,7 +16,7 @@ from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools
 from envweave_gym.remote.batches import batch_of, part_of
-from envweave_gym.remote.early import EarlyGroup, first_told
+from envweave_gym.remote.early import EarlyGroup, first_answered
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
 from envweave_gym.remote.vector import RemoteVectorEnv, _results
 from envweave_gym.vector.base import NOT_A_BATCH, Results
@@ -81,7 +81,7 @@ class RayVectorEnv(RemoteVectorEnv):
     # Some rows at a time
 
     def send(self, actions: Any, env_id: Any = None) -> None:
-        """Begin a step of the sub-batches with these rows, which :meth:`recv` has told; or else of all.
+        """Begin a step of the sub-batches with these rows, which :meth:`recv` has returned; or else of all.
 
         Actions are in the order of ``env_id``.
         """
@@ -94,16 +94,16 @@ class RayVectorEnv(RemoteVectorEnv):
             group.begin(acts, lambda number, packed=packed: Step(number, packed))
 
     def recv(self, min_ready: int | None = None) -> Results:
-        """What the steps gave that are ready first, of at least so many rows; by default of all under way."""
+        """The results that are ready first, of at least ``min_ready`` rows; by default of all under way."""
         waiting = self._under_way
         if not waiting:
             self._refuse("recv() was called with no step under way; call send() first")
         most = sum(group.size for group in waiting)
         if min_ready is not None and (type(min_ready) is not int or min_ready < 1):
             raise InvalidArgument(f"{self.name}: min_ready={shown(min_ready)} is no number of rows from 1 on")
-        told = first_told(waiting, most if min_ready is None else min(min_ready, most))
+        answered = first_answered(waiting, most if min_ready is None else min(min_ready, most))
         with self._calling():
-            return self._received(told)
+            return self._received(answered)
 
     def _received(self, groups: Sequence[EarlyGroup]) -> Results:
         outcomes: list[Outcome] = []
@@ -133,7 +133,7 @@ class RayVectorEnv(RemoteVectorEnv):
         right = rows.ndim == 1 and rows.size and rows.dtype.kind in "iu"
         if not right or rows.min() < 0 or rows.max() >= self.num_envs or len(np.unique(rows)) < len(rows):
             raise InvalidArgument(
-                f"{self.name}: env_id={shown(env_id)} are no rows; give those that recv() told"
+                f"{self.name}: env_id={shown(env_id)} are no rows; give those that recv() returned"
             )
         return rows.astype(np.intp)
 
@@ -142,13 +142,13 @@ class RayVectorEnv(RemoteVectorEnv):
         named = set(rows.tolist())
         groups = [group for group in self._groups if not named.isdisjoint(group.numbers)]
         for group in groups:
-            told = f"the sub-batch of rows {group.numbers.start} to {group.numbers.stop - 1}"
+            which = f"the sub-batch of rows {group.numbers.start} to {group.numbers.stop - 1}"
             if not named.issuperset(group.numbers):
                 raise InvalidArgument(
-                    f"{self.name}: env_id= names a part of {told}; give all or none of them"
+                    f"{self.name}: env_id= names a part of {which}; give all or none of them"
                 )
             if group.acts is not None:
-                self._refuse(f"{told} is under way; call recv() before it is sent another step")
+                self._refuse(f"{which} is under way; call recv() before it is sent another step")
         return groups
 
     def _acts(self, actions: Any, rows: _Rows) -> Any:

@@ -26,7 +26,7 @@ from envweave_gym.wire.foreign_spaces import opaque, rebuilt
 from envweave_gym.wire.spaces import Path, base_of, space_from_data
 
 CALL_DEADLINE = 60.0
-"""So many seconds an answer is waited for, unless ``call_deadline`` says otherwise."""
+"""Default of ``call_deadline``: seconds to wait for an answer."""
 
 LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
 """What a call raises that did not reach its environment, or whose answer did not come back."""
@@ -162,7 +162,7 @@ class ServedEnvironment:
             return known
 
     def picture(self, *, lost: bool = False) -> Any:
-        """What is drawn; of a ``lost`` episode what was drawn last, or ``None``: wrappers draw in a step."""
+        """The rendering; of a ``lost`` episode the last one, or ``None``, as wrappers render in a step."""
         if not (lost or self._crashed):
             self._picture = self.recall("render", self._picture)
         return self._picture

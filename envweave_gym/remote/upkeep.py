@@ -15,7 +15,7 @@ from typing import Any
 from envweave_gym.os_support.process_local import ProcessLocal
 
 _LAST_WORDS = 0.2
-"""So many seconds a server is left alone whose last user was forgotten: who is collected hangs up first."""
+"""Seconds until a server whose last user was collected is ended, so that the user hangs up first."""
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +43,7 @@ _kept: dict[str, Upkeep] = {}
 _stopped: dict[str, float] = {}
 """Those that this process has kept up and has stopped for good, and when."""
 _users: ProcessLocal[dict[str, dict[int, weakref.finalize[..., Any]]]] = ProcessLocal(dict)
-"""Who uses each server, and what happens when one of them is forgotten."""
+"""The users of each server, and the finalizer of each user."""
 
 
 def keep_up(url: str, upkeep: Upkeep | None) -> None:
@@ -85,7 +85,7 @@ def why_ended(url: str, since: float) -> str:
     return why if at >= since else ""
 
 
-# Who uses them
+# Users
 
 
 def join(url: str, user: Any) -> None:

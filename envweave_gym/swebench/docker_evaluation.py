@@ -34,13 +34,13 @@ from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_p
 LONGEST_LOG = 16 << 20
 """What writes more bytes is killed."""
 GRACE = 0.5
-"""So many seconds after its time what runs in the container is killed; this process waits as long again."""
+"""Seconds from a command's time limit until it is killed; this process waits as long again."""
 _CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
 """What root may do in it: what installing and testing needs. The engine's default is more."""
 _ENVIRONMENT = {
     "PIP_NO_INDEX": "1",
     "PIP_NO_DEPS": "1",
-    "PIP_NO_BUILD_ISOLATION": "0",  # which is how pip is told that there is none
+    "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this as: no isolation
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
 """The official scripts install the repository anew, which works without a network like this."""
@@ -62,7 +62,7 @@ class Options:
     pull: bool = True
     """Whether an image is fetched where it is not there."""
     keep_images: int | None = None
-    """So many of the images that were fetched may stay at once; by default all."""
+    """Limit of fetched images that stay; by default all."""
 
     def __post_init__(self) -> None:
         memory_of(self.memory)
@@ -242,7 +242,7 @@ class _Stream:
         return b"".join(parts), False
 
     def _exactly(self, size: int, deadline: float) -> bytes:
-        """So many bytes, or fewer at the end."""
+        """Read up to this many bytes."""
         read = bytearray()
         while len(read) < size:
             socket_of(self._attached).settimeout(max(deadline - time.monotonic(), 0.001))

@@ -13,7 +13,7 @@ from envweave_gym.os_support.process_local import process_cache
 from envweave_gym.swebench.workspace import NotHere
 
 PULLING = 1800.0
-"""So many seconds an image may take to be fetched."""
+"""Seconds that fetching an image may take."""
 
 
 def images_of(client: Any) -> Images:
@@ -45,7 +45,7 @@ class Images:
     def require(self, image: str, *, pull: bool = True, keep: int | None = None) -> str:
         """The image, which is there now, and stays until who has asked calls :meth:`release`.
 
-        With ``keep``, of the images that were fetched here only the so many used last stay, and all that are
+        With ``keep``, of the images that were fetched here only the last used stay, and all that are
         used; others than those are never removed.
         """
         check_image(image)
@@ -121,7 +121,7 @@ class Images:
         self._remove_old(keep)
 
     def _remove_old(self, keep: int | None) -> None:
-        """Remove what is too many and used by nobody; who asks for one meanwhile waits, and fetches it."""
+        """Remove surplus images that nothing uses; a request for one waits, and fetches it again."""
         while keep is not None:
             with self._lock:
                 unused = [name for name in self._fetched if not self._users[name]]

@@ -32,7 +32,7 @@ of arrays with one element)."""
 MOST_REPLY_VALUES = 1 << 24
 """More, as a reply holds the observations and infos of all rows, and a client chooses its server."""
 EXTENSION = 4
-"""So many values an extension counts as, because Python code reads it; those inside it count too."""
+"""Values that an extension counts as, because Python code reads it; those inside it count too."""
 
 _EAGER = frozenset({TUPLE, OBJECTS, STREAM, FAULT, GRAPH, PAIRS, RESULT, SET, COMPLEX, MOMENT, RECORD})
 """The extensions that are decoded along with the frame. Others are decoded when somebody looks at them."""
@@ -63,7 +63,7 @@ def check_call(frame: bytes) -> None:
     ``SMALL_FRAME`` (:mod:`envweave_gym.wire.keys`) need no check at all.
     """
     if len(frame) > _SMALL_CALL and _exceeds(frame, MOST_VALUES, lazy_by_size=True):
-        raise TooManyValues(_told(MOST_VALUES))
+        raise TooManyValues(_refusal(MOST_VALUES))
     check_keys(frame)
 
 
@@ -73,10 +73,10 @@ def check_reply(frame: bytes) -> None:
     A server that is hostile, or whose environment is, must not fill the memory of its client.
     """
     if len(frame) > SMALL_REPLY and _exceeds(frame, MOST_REPLY_VALUES):
-        raise TooManyValues(_told(MOST_REPLY_VALUES))
+        raise TooManyValues(_refusal(MOST_REPLY_VALUES))
 
 
-def _told(most: int) -> str:
+def _refusal(most: int) -> str:
     return (
         f"the frame holds more than {most:,} values, of which an array, a tuple or a set counts as "
         f"{EXTENSION}; send many numbers as one array, or fewer rows at once"
@@ -87,10 +87,10 @@ _BYTE_SIZE, _EXTENSION = 0, -8
 
 
 def _steps() -> list[int]:
-    """By the first byte of a token: its length, or where the length is told.
+    """By the first byte of a token: its length, or the place of its length.
 
     A token is a value without items, or the head of a list or a map. ``_BYTE_SIZE`` stands for a size in the
-    next byte, -2 and -4 for one in so many bytes, ``_EXTENSION`` for an extension.
+    next byte, -2 and -4 for one in 2 or 4 bytes, ``_EXTENSION`` for an extension.
     """
     steps = [1] * 256
     steps[0xA0:0xC0] = range(1, 33)

@@ -101,7 +101,7 @@ class _Level:
         )
 
     def inner(self, kind: int, size: int, began: int) -> _Level:
-        """The list or the map of so many items that is next; ``ValueError`` where another must be there."""
+        """The next list or map, with ``size`` items; ``ValueError`` where another must be there."""
         if self.role > _KEYS_AND_ITEMS and self.needs_list:
             role, length = _HOLDS.get(self.role, (_MEMBERS, None))
             if kind != _LIST or length not in (None, size):

@@ -77,8 +77,8 @@ def fits(value: int) -> bool:
 
 def _big_int(value: int) -> Ext:
     if not fits(value):
-        told = f"an integer of {value.bit_length():,} bits cannot be sent; give one of at most {MOST_BITS:,}"
-        raise NoForm(told)
+        why = f"an integer of {value.bit_length():,} bits cannot be sent; give one of at most {MOST_BITS:,}"
+        raise NoForm(why)
     return Ext(BIG_INT, hex(value).encode())
 
 

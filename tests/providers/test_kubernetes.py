@@ -87,12 +87,12 @@ def test_large_frames_come_through_whole(replica: KubernetesReplica) -> None:
 def test_many_connections_are_carried_at_once(replica: KubernetesReplica) -> None:
     envs = [gym.make(COUNTER, backend=replica.url) for _ in range(40)]
     begun = [env.reset(seed=seed)[0] for seed, env in enumerate(envs)]
-    assert len(replica._door._inside) >= 40
+    assert len(replica._forward._inside) >= 40
     assert begun == [gym.make(COUNTER).reset(seed=seed)[0] for seed in range(40)]
     assert not any(env.step({"delta": 0})[3] for env in envs)
     for env in envs:
         env.close()
-    until(lambda: not replica._door._inside)
+    until(lambda: not replica._forward._inside)
 
 
 def test_without_the_token_nobody_gets_in(replica: KubernetesReplica) -> None:
@@ -217,7 +217,7 @@ def test_one_that_is_woken_starts_in_the_cluster_that_is_named_by_then(
 
 def test_stopping_leaves_nothing_behind(api: KubernetesApi, start: Start) -> None:
     replica = start()
-    name, port = name_of(replica), replica._door.port
+    name, port = name_of(replica), replica._forward.port
     env = gym.make(COUNTER, backend=replica.url)
     env.reset(seed=1)
     replica.stop()

@@ -53,8 +53,8 @@ Solver = Callable[[Asked, str], Any]
 _LEVELS = list(reversed(Leak))
 
 
-def _named(asked: Asked, path: str) -> bool:
-    return asked.leak(path) in NAMED
+def _named(question: Asked, path: str) -> bool:
+    return question.leak(path) in NAMED
 
 
 def _folder(path: str) -> str:
@@ -63,23 +63,23 @@ def _folder(path: str) -> str:
 
 SOLVERS: dict[str, Solver] = {
     "words of the path in the issue": Asked.shared,
-    "the same, as a part of its words": lambda asked, path: (
-        asked.shared(path) / max(1, len(path_words(path)))
+    "the same, as a part of its words": lambda question, path: (
+        question.shared(path) / max(1, len(path_words(path)))
     ),
-    "named in the issue, then words": lambda asked, path: (_named(asked, path), asked.shared(path)),
-    "how clearly named, then words": lambda asked, path: (
-        _LEVELS.index(asked.leak(path)),
-        asked.shared(path),
+    "named in the issue, then words": lambda question, path: (_named(question, path), question.shared(path)),
+    "how clearly named, then words": lambda question, path: (
+        _LEVELS.index(question.leak(path)),
+        question.shared(path),
     ),
-    "how often an answer": lambda asked, path: asked.answers[path],
-    "how often an answer of other rows": lambda asked, path: (
-        asked.answers[path] - (path == asked.options[asked.right])
+    "how often an answer": lambda question, path: question.answers[path],
+    "how often an answer of other rows": lambda question, path: (
+        question.answers[path] - (path == question.options[question.right])
     ),
-    "ever an answer, then words": lambda asked, path: (asked.answers[path] > 0, asked.shared(path)),
-    "others in the same folder": lambda asked, path: sum(
-        _folder(other) == _folder(path) for other in asked.options
+    "ever an answer, then words": lambda question, path: (question.answers[path] > 0, question.shared(path)),
+    "others in the same folder": lambda question, path: sum(
+        _folder(other) == _folder(path) for other in question.options
     ),
-    "length of the path": lambda asked, path: len(path),
+    "length of the path": lambda question, path: len(path),
 }
 """The solvers by what they look at."""
 
@@ -95,7 +95,7 @@ class Accuracy:
 
 
 def accuracies(env: SWEBenchLocEnv, seeds: Iterable[int]) -> dict[str, Accuracy]:
-    """The accuracy of every solver over all tasks of an environment, each asked once with every seed."""
+    """The accuracy of every solver over all tasks of an environment, each question once with every seed."""
     chances: dict[tuple[str, bool, bool], list[float]] = defaultdict(list)
     answers: dict[str, Counter[str]] = defaultdict(Counter)
     for task in env.tasks:
@@ -104,10 +104,10 @@ def accuracies(env: SWEBenchLocEnv, seeds: Iterable[int]) -> dict[str, Accuracy]
     for seed in seeds:
         for index, repo in enumerate(repos):
             _, info = env.reset(seed=seed, options={"index": index})
-            asked = Asked(env.issue, env.question.options, answers[repo], env.question.right)
+            question = Asked(env.issue, env.question.options, answers[repo], env.question.right)
             for name, solver in SOLVERS.items():
                 for inverse in (False, True):
-                    chance = asked.chance(solver, inverse=inverse)
+                    chance = question.chance(solver, inverse=inverse)
                     chances[name, inverse, info["leak"] == Leak.NONE].append(chance)
     return {name: _accuracy(chances, name) for name in SOLVERS}
 

@@ -57,7 +57,7 @@ _KINDS = (
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether the API server has done nothing and asks to be asked later."""
+    """Whether the API server has done nothing and asks to be given later."""
     from kubernetes.client import ApiException
 
     return isinstance(error, ApiException) and (error.status == 429 or _SETTING_UP in message_of(error))
@@ -107,13 +107,13 @@ def patiently(
 def _retry_after(error: Any) -> float:
     """The seconds that the API server asks to wait; 0 where it names none, or a date."""
     headers = getattr(error, "headers", None) or {}
-    asked = str(headers.get("Retry-After", ""))
-    return float(asked) if asked.isdecimal() else 0.0
+    given = str(headers.get("Retry-After", ""))
+    return float(given) if given.isdecimal() else 0.0
 
 
 @contextmanager
-def told(what: str, where: Cluster) -> Generator[None]:
-    """Turn an error of the API server into one sentence that says what was asked of it and what to do."""
+def explain_errors(what: str, where: Cluster) -> Generator[None]:
+    """Turn an error of the API server into one sentence that says what was given of it and what to do."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 

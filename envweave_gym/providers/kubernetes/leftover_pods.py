@@ -20,7 +20,7 @@ from envweave_gym.containers.ownership import (
 )
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.process_local import ProcessLocal
-from envweave_gym.providers.kubernetes.api_errors import is_transient, patiently, told
+from envweave_gym.providers.kubernetes.api_errors import explain_errors, is_transient, patiently
 from envweave_gym.providers.kubernetes.cluster_access import ACCOUNT, Cluster
 from envweave_gym.providers.kubernetes.manifests import Manifest, owned_by
 
@@ -63,7 +63,7 @@ def was_left_behind(marks: Mapping[str, str]) -> bool:
 def delete(cluster: Cluster, name: str) -> None:
     """Delete a Pod, repeatedly for a while where the API server is busy or out; raises ``NotAvailable``."""
     deadline = time.monotonic() + _DELETE_WITHIN_S
-    with told(f"the Pod {name} cannot be deleted", cluster):
+    with explain_errors(f"the Pod {name} cannot be deleted", cluster):
         patiently(lambda: cluster.delete_pod(name), deadline, worth=is_transient)
 
 
@@ -98,7 +98,7 @@ def _delete_later() -> None:
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         for name, cluster in list(pods.undeleted.items()):
             try:
-                with told(f"the Pod {name} cannot be deleted", cluster):
+                with explain_errors(f"the Pod {name} cannot be deleted", cluster):
                     cluster.delete_pod(name)
             except NotAvailable as error:
                 _log.debug("%s", error)

@@ -21,12 +21,12 @@ from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailabl
 from envweave_gym.providers.base import Leftovers, Provider
 from envweave_gym.providers.kubernetes import manifests
 from envweave_gym.providers.kubernetes.api_errors import (
+    explain_errors,
     is_busy,
     is_quota,
     is_transient,
     message_of,
     patiently,
-    told,
 )
 from envweave_gym.providers.kubernetes.cluster_access import cluster, is_known
 from envweave_gym.providers.kubernetes.leftover_pods import (
@@ -51,11 +51,11 @@ from envweave_gym.providers.options import check_start_timeout, errors_name, ima
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
 
 _PATIENCE = 120.0
-"""So many seconds a Pod may take until it serves: nodes pull images, and clusters add nodes."""
+"""Seconds until a Pod must serve: nodes pull images, and clusters add nodes."""
 _LOOK = 2.0
-"""So many seconds a Pod is watched before it is asked for anew, and whether it is still wanted."""
+"""Seconds of one watch of a Pod; between two, the Pod is read anew."""
 _BREATH = 0.1
-"""So many seconds pass between two watches: a proxy may end each at once."""
+"""Seconds between two watches, as a proxy may end each at once."""
 _REFUSALS = range(400, 500)
 """What the cluster answers where it has made nothing."""
 _PLACE = ("namespace", "context", "patience")
@@ -93,8 +93,8 @@ class KubernetesReplica(Replica):
         self._cluster = cluster(*self._where)
         self._name: str | None = None
         self._place: tuple[str, int] | None = None
-        self._door = Door(self._dial)
-        self.url = f"http://127.0.0.1:{self._door.port}"
+        self._forward = Door(self._dial)
+        self.url = f"http://127.0.0.1:{self._forward.port}"
         self._begin()
 
     def place(self) -> tuple[str, int] | None:
@@ -104,13 +104,13 @@ class KubernetesReplica(Replica):
     def _make(self) -> None:
         self._cluster = cluster(*self._where)  # it may be another, or know us by other names, by now
         where, deadline = f"in the namespace {self._cluster.namespace}", time.monotonic() + self._patience
-        with told(f"{self.what} cannot be started {where}", self._cluster):
+        with explain_errors(f"{self.what} cannot be started {where}", self._cluster):
             self._patiently(lambda: sweep_now_and_then(self._cluster), deadline, is_busy)
             self._create(deadline)
             self._place = self._ready(deadline), PORT
-        with told(f"{self.what} cannot be reached {where}", self._cluster):
+        with explain_errors(f"{self.what} cannot be reached {where}", self._cluster):
             self._patiently(lambda: self._dial().close(), deadline, is_transient)
-        self._door.open()
+        self._forward.open()
         self._wait_until_healthy(self.url, max(1.0, deadline - time.monotonic()))
 
     def _create(self, deadline: float) -> None:
@@ -237,11 +237,11 @@ class KubernetesReplica(Replica):
         name = self._name
         if name is None:
             return ""
-        with told(f"the log of the Pod {name} cannot be read", self._cluster):
+        with explain_errors(f"the log of the Pod {name} cannot be read", self._cluster):
             return self._cluster.logs(name)
 
     def _end(self) -> None:
-        self._door.shut()
+        self._forward.shut()
         self._remove()
 
     def _remove(self) -> None:
@@ -250,7 +250,7 @@ class KubernetesReplica(Replica):
             delete_in_the_end(self._cluster, name, self._template.lifetime)
 
     def _close(self) -> None:
-        self._door.close()
+        self._forward.close()
 
 
 class KubernetesProvider(Provider):
@@ -278,7 +278,7 @@ class KubernetesProvider(Provider):
         for place in sorted(found):
             try:
                 where = cluster(**dict(place))
-                with told(f"the namespace {where.namespace}", where):
+                with explain_errors(f"the namespace {where.namespace}", where):
                     removed += [name for name in sweep(where, failed) if name not in removed]
             except EnvweaveError as error:
                 failed.append(f"Pods could not be looked for: {error}")
@@ -287,7 +287,7 @@ class KubernetesProvider(Provider):
     def ending(self, owner: str, place: Mapping[str, str]) -> list[str]:
         """The Pods of an owner that the cluster is deleting."""
         where = cluster(**place)
-        with told("its Pods are being deleted, but cannot be looked for", where):
+        with explain_errors("its Pods are being deleted, but cannot be looked for", where):
             return pods_of(where, owner)
 
 

@@ -147,7 +147,7 @@ class Door:
         if self._porter is None:
             self._waker, woken = socket.socketpair()
             self._porter = threading.Thread(
-                target=self._work, args=(woken,), name=f"door {self.port}", daemon=True
+                target=self._work, args=(woken,), name=f"port forward {self.port}", daemon=True
             )
             self._porter.start()
 
@@ -188,7 +188,7 @@ class Door:
 
     def _let_in(self, local: socket.socket) -> None:
         thread = threading.Thread(
-            target=self._carry, args=(local,), name=f"through door {self.port}", daemon=True
+            target=self._carry, args=(local,), name=f"forwarded connection {self.port}", daemon=True
         )
         with self._lock:
             self._inside[thread] = local

@@ -19,9 +19,9 @@ class Placement:
     """What each actor asks the cluster for."""
 
     num_cpus: float | None = None
-    """So many cores are set aside for it; where it is not said, one has to be free when it starts."""
+    """Cores reserved for it; without a number one has to be free when it starts."""
     num_gpus: float | None = None
-    """So many GPUs are set aside for it."""
+    """GPUs reserved for it."""
     resources: Mapping[str, float] | None = None
     """Other resources, by the names that the nodes give them."""
     placement: str = "SPREAD"
@@ -58,8 +58,8 @@ class Placement:
             "resources": dict(self.resources or {}) or None,
             "runtime_env": dict(self.runtime_env or {}) or None,
         }
-        told = {name: value for name, value in given.items() if value is not None}
-        return {**told, "scheduling_strategy": self._strategy(ray)}
+        options = {name: value for name, value in given.items() if value is not None}
+        return {**options, "scheduling_strategy": self._strategy(ray)}
 
     def _strategy(self, ray: Any) -> Any:
         if self.placement in ("SPREAD", "DEFAULT"):
@@ -89,13 +89,13 @@ def check_room(ray: Any, placement: Placement) -> None:
 def no_room(ray: Any, placement: Placement, when: str) -> NotAvailable:
     """That no node has what is wanted, and what they have."""
 
-    def told(amounts: dict[str, float]) -> str:
+    def listed(amounts: dict[str, float]) -> str:
         known = {name: f"{amount:g}" for name, amount in sorted(amounts.items()) if "node:" not in name}
         known = {name: amount for name, amount in known.items() if "memory" not in name}
         return ", ".join(f"{amount} {name}" for name, amount in known.items()) or "nothing"
 
-    wanted = told(placement.wanted())
-    has, free = told(ray.cluster_resources()), told(ray.available_resources())
+    wanted = listed(placement.wanted())
+    has, free = listed(ray.cluster_resources()), listed(ray.available_resources())
     slow = ", or give what runtime_env= installs more time with patience=" if placement.runtime_env else ""
     return NotAvailable(
         f"an actor of backend='ray' asks for {wanted} on one node and finds no room {when}; the cluster has "

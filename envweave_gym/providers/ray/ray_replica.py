@@ -31,13 +31,13 @@ NAMESPACE = "envweave"
 OPTIONS = ("patience", *(field.name for field in fields(Placement)))
 """What ``make`` takes beside ``backend="ray"``, ``replicas`` and ``warm``."""
 _THREADS = 256
-"""So many calls an actor does at once, each in a thread of its own."""
+"""Concurrent calls of an actor, each in a thread of its own."""
 _PATIENCE = 60.0
-"""So many seconds an actor may take until it serves: Ray installs what it needs, and clusters add nodes."""
+"""Seconds until an actor must serve: Ray installs packages, and clusters add nodes."""
 _GRACE = 2.0
-"""So many seconds a server has for the steps that are under way when it is stopped."""
+"""Seconds that steps under way may take when the server is stopped."""
 _PING = 5.0
-"""So many seconds an actor may take to say that it is there; one that is busy may take longer."""
+"""Seconds to wait for the answer of an actor; a busy one may take longer."""
 _PAUSE = 0.05
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class RayReplica(Replica):
             seconds = max(deadline - time.monotonic(), _PAUSE)
             self._known, self.node = ray.get(self._actor.ready.remote(), timeout=seconds)
         except Exception as error:
-            raise self._told(ray, error) from error
+            raise self._explained(ray, error) from error
 
     def _created(self, ray: Any, deadline: float) -> Any:
         """The actor, once nobody has its name any more."""
@@ -95,7 +95,7 @@ class RayReplica(Replica):
                     raise NotAvailable(f"an actor of Ray cannot be made: {one_line(error)}") from error
             time.sleep(_PAUSE)
 
-    def _told(self, ray: Any, error: Exception) -> NotAvailable:
+    def _explained(self, ray: Any, error: Exception) -> NotAvailable:
         """Why it did not start."""
         from ray.exceptions import GetTimeoutError
 

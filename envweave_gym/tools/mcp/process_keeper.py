@@ -20,9 +20,9 @@ import time
 from contextlib import suppress
 
 GRACE = 0.5
-"""So many seconds a server has to end by itself when its stdin has closed, and again after TERM."""
+"""Seconds that a server may take to end after its stdin closed, and again after SIGTERM."""
 LONGEST_TAIL = 8192
-"""So many bytes of what a server has written to stderr are kept."""
+"""Bytes of a server's stderr that are retained."""
 CANNOT_START = 127
 """The exit code where there is no such program, as that of a shell."""
 
@@ -34,7 +34,7 @@ def main() -> None:
     """Keep the server until it, or its owner, ends."""
     owner, command = int(sys.argv[1]), sys.argv[2:]
     _prctl(_SET_CHILD_SUBREAPER, 1)
-    told, tell = os.pipe()
+    signals, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
@@ -48,7 +48,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
-    kept = Kept(server, owner, errors, told)
+    kept = Kept(server, owner, errors, signals)
     code = kept.wait()
     kept.end_all()
     with suppress(BrokenPipeError):  # nobody is left to read it
@@ -59,13 +59,13 @@ def main() -> None:
 class Kept:
     """A server that runs, and what is heard of it."""
 
-    def __init__(self, server: int, owner: int, errors: int, told: int) -> None:
-        """``owner``, ``errors`` and ``told`` are read: the owner's pipe, the server's stderr, and signals."""
-        self._server, self._owner, self._errors, self._told = server, owner, errors, told
+    def __init__(self, server: int, owner: int, errors: int, signals: int) -> None:
+        """Descriptors to read: ``owner`` and ``signals`` are pipes, ``errors`` is the server's stderr."""
+        self._server, self._owner, self._errors, self._signals = server, owner, errors, signals
         self._tail = bytearray()
         self._code: int | None = None
         self._poll = select.poll()
-        for descriptor in (owner, errors, told):
+        for descriptor in (owner, errors, signals):
             self._poll.register(descriptor, select.POLLIN)
 
     def wait(self) -> int:
@@ -86,8 +86,8 @@ class Kept:
         for descriptor, _ in self._poll.poll(wait):
             if descriptor == self._errors:
                 self._read_errors()
-            elif descriptor == self._told:
-                os.read(self._told, 512)
+            elif descriptor == self._signals:
+                os.read(self._signals, 512)
             else:
                 self._poll.unregister(descriptor)
                 let_go = True

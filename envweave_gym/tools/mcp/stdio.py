@@ -30,7 +30,7 @@ from envweave_gym.tools.mcp.server_spec import ServerSpec
 
 _PIECE = 1 << 16
 _MOST_JUNK = 1 << 20
-"""So many bytes that are no messages a server may print before the first one, and between two."""
+"""Bytes that are no messages which a server may print before the first message, and between two."""
 _SLICE = 0.05
 
 
@@ -90,7 +90,7 @@ class StdioTransport:
         return McpTimeout(f"{self._what} has not answered {message['method']} in time{printed}")
 
     def _answer(self, number: int, deadline: float) -> Message:
-        """Wait for an answer: as the one who reads, or until another has read it."""
+        """Wait for an answer: as the reading thread, or until another thread has read it."""
         while True:
             with self._changed:
                 while self._reads and number not in self._answers and self._failure is None:
@@ -112,7 +112,7 @@ class StdioTransport:
             self._changed.notify_all()
 
     def _start_reading(self) -> bool:
-        """Be the one who reads, if nobody is."""
+        """Become the reading thread, if there is none."""
         with self._changed:
             begins, self._reads = not self._reads, True
         return begins

@@ -19,7 +19,7 @@ LONGEST_DOC = 2000
 _DEEPEST = 8
 _MOST_CHOICES = 50
 _MOST_LOOKED_AT = 1000
-"""So many schemas are looked at for one annotation: one that contains itself often has no end else."""
+"""Limit of schemas examined for one annotation, as a schema may contain itself."""
 _TYPES = {
     "string": "str",
     "integer": "int",
@@ -101,7 +101,7 @@ def _parameters(schema: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], dict[
                 annotation(value, schema),
                 original in required,
                 default if is_json(default) else None,
-                _told_of(doc, _shape(value, schema)),
+                _description_line(doc, _shape(value, schema)),
             )
         )
     return tuple(sorted(parameters, key=lambda each: not each.required)), originals
@@ -145,8 +145,8 @@ def _of(container: str, item: str, key: str = "") -> str:
 def _union(types: list[str], *, every: bool = False) -> str:
     different = list(dict.fromkeys(types))
     if every:
-        told = [each for each in different if each != "Any"]
-        return told[0] if len(told) == 1 else "Any"
+        known = [each for each in different if each != "Any"]
+        return known[0] if len(known) == 1 else "Any"
     return "Any" if not different or "Any" in different else " | ".join(different)
 
 
@@ -197,8 +197,8 @@ def _shape(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     return f"[{item}]" if item else ""
 
 
-def _told_of(description: Any, shape: str) -> str:
-    """What is told of a parameter, in one line."""
+def _description_line(description: Any, shape: str) -> str:
+    """The description of a parameter in one line."""
     words = " ".join(description.split()) if isinstance(description, str) else ""
     return f"{words} ({shape})" if words and shape else words or shape
 
@@ -207,8 +207,8 @@ def _doc(description: Any, parameters: tuple[Parameter, ...], returns: str) -> s
     """The docstring of a tool: third-party text, for the model."""
     parts = [description.strip()] if isinstance(description, str) and description.strip() else []
     if parameters:
-        told = (f"    {each.name} ({each.type}): {each.doc}".rstrip(": ") for each in parameters)
-        parts.append("\n".join(["Args:", *told]))
+        lines = (f"    {each.name} ({each.type}): {each.doc}".rstrip(": ") for each in parameters)
+        parts.append("\n".join(["Args:", *lines]))
     if returns != "Any":
         parts.append(f"Returns:\n    {returns}")
     doc = readable("\n\n".join(parts))

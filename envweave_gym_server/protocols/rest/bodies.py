@@ -213,12 +213,12 @@ def _check_size(data: bytes) -> None:
     if len(data) <= MOST_VALUES:
         return
     if data.count(b"{") + data.count(b"[") > MOST_VALUES:
-        told = f"more than {MOST_VALUES:,} objects and lists (each {{ and [ counts)"
+        surplus = f"more than {MOST_VALUES:,} objects and lists (each {{ and [ counts)"
     elif data.count(b",") > _MOST_MEMBERS:
-        told = f"more than {_MOST_MEMBERS:,} members (each comma counts)"
+        surplus = f"more than {_MOST_MEMBERS:,} members (each comma counts)"
     else:
         return
-    raise InvalidArgument(f"the body has {told}; send arrays in base64, or fewer rows at once")
+    raise InvalidArgument(f"the body has {surplus}; send arrays in base64, or fewer rows at once")
 
 
 def _check_integers(body: Any, data: bytes) -> None:
