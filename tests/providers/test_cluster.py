@@ -27,7 +27,7 @@ from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers.kubernetes.cluster_access import cluster
 from envweave_gym.providers.kubernetes.manifests import PodTemplate
 from envweave_gym.providers.kubernetes.pod import KubernetesReplica
-from envweave_gym.providers.kubernetes.port_forward import Door, Tunnel
+from envweave_gym.providers.kubernetes.port_forward import PortForward, Tunnel
 
 __all__ = ["start"]
 COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"
@@ -134,12 +134,12 @@ def test_a_fleet_that_is_applied_again_with_another_token_takes_it(
             assert len(alive) == 2
             for pod in alive:
                 name = pod["metadata"]["name"]
-                door = Door(lambda name=name: Tunnel(where.forwarded(name, 8000)))
-                door.open()
+                forward = PortForward(lambda name=name: Tunnel(where.forwarded(name, 8000)))
+                forward.open()
                 headers = {"Authorization": f"Bearer {token}"}
-                url = f"http://127.0.0.1:{door.port}/v1/envs"
+                url = f"http://127.0.0.1:{forward.port}/v1/envs"
                 assert requests.get(url, headers=headers, timeout=10).status_code == 200
-                door.close()
+                forward.close()
     finally:
         real.kubectl("delete", "deployment,service,secret", "many", "--ignore-not-found")
 

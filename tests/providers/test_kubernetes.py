@@ -87,12 +87,12 @@ def test_large_frames_come_through_whole(replica: KubernetesReplica) -> None:
 def test_many_connections_are_carried_at_once(replica: KubernetesReplica) -> None:
     envs = [gym.make(COUNTER, backend=replica.url) for _ in range(40)]
     begun = [env.reset(seed=seed)[0] for seed, env in enumerate(envs)]
-    assert len(replica._forward._inside) >= 40
+    assert len(replica._forward._connections) >= 40
     assert begun == [gym.make(COUNTER).reset(seed=seed)[0] for seed in range(40)]
     assert not any(env.step({"delta": 0})[3] for env in envs)
     for env in envs:
         env.close()
-    until(lambda: not replica._forward._inside)
+    until(lambda: not replica._forward._connections)
 
 
 def test_without_the_token_nobody_gets_in(replica: KubernetesReplica) -> None:
@@ -269,7 +269,7 @@ def test_environments_share_pods_until_all_are_closed(api: KubernetesApi) -> Non
     assert len(api.names("pods") - before) == 2
     there.close()
     until(lambda: api.names("pods") <= before)
-    assert [one.name for one in threading.enumerate() if "through door" in one.name] == []
+    assert [one.name for one in threading.enumerate() if "forwarded connection" in one.name] == []
 
 
 # TLS, and inside the cluster

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envweave_gym.providers.kubernetes.port_forward import Direct, Door
+from envweave_gym.providers.kubernetes.port_forward import Direct, PortForward
 
 
 def echo(server: socket.socket) -> None:
@@ -23,21 +23,21 @@ def test_where_no_thread_can_begin_a_connection_is_hung_up_and_the_next_one_is_c
     start, full = threading.Thread.start, True
 
     def start_unless_full(thread: Any) -> None:
-        if full and thread.name.startswith("through door"):
+        if full and thread.name.startswith("forwarded connection"):
             raise RuntimeError("can't start new thread")
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_unless_full)
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=echo, args=(server,), daemon=True).start()
-        door = Door(lambda: Direct(server.getsockname()))
-        door.open()
-        place = ("127.0.0.1", door.port)
+        forward = PortForward(lambda: Direct(server.getsockname()))
+        forward.open()
+        place = ("127.0.0.1", forward.port)
         with socket.create_connection(place, 10) as one:
             assert one.recv(100) == b""
         full = False
         with socket.create_connection(place, 10) as other:
             other.sendall(b"hello")
             assert other.recv(100) == b"hello"
-        door.close()
-    assert not door._inside
+        forward.close()
+    assert not forward._connections

@@ -184,7 +184,7 @@ def test_an_outage_is_one_line_and_replaces_nothing(
         assert [replica._ended() for _ in range(3)] == [None] * 3
     (line,) = warnings_in(caplog)
     assert "does not say what has become of the Pod" in line
-    replicas[0]._door.shut()
+    replicas[0]._forward.pause()
     assert replicas[0].answers(0.2)  # whether it does cannot be known now
     monkeypatch.undo()
 

@@ -162,7 +162,7 @@ def test_a_cluster_that_cannot_be_joined_is_one_sentence(
 
 def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "need", lambda *_: FakeRay(AssertionError("it was asked all the same")))
-    monkeypatch.setattr(ray_cluster, "_KNOCK", 0.2)
+    monkeypatch.setattr(ray_cluster, "_CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for address in ("127.0.0.1:1", f"127.0.0.1:{silent.getsockname()[1]}", "nowhere:what"):
             with pytest.raises(ew.NotAvailable, match=rf"there is no Ray cluster at {address}; start one"):

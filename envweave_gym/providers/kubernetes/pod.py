@@ -46,7 +46,7 @@ from envweave_gym.providers.kubernetes.pod_state import (
     why_late,
     why_over,
 )
-from envweave_gym.providers.kubernetes.port_forward import Direct, Door, Pipe, Tunnel
+from envweave_gym.providers.kubernetes.port_forward import Direct, Pipe, PortForward, Tunnel
 from envweave_gym.providers.options import check_start_timeout, errors_name, image_in, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
 
@@ -93,7 +93,7 @@ class KubernetesReplica(Replica):
         self._cluster = cluster(*self._where)
         self._name: str | None = None
         self._place: tuple[str, int] | None = None
-        self._forward = Door(self._dial)
+        self._forward = PortForward(self._dial)
         self.url = f"http://127.0.0.1:{self._forward.port}"
         self._begin()
 
@@ -241,7 +241,7 @@ class KubernetesReplica(Replica):
             return self._cluster.logs(name)
 
     def _end(self) -> None:
-        self._forward.shut()
+        self._forward.pause()
         self._remove()
 
     def _remove(self) -> None:

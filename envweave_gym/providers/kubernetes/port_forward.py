@@ -1,6 +1,6 @@
-"""A port of this machine's loopback whose connections are carried to a Pod, each by a thread.
+"""Port forwarding: a port of the loopback interface whose connections are carried to a Pod, each by a thread.
 
-The port stays when the Pod is another, so what is behind it keeps its URL.
+The port stays when the Pod is replaced, so the server behind it keeps its URL.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from envweave_gym.os_support.process_local import in_forked_child
 
 _BACKLOG = 2048
 _PIECE = 1 << 18
-_STALL = 60.0
+_STALL_TIMEOUT_S = 60.0
 """Seconds that either side may take to accept data, or to send the rest of a message."""
-_PATIENCE = 10.0
-_BREATH = 0.1
+_CONNECT_TIMEOUT_S = 10.0
+_ACCEPT_RETRY_S = 0.1
 _DATA, _ERROR = 0, 1
 _log = logging.getLogger(__name__)
 
 
 class Pipe(Protocol):
-    """A connection to a Pod."""
+    """A connection to a Pod, over TCP or through the API server."""
 
     def fileno(self) -> int:
-        """The file."""
+        """Return the descriptor to poll."""
         ...
 
     def pending(self) -> bool:
-        """Whether there is something to receive that the file does not show."""
+        """Return whether data waits in a buffer that polling the descriptor does not show."""
         ...
 
     def receive(self) -> bytes:
@@ -43,28 +43,28 @@ class Pipe(Protocol):
         ...
 
     def send(self, data: bytes) -> None:
-        """Send it."""
+        """Send data."""
         ...
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
 
 class Direct:
-    """A connection to where the Pod is."""
+    """A TCP connection to the address of the Pod, for clients inside the cluster."""
 
-    def __init__(self, place: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(place, timeout=_PATIENCE)
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(_STALL)
+        self._socket.settimeout(_STALL_TIMEOUT_S)
 
     def fileno(self) -> int:
-        """The file."""
+        """Return the descriptor to poll."""
         return self._socket.fileno()
 
     def pending(self) -> bool:
-        """There is nothing that the file does not show."""
+        """Return ``False``: plain sockets have no buffer of their own."""
         return False
 
     def receive(self) -> bytes:
@@ -72,11 +72,11 @@ class Direct:
         return _received(self._socket)
 
     def send(self, data: bytes) -> None:
-        """Send it."""
+        """Send data."""
         self._socket.sendall(data)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         _hang_up(self._socket)
 
 
@@ -88,19 +88,19 @@ class Tunnel:
 
     def __init__(self, websocket: Any) -> None:
         self._websocket, self._begun = websocket, {_DATA: False, _ERROR: False}
-        websocket.settimeout(_STALL)
+        websocket.settimeout(_STALL_TIMEOUT_S)
 
     def fileno(self) -> int:
-        """The file."""
+        """Return the descriptor to poll."""
         return self._websocket.sock.fileno()
 
     def pending(self) -> bool:
-        """Whether TLS has deciphered more than was asked for."""
+        """Return whether TLS has decrypted data that was not read yet."""
         decrypted = getattr(self._websocket.sock, "pending", None)
         return decrypted is not None and decrypted() > 0
 
     def receive(self) -> bytes:
-        """The data of the next message."""
+        """Return the data of the next message, perhaps empty."""
         from websocket import ABNF
 
         kind, frame = self._websocket.recv_data_frame(True)
@@ -110,7 +110,7 @@ class Tunnel:
             return b""
         channel, data = frame.data[0], frame.data[1:]
         if channel not in self._begun:
-            raise ConnectionError(f"the cluster speaks on channel {channel}, of which nothing is known")
+            raise ConnectionError(f"the cluster sent data on the unknown channel {channel}")
         if not self._begun[channel]:
             self._begun[channel] = True
             return b""
@@ -119,60 +119,60 @@ class Tunnel:
         return data
 
     def send(self, data: bytes) -> None:
-        """Send it on its channel."""
+        """Send data on the data channel."""
         self._websocket.send_binary(bytes([_DATA]) + data)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         _hang_up(self._websocket.sock)
 
 
-class Door:
-    """The port, and who has come through it."""
+class PortForward:
+    """A local port and the connections that are carried to the Pod."""
 
     def __init__(self, dial: Callable[[], Pipe]) -> None:
         """``dial`` connects to the Pod that there is now."""
         self._dial = dial
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self._listener.settimeout(_STALL)
+        self._listener.settimeout(_STALL_TIMEOUT_S)
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
-        self._inside: dict[threading.Thread, socket.socket] = {}
+        self._connections: dict[threading.Thread, socket.socket] = {}
         self._waker: socket.socket | None = None
-        self._porter: threading.Thread | None = None
-        in_forked_child(self, Door.forget)
+        self._thread: threading.Thread | None = None
+        in_forked_child(self, PortForward.forget)
 
     def open(self) -> None:
         """Accept connections from now on, and those that wait in the backlog."""
-        if self._porter is None:
+        if self._thread is None:
             self._waker, woken = socket.socketpair()
-            self._porter = threading.Thread(
+            self._thread = threading.Thread(
                 target=self._work, args=(woken,), name=f"port forward {self.port}", daemon=True
             )
-            self._porter.start()
+            self._thread.start()
 
-    def shut(self) -> None:
-        """Let nobody in, and those who are in go; the port stays ours."""
-        porter, self._porter = self._porter, None
-        if porter is not None and self._waker is not None:
+    def pause(self) -> None:
+        """Stop accepting and end all connections; the port stays reserved."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._waker is not None:
             self._waker.close()
-            porter.join(_PATIENCE)
+            thread.join(_CONNECT_TIMEOUT_S)
         with self._lock:
-            inside = list(self._inside.items())
-            for _, local in inside:
+            connections = list(self._connections.items())
+            for _, local in connections:
                 with suppress(OSError):  # it has hung up itself
                     local.shutdown(socket.SHUT_RDWR)
-        deadline = time.monotonic() + _PATIENCE
-        for thread, _ in inside:
+        deadline = time.monotonic() + _CONNECT_TIMEOUT_S
+        for thread, _ in connections:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Shut it for good."""
-        self.shut()
+        """Stop accepting, end all connections and release the port."""
+        self.pause()
         self._listener.close()
 
     def forget(self) -> None:
-        """In a process forked from the owner: let go of the port."""
+        """Close the inherited listener in a forked child, so that only the owner accepts."""
         self._listener.close()
 
     def _work(self, woken: socket.socket) -> None:
@@ -181,23 +181,23 @@ class Door:
             waiting.register(woken, EVENT_READ)
             while all(key.fileobj is not woken for key, _ in waiting.select()):
                 try:
-                    self._let_in(self._listener.accept()[0])
-                except OSError as error:  # too many files are open, or whoever came has left
+                    self._accept(self._listener.accept()[0])
+                except OSError as error:  # too many files are open, or the client has left
                     _log.warning("a connection to port %d is not taken: %s", self.port, error)
-                    time.sleep(_BREATH)
+                    time.sleep(_ACCEPT_RETRY_S)
 
-    def _let_in(self, local: socket.socket) -> None:
+    def _accept(self, local: socket.socket) -> None:
         thread = threading.Thread(
             target=self._carry, args=(local,), name=f"forwarded connection {self.port}", daemon=True
         )
         with self._lock:
-            self._inside[thread] = local
+            self._connections[thread] = local
         try:
             thread.start()
-        except RuntimeError as error:  # there are too many; those inside are carried on
+        except RuntimeError as error:  # the limit of threads is reached; other connections go on
             _log.warning("a connection to port %d is not taken: %s", self.port, error)
             with self._lock:
-                del self._inside[thread]
+                del self._connections[thread]
             _hang_up(local)
 
     def _carry(self, local: socket.socket) -> None:
@@ -213,17 +213,17 @@ class Door:
             _log.info("a connection to port %d has ended: %s", self.port, error)
         finally:
             with self._lock:
-                del self._inside[threading.current_thread()]
+                del self._connections[threading.current_thread()]
             _hang_up(local)
 
 
 def carry(local: socket.socket, remote: Pipe) -> None:
-    """Carry what comes on either side to the other, until one hangs up or stalls.
+    """Copy data in both directions until either side hangs up or stalls.
 
-    One thread does both, as TLS bears no two.
+    One thread does both directions, because a TLS socket must not be used by two threads at once.
     """
     local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    local.settimeout(_STALL)
+    local.settimeout(_STALL_TIMEOUT_S)
     with selectors.PollSelector() as waiting:
         waiting.register(local, EVENT_READ)
         waiting.register(remote, EVENT_READ)
@@ -243,7 +243,7 @@ def _received(plain: socket.socket) -> bytes:
 
 
 def _hang_up(plain: socket.socket) -> None:
-    """End a connection for whoever has a handle of it, also in a process that was forked."""
+    """Shut a socket down, which ends it also in forked processes that hold a copy, and close it."""
     with suppress(OSError):  # the other side has done so
         plain.shutdown(socket.SHUT_RDWR)
     plain.close()

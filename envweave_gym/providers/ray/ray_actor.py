@@ -19,7 +19,7 @@ _LOG = 64 << 10
 class Actor:
     """What the actor is: the server, which this package does not know."""
 
-    def __init__(self, server: str, ids: Sequence[str], paths: Sequence[str], door: str) -> None:
+    def __init__(self, server: str, ids: Sequence[str], paths: Sequence[str], socket_name: str) -> None:
         try:
             self._server = importlib.import_module(server).ActorServer(ids, paths)
         except ImportError as error:
@@ -29,7 +29,7 @@ class Actor:
             ) from None
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
         self._who = (secrets.token_hex(8), node)
-        self._server.open_door(door)
+        self._server.listen_locally(socket_name)
 
     def frames(self, frame: bytes, before: Any = None) -> Any:
         """The reply to the next frame of a client, behind what tells its line."""

@@ -47,7 +47,7 @@ class ActorServer:
         self._stopped = threading.Event()
         self._listener: FramedListener | None = None
 
-    def open_door(self, name: str) -> None:
+    def listen_locally(self, name: str) -> None:
         """Accept clients on the same machine, in a thread, at the Unix socket of the actor ``name``."""
         address = socket_of_actor(name)
         arguments = (address, listen_when_free(address, 0.0, self._stopped))

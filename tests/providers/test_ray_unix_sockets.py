@@ -31,7 +31,7 @@ def name() -> str:
 @pytest.fixture
 def server(name: str) -> Iterator[ActorServer]:
     server = ActorServer([COUNTER])
-    server.open_door(name)
+    server.listen_locally(name)
     assert comes(lambda: is_there(name))
     yield server
     server.stop()
@@ -122,7 +122,7 @@ def test_a_process_of_another_user_is_not_answered(name: str, monkeypatch: pytes
 
     monkeypatch.setattr(framed_listener, "accept", refuse)
     server = ActorServer([COUNTER])
-    server.open_door(name)
+    server.listen_locally(name)
     way = transport_to(name)
     with pytest.raises(ConnectionError, match=rf"ray\+actor://{name} "):
         ask(way, encode(Create(COUNTER)))
@@ -137,7 +137,7 @@ def test_a_name_that_another_process_still_listens_at_is_taken_when_it_leaves(
     monkeypatch.setattr(framed_listener, "_PAUSE_S", 0.01)
     before = listen(socket_of_actor(name))
     server = ActorServer([COUNTER])
-    server.open_door(name)
+    server.listen_locally(name)
     before.close()
     assert comes(lambda: is_there(name))
     server.stop()
