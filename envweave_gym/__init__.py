@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         SessionLost,
         UnknownEnvironment,
     )
-    from envweave_gym.core.parsing import parse_action
     from envweave_gym.core.protocols import state_of
+    from envweave_gym.core.reply_parsing import parse_action
     from envweave_gym.core.spaces import Chat, Json, Unicode
     from envweave_gym.episode.emitter import Emitter
     from envweave_gym.episode.message import Message, message, messages_of
@@ -94,7 +94,7 @@ _HOMES = {
     "NotAvailable ResetNeeded SessionLost UnknownEnvironment",
     "registry.ids": "make register",
     "wrappers.turn_based_parallel": "TurnBasedParallel",
-    "core.parsing": "parse_action",
+    "core.reply_parsing": "parse_action",
     "core.protocols": "state_of",
     "providers.fleet": "Fleet",
     "compat.repl": "CodeBlockResult REPLAction REPLEnv REPLObservation REPLState",

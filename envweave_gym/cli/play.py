@@ -25,8 +25,8 @@ from pettingzoo import AECEnv
 from envweave_gym.cli.info import card_named, make_single
 from envweave_gym.core.faults import InvalidAction
 from envweave_gym.core.jsonable import jsonable
-from envweave_gym.core.parsing import parse_action
 from envweave_gym.core.protocols import AGENT
+from envweave_gym.core.reply_parsing import parse_action
 from envweave_gym.core.spaces import Json
 from envweave_gym.episode.stream import Event, EventKind, Stream, stream_of
 

@@ -18,8 +18,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.jsonable import jsonable
-from envweave_gym.core.parsing import read_action
 from envweave_gym.core.protocols import name_of, state_of
+from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import Json
 from envweave_gym.registry.ids import make
 

@@ -155,6 +155,24 @@ _KINDS = {
 }
 
 
+class FaultCount:
+    """Counts faults in a row: episodes of one environment that were lost one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._in_a_row = name, 0
+
+    def add(self, fault: Fault) -> Fault:
+        """Count a fault and return it; the tenth in a row raises :class:`FaultStorm`."""
+        self._in_a_row += 1
+        if self._in_a_row >= MAX_FAULTS_IN_A_ROW:
+            raise FaultStorm(f"{self._name}: {self._in_a_row} faults in a row, the last: {fault.message}")
+        return fault
+
+    def clear(self) -> None:
+        """Count from zero again: an episode was played to its end."""
+        self._in_a_row = 0
+
+
 def shown(value: object) -> str:
     """The ``repr`` of ``value`` in one line of at most 80 characters, for error messages."""
     try:

@@ -1,7 +1,7 @@
 """Optional methods of environments, and functions that find them under any wrappers.
 
 An environment with state to show defines ``episode_state``, which :func:`state_of` calls. One whose actions a
-language model can phrase in words defines ``parse_action`` (see :mod:`envweave_gym.core.parsing`).
+language model can phrase in words defines ``parse_action`` (see :mod:`envweave_gym.core.reply_parsing`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultStorm, ResetNeeded
+from envweave_gym.core.faults import Fault, FaultCount, ResetNeeded
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.stream import (
@@ -29,24 +29,6 @@ from envweave_gym.episode.stream import (
 # Looking up a member of an enum costs as much as making an event.
 _ACT, _REWARD = EventKind.ACT, EventKind.REWARD
 _ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
-
-
-class FaultCount:
-    """Counts faults in a row: episodes of one environment that were lost one after the other."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._in_a_row = name, 0
-
-    def add(self, fault: Fault) -> Fault:
-        """Count a fault and return it; the tenth in a row raises :class:`FaultStorm`."""
-        self._in_a_row += 1
-        if self._in_a_row >= MAX_FAULTS_IN_A_ROW:
-            raise FaultStorm(f"{self._name}: {self._in_a_row} faults in a row, the last: {fault.message}")
-        return fault
-
-    def clear(self) -> None:
-        """Count from zero again: an episode was played to its end."""
-        self._in_a_row = 0
 
 
 class EpisodeState:

@@ -43,8 +43,8 @@ from envweave_gym.vector.row_groups import Groups, groups_of, refuse_group
 from envweave_gym.vector.singles import vector_of_singles
 from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.autoreset import Autoreset, LaunchedAutoreset
+from envweave_gym.wrappers.gym_stream import LaunchedStream, OnFault, RequestStream, has_stream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
-from envweave_gym.wrappers.request_stream import LaunchedStream, OnFault, RequestStream, has_stream
 
 _FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
 

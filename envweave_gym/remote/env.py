@@ -17,7 +17,7 @@ from envweave_gym.core.faults import (
     InvalidArgument,
     shown,
 )
-from envweave_gym.core.parsing import read_action
+from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.seeding import HashedRandomness, Seeds
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.record import EpisodeRecord

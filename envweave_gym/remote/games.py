@@ -12,8 +12,8 @@ from pettingzoo.utils.env import AECIterable
 from envweave_gym.core.actions import AgentActions
 from envweave_gym.core.arguments import check_options, check_reproducible
 from envweave_gym.core.faults import RESET_DEADLINE_S, Fault, InvalidAction
-from envweave_gym.core.parsing import read_action
 from envweave_gym.core.protocols import check_agent
+from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.game_record import GameRecord, Infos, ParallelStep

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envweave_gym.core.faults import Fault
-from envweave_gym.episode.record import FaultCount
+from envweave_gym.core.faults import Fault, FaultCount
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import at_once
 from envweave_gym.wire.messages import Reply, Reset

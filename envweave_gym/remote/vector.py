@@ -18,7 +18,7 @@ import envweave_gym.wire.row_streams  # noqa: F401 # pyright: ignore[reportUnuse
 from envweave_gym.core.arguments import autoreset_mode_of, check_num_envs, check_reproducible
 from envweave_gym.core.arrays import adapt_converters
 from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument, shown
-from envweave_gym.core.parsing import read_action
+from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import RecordColumns
 from envweave_gym.remote.batches import joined, kept, merged, travels

@@ -47,7 +47,7 @@ from envweave_gym.core.faults import EnvweaveError, InvalidAction, InvalidArgume
 from envweave_gym.core.program_result import Result
 from envweave_gym.core.protocols import name_of
 from envweave_gym.episode.stream import trainable
-from envweave_gym.rewards.answers import equal
+from envweave_gym.rewards.answer_equality import equal
 from envweave_gym.rewards.program_source import VIOLATIONS, read_program
 
 ObsType = TypeVar("ObsType")

@@ -2,6 +2,6 @@
 
 from envweave_gym.wrappers.aec_stream import AECStream as AECStream
 from envweave_gym.wrappers.autoreset import Autoreset as Autoreset
+from envweave_gym.wrappers.gym_stream import RequestStream as RequestStream
 from envweave_gym.wrappers.numeric_info import NumericInfo as NumericInfo
 from envweave_gym.wrappers.parallel_stream import ParallelStream as ParallelStream
-from envweave_gym.wrappers.request_stream import RequestStream as RequestStream

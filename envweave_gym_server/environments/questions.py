@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym.core.parsing import parse_action
 from envweave_gym.core.protocols import layers, name_of, state_of
+from envweave_gym.core.reply_parsing import parse_action
 from envweave_gym.episode.stream import Stream
 from envweave_gym.wire.messages import Ask
 from envweave_gym.wire.spaces import parts_of

@@ -15,8 +15,8 @@ from envweave_gym.vector.native import NativeVectorEnv
 from envweave_gym.vector.singles import SyncVector
 from envweave_gym.wire.row_streams import RowsApart
 from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.gym_stream import RequestStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
-from envweave_gym.wrappers.request_stream import RequestStream
 
 
 def as_rows(env: Any) -> Any:

@@ -15,8 +15,8 @@ from plain_envs import Compass, Duel, Steps, Turns, wrapped
 from text_envs import RepeatEnv
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.core.parsing import parse_action
 from envweave_gym.core.protocols import HasEpisodeState, ParsesActions, layers, state_of
+from envweave_gym.core.reply_parsing import parse_action
 from envweave_gym.wrappers import AECStream, ParallelStream, RequestStream
 
 

@@ -15,8 +15,8 @@ from typed_envs import Guess, GuessNumber, Hint, Place, Walk, make_guess
 
 import envweave_gym
 from envweave_gym.core.faults import InvalidAction
-from envweave_gym.core.parsing import parse_action
 from envweave_gym.core.protocols import state_of
+from envweave_gym.core.reply_parsing import parse_action
 from envweave_gym.episode.message import messages_of
 from envweave_gym.typed import TypedEnv
 

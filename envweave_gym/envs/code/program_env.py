@@ -10,7 +10,7 @@ from typing import Any, Self
 from gymnasium.spaces import Dict, Discrete
 
 from envweave_gym.core.faults import NotAvailable, ResetNeeded, shown
-from envweave_gym.core.parsing import require_text
+from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.core.spaces import Unicode

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import shown
-from envweave_gym.core.parsing import read_name
+from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import HashedRandomness, mix_many
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.codefix.generator import (

@@ -11,8 +11,8 @@ from pettingzoo import AECEnv
 
 from envweave_gym.core.arguments import call
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.core.parsing import read_name
 from envweave_gym.core.protocols import no_agent
+from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import Seeds, mix
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.codefix.codefix import question, read_operator, token_space, tokenize

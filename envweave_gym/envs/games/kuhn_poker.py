@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
 from envweave_gym.core.arguments import call
-from envweave_gym.core.parsing import read_name
+from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import Seeds, mix
 from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
 from envweave_gym.envs.games.kuhn_value import (

@@ -12,7 +12,7 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from envweave_gym.core.arguments import call
 from envweave_gym.core.faults import shown
-from envweave_gym.core.parsing import read_name
+from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import Seeds, chance, mix
 from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
 from envweave_gym.envs.toy.lineworld import ACTIONS, DIRECTIONS

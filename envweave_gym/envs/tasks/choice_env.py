@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from gymnasium.spaces import Discrete, Space
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.core.parsing import require_text
+from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.spaces import Chat, Unicode
 from envweave_gym.envs.tasks.choices import LETTERS, lettered, letters_of, read_letter
 from envweave_gym.envs.tasks.task_env import AS_JSON, TASK_OPTIONS, TaskEnv

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from envweave_gym.core.faults import InvalidAction, shown
-from envweave_gym.core.parsing import require_text
+from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.seeding import mix
 
 LETTERS = string.ascii_uppercase

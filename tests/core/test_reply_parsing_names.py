@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import envweave_gym
 from envweave_gym.core.faults import InvalidAction
-from envweave_gym.core.parsing import parse_action, read_name
+from envweave_gym.core.reply_parsing import parse_action, read_name
 from envweave_gym.envs.codefix.generator import OPERATORS
 
 CODEFIX, LINE = "envweave/CodeFix-v0", "envweave/LineWorld-v0"

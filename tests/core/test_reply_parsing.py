@@ -33,7 +33,7 @@ from text_envs import WORDS, RepeatEnv, same
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
-from envweave_gym.core.parsing import parse_action, read_action
+from envweave_gym.core.reply_parsing import parse_action, read_action
 from envweave_gym.core.spaces import Chat, Json, Unicode
 from envweave_gym.core.thinking import without_thinking
 from envweave_gym.envs.games import kuhn_poker, line_race
