@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import random
 from typing import Any, Literal
 
@@ -21,13 +22,12 @@ def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
 
 def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs: dict[str, Any]) -> Any:
     """A vector whose rows are spread over the servers."""
-    from envweave_gym.remote.address import ACTOR
+    from envweave_gym.remote.transports import VECTORS
 
-    if all(url.startswith(f"{ACTOR}://") for url in urls):
-        from envweave_gym.remote.ray_vector import RayVectorEnv as Vector
-    else:
-        from envweave_gym.remote.vector import RemoteVectorEnv as Vector
-    return _known(Vector(env_id, urls, num_envs=num_envs, autoreset_mode=mode, **kwargs))
+    schemes = {url.partition("://")[0] for url in urls}
+    own = VECTORS.get(schemes.pop()) if len(schemes) == 1 else None
+    vector = pkgutil.resolve_name(own or "envweave_gym.remote.vector:RemoteVectorEnv")
+    return _known(vector(env_id, urls, num_envs=num_envs, autoreset_mode=mode, **kwargs))
 
 
 def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], kwargs: dict[str, Any]) -> Any:

@@ -15,8 +15,6 @@ from envweave_gym.remote.transports import CONNECTORS, Connector, connector_to
 
 TOKEN = "ENVWEAVE_TOKEN"
 """The environment variable whose value is the token where no other is named."""
-ACTOR = "ray+actor"
-"""The scheme of the URLs of Ray actors: ``ray+actor://namespace/name``."""
 _SOCKETS = ("http+unix", "unix")
 """The schemes whose URLs name a Unix socket: all behind them, with ``/`` as ``%2F`` and ``@`` as ``%40``."""
 

@@ -20,7 +20,6 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.registry.catalog import Api, cards
 from envweave_gym.registry.ids import make
 from envweave_gym.registry.names import resolve
-from envweave_gym.remote.address import ACTOR
 from envweave_gym.testing.traces import Player, player_of
 
 APIS: tuple[Api, ...] = get_args(Api)
@@ -176,7 +175,7 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **
 def _usable(methods: tuple[str, ...] | None, where: Any) -> tuple[str, ...]:
     """The start methods that are tried with what runs at ``where``."""
     places = where if isinstance(where, list) else [where]
-    if not any(place == "ray" or str(place).startswith(f"{ACTOR}://") for place in places):
+    if not any(place == "ray" or str(place).startswith("ray+actor://") for place in places):
         return ("fork",) if methods is None else methods
     return ("spawn",) if methods is None else tuple(one for one in methods if one != "fork")
 

@@ -245,7 +245,7 @@ def test_an_actor_that_does_not_answer_is_not_healthy(monkeypatch: pytest.Monkey
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("envweave_gym.remote.transports.local_actors.ActorTransport", Transport)
+    monkeypatch.setattr("envweave_gym.providers.ray.actor_connector.ActorTransport", Transport)
     told = statuses([f"ray+actor://here/{how}" for how in ("alive", "dead", "hanging")], None)
     assert [(one.state, one.problem) for one in told] == [
         ("healthy", ""),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envweave_gym.remote.actors import line_of
+from envweave_gym.providers.ray.actor_calls import channel_prefix
 from envweave_gym.wire.messages import Create, Created, encode, read_reply
 from envweave_gym_server.protocols.native import actor
 from envweave_gym_server.protocols.native.actor import ActorServer
@@ -24,7 +24,7 @@ def server() -> Iterator[ActorServer]:
 
 
 def test_a_call_that_comes_after_its_client_has_left_opens_no_line(server: ActorServer) -> None:
-    here, late = line_of("one", "here"), line_of("two", "late")
+    here, late = channel_prefix("one", "here"), channel_prefix("two", "late")
     assert isinstance(read_reply(server.frames(here + FRAME)), Created)
     assert list(server._channels) == [here]
     server.leave(here)
@@ -38,7 +38,7 @@ def test_a_call_that_comes_after_its_client_has_left_opens_no_line(server: Actor
 def test_who_leaves_while_lines_are_looked_through_is_no_error(
     server: ActorServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = line_of("one", "first"), line_of("two", "second")
+    first, second = channel_prefix("one", "first"), channel_prefix("two", "second")
     server.frames(first + FRAME)
     leaving = threading.Thread(target=server.leave, args=(first,))
 
@@ -58,7 +58,7 @@ def test_of_those_that_have_left_only_so_many_are_remembered(
     server: ActorServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor, "_MOST_LEFT", 2)
-    names = [line_of("one", str(number)) for number in range(4)]
+    names = [channel_prefix("one", str(number)) for number in range(4)]
     for name in names:
         server.leave(name)
     assert list(server._left) == names[2:]

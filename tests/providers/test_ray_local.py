@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import envweave_gym as ew
-from envweave_gym.remote import ray_cluster
+from envweave_gym.providers.ray import cluster as ray_cluster
 
 COUNTER = "envweave/Counter-v0"
 PATIENCE = 60.0

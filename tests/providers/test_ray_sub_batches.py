@@ -16,9 +16,9 @@ from ray_worlds import DEADLINES, DIE, NAP, NAPPER, PAINTER, expect_same
 import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
 from envweave_gym.net.framed_socket import connect
+from envweave_gym.providers.ray import actor_connector
 from envweave_gym.providers.ray.ray_replica import RayReplica
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.transports import local_actors
 from envweave_gym.testing.traces import same
 from envweave_gym.wire.messages import Create, Reset, encode
 
@@ -38,7 +38,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         return connect(address, deadline)
 
     if request.param != "over sockets":
-        monkeypatch.setattr(local_actors, "connect", some)
+        monkeypatch.setattr(actor_connector, "connect", some)
 
 
 def rows(size: int, actors: int, env_id: str = NAPPER, **kwargs: Any) -> Any:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from envweave_gym.net.framed_socket import FramedSocket, connect, listen
-from envweave_gym.remote.actors import actor_at
+from envweave_gym.providers.ray import actor_connector
+from envweave_gym.providers.ray.actor_calls import actor_at
+from envweave_gym.providers.ray.actor_connector import LocalActorTransport
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.transports import local_actors
-from envweave_gym.remote.transports.local_actors import LocalActorTransport
 from envweave_gym.wire.framing import socket_of_actor
 from envweave_gym.wire.messages import Began, Create, Created, Reset, encode, read_reply
 from envweave_gym_server.protocols.native import framed_listener
@@ -95,7 +95,7 @@ def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
         def close(self) -> None:
             server.leave(self._line)
 
-    monkeypatch.setattr(local_actors, "ActorTransport", Calls)
+    monkeypatch.setattr(actor_connector, "ActorTransport", Calls)
     way = transport_to(name)
     create, reset = encode(Create(COUNTER)), encode(Reset(1, seed=0))
     way.send(create, soon())

@@ -20,7 +20,7 @@ from msgspec.msgpack import Ext
 from servers import TOKEN, running_server, serving_at
 
 from envweave_gym.net.framed_socket import connect, listen
-from envweave_gym.remote.actors import line_of
+from envweave_gym.providers.ray.actor_calls import channel_prefix
 from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import (
     Ask,
@@ -95,7 +95,7 @@ def over_websocket(connect: Callable[[], socket.socket]) -> Iterator[Send]:
 @contextmanager
 def over_ray() -> Iterator[Send]:
     server = ActorServer([COUNTER])
-    yield lambda frame: server.frames(line_of("mine", "line") + frame)
+    yield lambda frame: server.frames(channel_prefix("mine", "line") + frame)
     server.stop()
 
 

@@ -1,4 +1,4 @@
-"""Where on a Ray cluster the actors of a server are, and what is set aside for them there."""
+"""Placement of actors on a Ray cluster: nodes, and the resources reserved for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
-from envweave_gym.remote.ray_cluster import is_own
+from envweave_gym.providers.ray.cluster import is_own
 
 WAYS = ("SPREAD", "PACK", "DEFAULT")
 _NODE = re.compile(r"node:([0-9a-f]{56})")
@@ -16,26 +16,26 @@ _NODE = re.compile(r"node:([0-9a-f]{56})")
 
 @dataclass(frozen=True)
 class Placement:
-    """What each actor asks the cluster for."""
+    """The resources and the node that each actor requests."""
 
     num_cpus: float | None = None
-    """Cores reserved for it; without a number one has to be free when it starts."""
+    """Cores reserved for it; ``None`` reserves none, and needs a free one when it starts."""
     num_gpus: float | None = None
     """GPUs reserved for it."""
     resources: Mapping[str, float] | None = None
-    """Other resources, by the names that the nodes give them."""
+    """Custom resources, by name."""
     placement: str = "SPREAD"
-    """``SPREAD`` over the nodes, ``PACK`` rather on the node of this process, as Ray does it by
-    ``DEFAULT``, or on the node of an id: ``node:…``."""
+    """``SPREAD`` over the nodes; ``PACK`` prefers the node of this process; ``DEFAULT`` is Ray's own; or one
+    node by its id, ``node:…``."""
     runtime_env: Mapping[str, Any] | None = None
-    """What Ray installs for it, as in ``{"pip": ["my-package"]}``."""
+    """Ray's runtime environment, as in ``{"pip": ["my-package"]}``."""
     ray_address: str | None = None
     """The cluster: ``host:port``, or ``auto`` for the one that this machine is part of."""
 
     def __post_init__(self) -> None:
         for name in ("num_cpus", "num_gpus"):
             if (value := getattr(self, name)) is not None and not _is_amount(value):
-                raise InvalidArgument(f"{name}={shown(value)} is no number from 0 on")
+                raise InvalidArgument(f"{name}={shown(value)} is not a number >= 0")
         if not _is_mapping(self.resources) or not all(map(_is_amount, (self.resources or {}).values())):
             raise InvalidArgument(f"resources={shown(self.resources)} is not a dict of names to numbers")
         if not _is_mapping(self.runtime_env):
@@ -51,7 +51,7 @@ class Placement:
             raise InvalidArgument(f"ray_address={shown(self.ray_address)} is not 'host:port' or 'auto'")
 
     def options(self, ray: Any) -> dict[str, Any]:
-        """The options of an actor that say so."""
+        """Return these as options of a Ray actor."""
         given = {
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
@@ -68,18 +68,18 @@ class Placement:
 
         if self.placement == "PACK":
             here = ray.get_runtime_context().get_node_id()
-            may_spill = any(self.wanted().values())  # Ray puts what wants nothing anywhere then
+            may_spill = any(self.wanted().values())  # without wants Ray would spill it to any node
             return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=may_spill)
         return NodeAffinitySchedulingStrategy(self.placement.partition(":")[2], soft=False)
 
     def wanted(self) -> dict[str, float]:
-        """The resources that have to be free on one node."""
+        """Return the resources that must be free on one node."""
         cpus = 1 if self.num_cpus is None else self.num_cpus
         return {"CPU": cpus, **({"GPU": self.num_gpus} if self.num_gpus else {}), **(self.resources or {})}
 
 
 def check_room(ray: Any, placement: Placement) -> None:
-    """Refuse what no node has, where nobody adds one."""
+    """Refuse requests that no node can satisfy, on a cluster of this process, to which no node is added."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = placement.wanted().items()
     if is_own(ray) and not any(all(node.get(name, 0) >= most for name, most in wanted) for node in nodes):
@@ -87,7 +87,7 @@ def check_room(ray: Any, placement: Placement) -> None:
 
 
 def no_room(ray: Any, placement: Placement, when: str) -> NotAvailable:
-    """That no node has what is wanted, and what they have."""
+    """Return the error that no node has these resources, with those of the cluster."""
 
     def listed(amounts: dict[str, float]) -> str:
         known = {name: f"{amount:g}" for name, amount in sorted(amounts.items()) if "node:" not in name}

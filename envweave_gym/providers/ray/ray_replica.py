@@ -1,7 +1,7 @@
-"""A server in a Ray actor, somewhere on a cluster.
+"""The provider ``backend="ray"``: servers in Ray actors.
 
-The actor is its owner's, and ends with it. One that dies is started again by Ray, wherever there is room, and
-one that Ray gives up by its owner, behind the same URL; what was played in it is lost.
+An actor ends with its owner. Ray restarts one that dies, on any node with room; the owner starts another if Ray
+gives up. The URL stays the same, and episodes in an actor that died are lost.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers.base import Provider
 from envweave_gym.providers.options import check_start_timeout, errors_name, numbers_in, options_in
 from envweave_gym.providers.pool import shared_urls
+from envweave_gym.providers.ray.actor import SERVER, Actor
+from envweave_gym.providers.ray.actor_calls import actor_name
+from envweave_gym.providers.ray.cluster import address_of, cluster, one_line
 from envweave_gym.providers.ray.placement import Placement, check_room, no_room
-from envweave_gym.providers.ray.ray_actor import SERVER, Actor
 from envweave_gym.providers.replica import AT_REST, Replica
-from envweave_gym.remote.actors import place_in
-from envweave_gym.remote.address import ACTOR
-from envweave_gym.remote.ray_cluster import address_of, cluster, one_line
 
 NAMESPACE = "envweave"
-"""Where the actors are found by their names, apart from those of others."""
+"""The Ray namespace of the actors, apart from those of other programs."""
 OPTIONS = ("patience", *(field.name for field in fields(Placement)))
-"""What ``make`` takes beside ``backend="ray"``, ``replicas`` and ``warm``."""
-_THREADS = 256
-"""Concurrent calls of an actor, each in a thread of its own."""
-_PATIENCE = 60.0
-"""Seconds until an actor must serve: Ray installs packages, and clusters add nodes."""
-_GRACE = 2.0
-"""Seconds that steps under way may take when the server is stopped."""
-_PING = 5.0
-"""Seconds to wait for the answer of an actor; a busy one may take longer."""
-_PAUSE = 0.05
+"""The arguments of ``make`` for this backend, beside ``replicas`` and ``warm``."""
+_MAX_CONCURRENCY = 256
+"""Concurrent calls of an actor; each has a thread."""
+_START_TIMEOUT_S = 60.0
+"""Time until an actor must serve; Ray may install packages and clusters may add nodes meanwhile."""
+_STOP_TIMEOUT_S = 2.0
+"""Time for steps under way when the server is stopped."""
+_PING_TIMEOUT_S = 5.0
+"""Time for an actor to answer; a busy one may take longer and still counts as running."""
+_NAME_RETRY_S = 0.05
 _log = logging.getLogger(__name__)
 
 
 class RayReplica(Replica):
-    """One actor."""
+    """One server in one actor."""
 
     def __init__(
         self,
@@ -51,19 +50,21 @@ class RayReplica(Replica):
         *,
         token: str | None = None,
         ids: Sequence[str] = (),
-        patience: float = _PATIENCE,
+        patience: float = _START_TIMEOUT_S,
     ) -> None:
-        """Start it, and wait until it serves ``ids``, or whatever its node can make.
+        """Start it, and wait until it serves ``ids``, or every ID that its node has.
 
-        It asks for no token: who is part of a cluster may do anything there.
+        It needs no token: members of a Ray cluster may run any code there.
         """
         super().__init__("an actor of Ray", token)
         self._placement, self._ids, self._patience = placement or Placement(), tuple(ids), patience
-        self._known = self.node = ""
-        """The id of the node that it was on when it was seen last."""
+        self._known = ""
+        """The id of its process when it was last asked."""
+        self.node = ""
+        """The id of the node that it was on when it was last asked."""
         self._actor: Any = None
         self._name = f"replica-{secrets.token_hex(8)}"
-        self.url = f"{ACTOR}://{NAMESPACE}/{self._name}"
+        self.url = f"ray+actor://{NAMESPACE}/{self._name}"
         cluster(self._placement.ray_address, may_start=True)
         self._begin()
 
@@ -73,30 +74,30 @@ class RayReplica(Replica):
         deadline = time.monotonic() + self._patience
         self._actor = self._created(ray, deadline)
         try:
-            seconds = max(deadline - time.monotonic(), _PAUSE)
+            seconds = max(deadline - time.monotonic(), _NAME_RETRY_S)
             self._known, self.node = ray.get(self._actor.ready.remote(), timeout=seconds)
         except Exception as error:
             raise self._explained(ray, error) from error
 
     def _created(self, ray: Any, deadline: float) -> Any:
-        """The actor, once nobody has its name any more."""
+        """Create the actor; retry while the one before it still holds the name."""
         kind = ray.remote(Actor).options(
             name=self._name,
             namespace=NAMESPACE,
-            max_concurrency=_THREADS,
+            max_concurrency=_MAX_CONCURRENCY,
             max_restarts=-1,
             **self._placement.options(ray),
         )
         while True:
             try:
-                return kind.remote(SERVER, self._ids, sys.path, place_in(self.url))
+                return kind.remote(SERVER, self._ids, sys.path, actor_name(self.url))
             except ValueError as error:
                 if "already" not in str(error) or time.monotonic() > deadline:
                     raise NotAvailable(f"an actor of Ray cannot be made: {one_line(error)}") from error
-            time.sleep(_PAUSE)
+            time.sleep(_NAME_RETRY_S)
 
     def _explained(self, ray: Any, error: Exception) -> NotAvailable:
-        """Why it did not start."""
+        """Return an error that says why it did not start."""
         from ray.exceptions import GetTimeoutError
 
         if isinstance(error, GetTimeoutError):
@@ -107,7 +108,7 @@ class RayReplica(Replica):
         return NotAvailable(f"an actor of Ray did not start: {one_line(error)}")
 
     def _ended(self) -> str | None:
-        """One that is busy, or is being started by Ray, has not."""
+        """Return why the actor has ended; ``None`` if it runs, is busy or is being restarted by Ray."""
         ray = sys.modules["ray"]
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
@@ -117,10 +118,10 @@ class RayReplica(Replica):
             return "this process has left its cluster"
         before = self._known
         try:
-            self._known, self.node = ray.get(self._actor.ready.remote(), timeout=_PING)
+            self._known, self.node = ray.get(self._actor.ready.remote(), timeout=_PING_TIMEOUT_S)
         except (GetTimeoutError, ActorUnavailableError):
             return None
-        except Exception as error:  # noqa: BLE001 - of an actor that is gone Ray tells in many ways
+        except Exception as error:  # noqa: BLE001 - Ray raises many types for an actor that died
             return one_line(error)
         if self._known != before:
             self.starts += 1
@@ -128,26 +129,26 @@ class RayReplica(Replica):
         return None
 
     def answers(self, timeout: float) -> bool:
-        """One that is busy is as good."""
-        with self._lock:  # it is taken down whether it is the same one still
+        """Return whether it has not ended; a busy actor counts as answering."""
+        with self._lock:  # _ended notes a changed process id
             return self._ended() is None
 
     def logs(self) -> str:
-        """What the actor's process has written, where it is there."""
+        """Return the output of the actor's process; empty if it does not run."""
         ray = sys.modules["ray"]
         if self._actor is None or not ray.is_initialized():
             return ""
         try:
-            return ray.get(self._actor.logs.remote(), timeout=_PING)
-        except Exception as error:  # noqa: BLE001 - it is gone, and so are its words
-            return f"(the actor does not tell: {one_line(error)})"
+            return ray.get(self._actor.logs.remote(), timeout=_PING_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - the output ended with the process
+            return f"(the actor does not answer: {one_line(error)})"
 
     def _end(self) -> None:
         ray = sys.modules["ray"]
         if self._actor is not None and ray.is_initialized():
             try:
-                ray.get(self._actor.stop.remote(), timeout=_GRACE)
-            except Exception as error:  # noqa: BLE001 - it is killed all the same
+                ray.get(self._actor.stop.remote(), timeout=_STOP_TIMEOUT_S)
+            except Exception as error:  # noqa: BLE001 - it is killed below
                 _log.debug("the actor %s did not stop by itself: %s", self.url, one_line(error))
         self._remove()
 
@@ -156,26 +157,26 @@ class RayReplica(Replica):
         if actor is not None and ray.is_initialized():
             try:
                 ray.kill(actor)
-            except Exception as error:  # noqa: BLE001 - it was in a cluster that this process has left
+            except Exception as error:  # noqa: BLE001 - this process has left the cluster of the actor
                 _log.debug("%s is no actor of this cluster: %s", self.url, one_line(error))
 
 
 class RayProvider(Provider):
-    """Starts servers in actors, which are in no image."""
+    """Starts servers in actors; they run in no container image."""
 
     name = "ray"
     shares_modules = True
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[RayReplica]:
-        """A function that starts an actor."""
+        """Return a function that starts an actor."""
         own = options_in(options, OPTIONS)
         patience = options_in(own, ("patience",))
         with errors_name(name):
-            check_start_timeout(**{"patience": _PATIENCE, **patience})
+            check_start_timeout(**{"patience": _START_TIMEOUT_S, **patience})
             return partial(RayReplica, Placement(**own), **patience)
 
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
-        """The URLs of shared actors, which in pickles are on the same cluster."""
+        """Return the URLs of shared actors; a pickled URL leads to the same cluster."""
         count, warm = numbers_in(name, options)
         return _urls(None, self.start(name, image, options), count, warm)
 
@@ -186,5 +187,5 @@ def _urls(near: str | None, start: partial[RayReplica], count: int = 1, warm: in
 
 
 def _again(near: str, start: partial[RayReplica]) -> str:
-    """The URL of an actor of whoever reads a pickle, on the cluster that was at ``near`` if it still is."""
+    """Return the URL of an actor for an unpickled environment, on the cluster at ``near`` if it is still there."""
     return _urls(near, start)[0]

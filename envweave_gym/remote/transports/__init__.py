@@ -66,9 +66,11 @@ CONNECTORS = {
     "https": f"{__name__}.web_servers:WebConnector",
     "http+unix": f"{__name__}.web_servers:WebConnector",
     "unix": f"{__name__}.unix_sockets:UnixConnector",
-    "ray+actor": f"{__name__}.local_actors:ActorConnector",
+    "ray+actor": "envweave_gym.providers.ray.actor_connector:ActorConnector",
 }
 """The connector of each scheme, loaded when it is used."""
+VECTORS = {"ray+actor": "envweave_gym.providers.ray.actor_vector:RayVectorEnv"}
+"""The vector class for servers of one scheme, where it is another than ``RemoteVectorEnv``."""
 
 
 def connector_to(address: Address) -> Connector:

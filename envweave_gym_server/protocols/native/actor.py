@@ -33,7 +33,7 @@ LARGE = 1 << 20
 class ActorServer:
     """Answers frames, in as many threads as call it; whoever may call the actor may play everything.
 
-    Each frame begins with the id of its channel (:func:`envweave_gym.remote.actors.line_of`).
+    Each frame begins with the id of its channel (:func:`envweave_gym.providers.ray.actor_calls.channel_prefix`).
     """
 
     def __init__(self, ids: Sequence[str] = (), paths: Sequence[str] = ()) -> None:

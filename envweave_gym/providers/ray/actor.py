@@ -1,4 +1,4 @@
-"""What an actor of Ray is that serves environments."""
+"""The class of Ray actors that serve environments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from envweave_gym.core.faults import NotAvailable
 
 SERVER = "envweave_gym_server.protocols.native.actor"
-"""The module that actors load, on the nodes that they are on."""
-_LOG = 64 << 10
+"""The module of the server, which actors import on their nodes."""
+_LOG_BYTES = 64 << 10
 
 
 class Actor:
-    """What the actor is: the server, which this package does not know."""
+    """Forwards calls to the server, which it imports by name: the client package does not import the server."""
 
     def __init__(self, server: str, ids: Sequence[str], paths: Sequence[str], socket_name: str) -> None:
         try:
@@ -28,33 +28,36 @@ class Actor:
                 "what the environments need there, or name it in runtime_env={'pip': […]}"
             ) from None
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
-        self._who = (secrets.token_hex(8), node)
+        self._identity = (secrets.token_hex(8), node)
         self._server.listen_locally(socket_name)
 
     def frames(self, frame: bytes, before: Any = None) -> Any:
-        """The reply to the next frame of a client, behind what tells its line."""
+        """Return the reply to a frame, which begins with the prefix of its channel.
+
+        ``before`` is the result of the previous call: Ray waits for it, so calls keep their order.
+        """
         return self._server.frames(frame)
 
     def describe(self, frame: bytes) -> bytes:
-        """The frame that tells what an environment is like."""
+        """Return the frame that describes an environment."""
         return self._server.describe(frame)
 
-    def leave(self, line: bytes) -> None:
-        """A client has hung up."""
-        self._server.leave(line)
+    def leave(self, channel: bytes) -> None:
+        """Close the channel of a client that has hung up."""
+        self._server.leave(channel)
 
     def ready(self) -> tuple[str, str]:
-        """Which of the processes this is that have been the actor, and the node that it is on."""
-        return self._who
+        """Return a random id of this process, which changes when Ray restarts the actor, and the id of its node."""
+        return self._identity
 
     def logs(self) -> str:
-        """The end of what its process has written."""
+        """Return the end of the output of the process."""
         written = b""
         for descriptor in (sys.__stdout__, sys.__stderr__):
             path = "" if descriptor is None else os.path.realpath(f"/proc/self/fd/{descriptor.fileno()}")
             if os.path.isfile(path):
                 with open(path, "rb") as file:
-                    file.seek(max(os.path.getsize(path) - _LOG, 0))
+                    file.seek(max(os.path.getsize(path) - _LOG_BYTES, 0))
                     written += file.read()
         return written.decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""Frames to a server that is a Ray actor: each is a call, and its reply the result of that."""
+"""The transport to a Ray actor on any node: each frame is a call of Ray, its result the reply."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import sys
 import threading
 from collections import deque
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as StillLooking
+from concurrent.futures import TimeoutError as LookupTimeout
 from typing import Any
 from urllib.parse import urlsplit
 
 from envweave_gym.net.deadlines import seconds_left, too_late
 from envweave_gym.os_support.process_local import Owner
+from envweave_gym.providers.ray.cluster import cluster, one_line
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.ray_cluster import cluster, one_line
 from envweave_gym.remote.transports import lost
 
 _log = logging.getLogger(__name__)
 
 
 class ActorTransport:
-    """Calls of an actor, each of which begins when the one before it is done."""
+    """Calls an actor; each call takes the result of the one before it, so that they keep their order."""
 
-    def __init__(self, address: Address, line: bytes, deadline: float) -> None:
-        """On a line of a session; without one for what describes environments."""
+    def __init__(self, address: Address, channel: bytes, deadline: float) -> None:
+        """``channel`` is the prefix of its frames; an empty one is for calls that describe environments."""
         self._url, self._owner = address.url, Owner()
         self._ray = cluster()
         self._actor = actor_at(self._ray, address.url, deadline)
-        self._line = line
-        self._call = self._actor.frames if self._line else self._actor.describe
+        self._channel = channel
+        self._call = self._actor.frames if channel else self._actor.describe
         self._replies: deque[Any] = deque()
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
@@ -40,18 +40,18 @@ class ActorTransport:
         if not self._ray.is_initialized():  # or Ray would start a cluster by itself
             raise lost(self._url, "this process has left the cluster")
         try:
-            if self._replies:  # a result that a call takes is waited for, so that they keep their order
-                reply = self._call.remote(self._line + frame, self._replies[-1])
+            if self._replies:  # Ray starts a call when the results among its arguments are there
+                reply = self._call.remote(self._channel + frame, self._replies[-1])
             else:
-                reply = self._call.remote(self._line + frame)
-        except Exception as error:  # noqa: BLE001 - of an actor that is gone Ray tells by many, plain ones too
+                reply = self._call.remote(self._channel + frame)
+        except Exception as error:  # noqa: BLE001 - Ray raises many types, plain ones too, for an actor that died
             raise lost(self._url, one_line(error)) from None
         self._replies.append(reply)
 
     def receive(self, deadline: float) -> bytes:
-        """The reply to the oldest frame whose reply has not been received.
+        """Receive the reply to the oldest frame whose reply has not been received.
 
-        A large one is an array in memory that is shared with all processes of this machine.
+        A large one is an array in Ray's shared memory.
         """
         if not self._ray.is_initialized():
             raise lost(self._url, "this process has left the cluster")
@@ -59,59 +59,59 @@ class ActorTransport:
             reply = self._ray.get(self._replies[0], timeout=seconds_left(deadline, self._url))
         except TimeoutError:
             raise too_late(self._url) from None
-        except Exception as error:  # noqa: BLE001 - the same
+        except Exception as error:  # noqa: BLE001 - as above
             raise lost(self._url, one_line(error)) from None
         self._replies.popleft()
         return reply
 
     @property
     def next_reply(self) -> Any:
-        """What ``ray.wait`` takes to wait for the next reply; ``None`` where none is to come."""
+        """The reference that ``ray.wait`` takes to wait for the next reply; ``None`` if no reply is due."""
         return self._replies[0] if self._replies and self._ray.is_initialized() else None
 
     def close(self) -> None:
-        """Hang up, and let the actor know if it is there."""
-        line, self._line = self._line, b""
+        """Hang up, and tell the actor if it can be reached."""
+        channel, self._channel = self._channel, b""
         self._replies.clear()
-        if not line or not self._owner.is_here() or sys.is_finalizing() or not self._ray.is_initialized():
+        if not channel or not self._owner.is_here() or sys.is_finalizing() or not self._ray.is_initialized():
             return
         try:
-            self._actor.leave.options(num_returns=0).remote(line)
-        except Exception as error:  # noqa: BLE001 - that it is gone is as good
+            self._actor.leave.options(num_returns=0).remote(channel)
+        except Exception as error:  # noqa: BLE001 - an actor that died has no channel either
             _log.debug("the hang-up could not be sent to %s: %s", self._url, error)
 
 
-def line_of(session_id: str, name: str) -> bytes:
-    """What stands before the frames of one connection: the length of the rest, the session, and a name."""
-    line = f"{session_id}/{name}".encode()
-    return bytes([len(line)]) + line
+def channel_prefix(session_id: str, name: str) -> bytes:
+    """Return the prefix of the frames of one connection: a length byte, the session and a name."""
+    channel = f"{session_id}/{name}".encode()
+    return bytes([len(channel)]) + channel
 
 
-def place_in(url: str) -> str:
-    """The namespace and the name of an actor, out of its URL, ``ray+actor://namespace/name``."""
+def actor_name(url: str) -> str:
+    """Return ``namespace/name`` of an actor from its URL, ``ray+actor://namespace/name``."""
     parts = urlsplit(url)
     return parts.netloc + parts.path
 
 
 def actor_at(ray: Any, url: str, deadline: float) -> Any:
-    """The actor with this URL.
+    """Look up the actor with this URL.
 
-    Ray takes no deadline here, and tries for a minute where the head of the cluster is silent; so it is asked
-    in a thread, which may be left behind.
+    Ray's lookup takes no deadline and blocks for a minute if the head of the cluster is silent, so it runs in a
+    thread that may outlive the call.
     """
-    namespace, _, name = place_in(url).partition("/")
+    namespace, _, name = actor_name(url).partition("/")
     lookup = Future[Any]()
 
     def look_up() -> None:
         try:
             lookup.set_result(ray.get_actor(name, namespace=namespace))
-        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+        except Exception as error:  # noqa: BLE001 - the caller raises it
             lookup.set_exception(error)
 
     threading.Thread(target=look_up, name=f"lookup of {url}", daemon=True).start()
     try:
         return lookup.result(seconds_left(deadline, url))
-    except StillLooking:
+    except LookupTimeout:
         raise too_late(url) from None
-    except Exception as error:  # noqa: BLE001 - of an actor that is gone Ray tells in many ways
+    except Exception as error:  # noqa: BLE001 - Ray raises many types for an actor that died
         raise ConnectionError(f"{url} is no actor of the cluster: {one_line(error)}") from None

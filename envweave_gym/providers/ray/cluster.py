@@ -1,4 +1,4 @@
-"""The Ray cluster that this process is part of: the one it has joined, or one of its own on this machine."""
+"""Joins a Ray cluster, or starts one on this machine that ends with this process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from envweave_gym.os_support.process_local import ProcessLocal, in_forked_child
 RAY_ADDRESS = "RAY_ADDRESS"
 """The environment variable that Ray itself reads for the address of a cluster."""
 _CONNECT_TIMEOUT_S = 3.0
-"""Seconds to connect to the head of a cluster; Ray itself would try for minutes."""
+"""Time to connect to the head of a cluster; Ray itself would try for minutes."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _HEAD, _SETTINGS = 9, b"\x04"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-_TELLS_USAGE = "RAY_USAGE_STATS_ENABLED"
+_USAGE_STATS = "RAY_USAGE_STATS_ENABLED"
 _lock = ProcessLocal(threading.RLock)  # reentrant: garbage collection may close environments in the block
 _is_forked = False
 """Whether this process was forked from one that was part of a cluster."""
@@ -31,11 +31,11 @@ _own: str | None = None
 
 
 def cluster(address: str | None = None, *, may_start: bool = False, near: str | None = None) -> Any:
-    """The module ``ray``, once this process is part of a cluster.
+    """Make this process part of a cluster, and return the module ``ray``.
 
-    That is the one it is part of already; or else the one at ``address``, or at :data:`RAY_ADDRESS`; or else
-    that at ``near``, if there still is one; or else with ``may_start`` a new one on this machine, which ends
-    with this process, and without it any that this machine is part of.
+    The first that applies: the cluster it is part of already; the one at ``address`` or :data:`RAY_ADDRESS`; the
+    one at ``near``, if it is still there; with ``may_start`` a new one on this machine, which ends with this
+    process; without it any that this machine is part of.
     """
     ray: Any = need("ray", "ray", "backend='ray'")
     if _is_forked:
@@ -56,21 +56,21 @@ def cluster(address: str | None = None, *, may_start: bool = False, near: str | 
 
 
 def address_of(ray: Any) -> str:
-    """Where the head of the cluster is that this process is part of."""
+    """Return ``host:port`` of the head of the cluster that this process is part of."""
     return ray.get_runtime_context().gcs_address
 
 
 def is_own(ray: Any) -> bool:
-    """Whether the cluster was started here, so that nobody adds a node to it."""
+    """Return whether this process started the cluster, so that no node will be added to it."""
     return _own == address_of(ray)
 
 
 def is_there(address: str) -> bool:
-    """Whether what listens at ``host:port`` speaks as the head of a cluster does, which is HTTP/2."""
-    place = urlsplit(f"//{address}")
+    """Return whether a server at ``host:port`` answers in HTTP/2, as the head of a cluster does."""
+    parts = urlsplit(f"//{address}")
     try:
         with socket.create_connection(
-            (place.hostname or "", place.port or 0), _CONNECT_TIMEOUT_S
+            (parts.hostname or "", parts.port or 0), _CONNECT_TIMEOUT_S
         ) as connection:
             connection.settimeout(_CONNECT_TIMEOUT_S)
             connection.sendall(_HELLO)
@@ -100,21 +100,21 @@ def _join(ray: Any, address: str) -> None:
 
 def _start(ray: Any) -> None:
     global _own
-    before = os.environ.get(_TELLS_USAGE)
-    os.environ[_TELLS_USAGE] = before or "0"
+    before = os.environ.get(_USAGE_STATS)
+    os.environ[_USAGE_STATS] = before or "0"
     try:
         with _explain_errors("a Ray cluster cannot be started on this machine"):
             _in_a_thread_that_stays(partial(ray.init, address="local", include_dashboard=False, **_QUIET))
     finally:
         if before is None:
-            del os.environ[_TELLS_USAGE]
+            del os.environ[_USAGE_STATS]
     _own = address_of(ray)
 
 
 def _in_a_thread_that_stays(call: Callable[[], Any]) -> None:
-    """Call it in the main thread, or else in one that never ends.
+    """Call it in the main thread, or in a new one that never ends.
 
-    The processes of a cluster are to end with this one; Linux ends them with the thread that started them.
+    Ray starts its processes so that Linux ends them with the thread that started them, not with the process.
     """
     if threading.current_thread() is threading.main_thread():
         call()
@@ -124,7 +124,7 @@ def _in_a_thread_that_stays(call: Callable[[], Any]) -> None:
     def run() -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
             errors.append(error)
         done.set()
         if not errors:
@@ -138,7 +138,7 @@ def _in_a_thread_that_stays(call: Callable[[], Any]) -> None:
 
 @contextmanager
 def _explain_errors(what: str) -> Generator[None]:
-    """Whatever Ray raises, in one sentence."""
+    """Raise ``NotAvailable`` with one sentence in place of any exception of Ray."""
     try:
         yield
     except Exception as error:
@@ -146,7 +146,7 @@ def _explain_errors(what: str) -> Generator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception of Ray says, which is often a page."""
+    """Return the message of an exception of Ray in one line, shortened: it is often a page."""
     text = " ".join(str(error).split()) or type(error).__name__
     if text.startswith("Version mismatch"):
         text += "; install the same versions on both sides"

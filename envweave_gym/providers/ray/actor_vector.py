@@ -15,8 +15,8 @@ from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools
+from envweave_gym.providers.ray.pipelined import PipelinedGroup, first_answered
 from envweave_gym.remote.batches import batch_of, part_of
-from envweave_gym.remote.early import EarlyGroup, first_answered
 from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
 from envweave_gym.remote.vector import RemoteVectorEnv, _results
 from envweave_gym.vector.base import NOT_A_BATCH, Results
@@ -38,7 +38,7 @@ class RayVectorEnv(RemoteVectorEnv):
       once; a smaller one, also with rows of 64 kB, is not.
     """
 
-    _groups: list[EarlyGroup]
+    _groups: list[PipelinedGroup]
 
     def __init__(
         self, env_id: str, urls: str | Sequence[str], *, sub_batches: int = 1, **arguments: Any
@@ -47,10 +47,10 @@ class RayVectorEnv(RemoteVectorEnv):
             raise InvalidArgument(f"{env_id}: sub_batches={shown(sub_batches)} is no number from 1 on")
         super().__init__(env_id, ([urls] if isinstance(urls, str) else list(urls)) * sub_batches, **arguments)
 
-    def _group(self, url: str, rows: slice) -> EarlyGroup:
+    def _group(self, url: str, rows: slice) -> PipelinedGroup:
         kwargs = self._row_arguments(rows.stop - rows.start)
         deadlines = {"call_deadline": self._call_deadline, **self._faults}
-        return EarlyGroup(
+        return PipelinedGroup(
             rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines
         )
 
@@ -105,7 +105,7 @@ class RayVectorEnv(RemoteVectorEnv):
         with self._calling():
             return self._received(answered)
 
-    def _received(self, groups: Sequence[EarlyGroup]) -> Results:
+    def _received(self, groups: Sequence[PipelinedGroup]) -> Results:
         outcomes: list[Outcome] = []
         for group in groups:
             acts, group.acts = group.acts, None
@@ -121,7 +121,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return observations, rewards, terminated, truncated, {**infos, "env_id": rows}
 
     @property
-    def _under_way(self) -> list[EarlyGroup]:
+    def _under_way(self) -> list[PipelinedGroup]:
         """The sub-batches with a step that was sent, and not received."""
         return [group for group in self._groups if group.acts is not None]
 
@@ -137,7 +137,7 @@ class RayVectorEnv(RemoteVectorEnv):
             )
         return rows.astype(np.intp)
 
-    def _groups_of(self, rows: _Rows) -> list[EarlyGroup]:
+    def _groups_of(self, rows: _Rows) -> list[PipelinedGroup]:
         """The sub-batches that have these rows and no others."""
         named = set(rows.tolist())
         groups = [group for group in self._groups if not named.isdisjoint(group.numbers)]
@@ -181,7 +181,7 @@ class RayVectorEnv(RemoteVectorEnv):
     def _calls(self) -> RowCalls:
         return self._calls_of(_Calls, self._groups)
 
-    def _calls_of(self, kind: type[RowCalls], groups: Sequence[EarlyGroup]) -> RowCalls:
+    def _calls_of(self, kind: type[RowCalls], groups: Sequence[PipelinedGroup]) -> RowCalls:
         spaces = self.single_observation_space, self.single_action_space
         return kind(groups, self._record, *spaces, self._rows_of_actions)
 

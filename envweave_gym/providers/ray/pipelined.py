@@ -1,0 +1,155 @@
+"""Pipelined sessions and row groups: a step is sent first, and its reply is received by a later call."""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from envweave_gym.net.framed_socket import FramedSocket
+from envweave_gym.remote import upkeep
+from envweave_gym.remote.rows import RowGroup
+from envweave_gym.remote.session import Build, RemoteSession
+from envweave_gym.wire.messages import Reply
+from envweave_gym.wire.values import ARRAY, _read_header, unpack
+
+_LARGE_ARRAY_BYTES = 1 << 16
+_OVERDUE_CHECK_S = 1.0
+"""Time between two checks for overdue replies."""
+_RAY_WAIT_S = 0.005
+"""One wait for results of Ray, if other replies may come over sockets meanwhile."""
+
+
+def _decode_extension(code: int, data: memoryview) -> Any:
+    """Decode an extension; a large array becomes a read-only view of the frame, without a copy."""
+    if code != ARRAY or len(data) < _LARGE_ARRAY_BYTES:
+        return unpack(code, data)
+    dtype, shape, start, size = _read_header(data)
+    if size != len(data) - start:
+        return unpack(code, data)  # raises the error
+    return np.frombuffer(data[start:], dtype).reshape(shape)
+
+
+class PipelinedSession(RemoteSession):
+    """A session that can send its next call ahead of the method that waits for the reply."""
+
+    _read = staticmethod(msgspec.msgpack.Decoder(Reply, ext_hook=_decode_extension).decode)
+    _is_sent_ahead = False
+    _polled: Reply | Exception | None = None
+
+    def send_ahead(self, build: Build) -> None:
+        """Send the next call now; :meth:`send` will be called with the same one later."""
+        super().send(build)
+        self._is_sent_ahead = True
+
+    def send(self, build: Build, hope: float = math.inf) -> None:
+        """Send the next call, unless it was sent ahead."""
+        if not self._is_sent_ahead:
+            super().send(build, hope)
+
+    def poll(self) -> None:
+        """Take the reply to the call that was sent ahead; if its attempt failed, send it again."""
+        if self._polled is None:
+            try:
+                self._polled = super().attempt()
+            except Exception as error:  # noqa: BLE001 - attempt raises it
+                self._polled = error
+
+    def attempt(self, grace: float = 0.0) -> Reply | None:
+        """Return the reply that :meth:`poll` took, else attempt to receive it."""
+        polled, self._polled, self._is_sent_ahead = self._polled, None, False
+        if isinstance(polled, Exception):
+            raise polled
+        return super().attempt(grace) if polled is None else polled
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether :meth:`poll` has taken a reply or an error."""
+        return self._polled is not None
+
+    @property
+    def handle(self) -> Any:
+        """The socket or reference to wait for; ``None`` if the call is overdue or has no connection."""
+        return getattr(self._transport, "next_reply", None) if time.monotonic() < self._call.until else None
+
+    def drop(self) -> None:
+        """Hang up, and forget the call that was sent ahead."""
+        super().drop()
+        self._is_sent_ahead, self._polled = False, None
+
+
+class PipelinedGroup(RowGroup):
+    """Rows on one server, whose step may be sent ahead."""
+
+    acts: Any = None
+    """The actions of all rows of the vector while a step is under way, else ``None``."""
+
+    def session(self) -> PipelinedSession:
+        """Return the current session, or a new one, which its first call opens."""
+        if not isinstance(self._session, PipelinedSession):
+            upkeep.join(self.address.url, self)
+            self._session = PipelinedSession(self.address, self._create, self._call_deadline)
+            self._closed = self.gone = False
+        return self._session
+
+    def begin(self, acts: Any, build: Build) -> None:
+        """Send a step, if the episodes of these rows are live."""
+        self.acts = acts
+        if self.live:
+            self.session().send_ahead(build)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the result of its step is known; rows that are lost take no step."""
+        return not self.live or self.session().is_answered
+
+
+def first_answered(groups: Sequence[PipelinedGroup], rows: int) -> list[PipelinedGroup]:
+    """Wait until the answered groups have ``rows`` rows together, and return them."""
+    while True:
+        unanswered = [group.session() for group in groups if not group.is_answered]
+        ready = _ready(unanswered, 0.0)
+        for session in unanswered:
+            if session.handle in ready:
+                session.poll()
+        answered = [group for group in groups if group.is_answered]
+        if sum(group.size for group in answered) >= rows:
+            return answered
+        _ready([group.session() for group in groups if not group.is_answered], _OVERDUE_CHECK_S)
+
+
+def _ready(sessions: Sequence[PipelinedSession], seconds: float) -> list[Any]:
+    """Return the handles that become ready within ``seconds``, and ``None`` for sessions without one."""
+    handles = {session.handle for session in sessions}
+    if None in handles:  # an overdue call must be sent again, so do not wait
+        seconds = 0.0
+    sockets = [one for one in handles if isinstance(one, FramedSocket)]
+    calls = [one for one in handles - {None} if not isinstance(one, FramedSocket)]
+    until = time.monotonic() + seconds
+    while True:
+        ready = _readable(sockets, 0.0 if calls else seconds) if sockets else []
+        if calls:
+            ready += _finished(calls, 0.0 if ready else min(seconds, _RAY_WAIT_S) if sockets else seconds)
+        if ready or time.monotonic() >= until:
+            return [None, *ready]
+
+
+def _readable(sockets: Sequence[FramedSocket], seconds: float) -> list[Any]:
+    """Return the sockets that have data to read."""
+    poll, known = select.poll(), {one.fileno(): one for one in sockets}
+    for descriptor in known:
+        poll.register(descriptor, select.POLLIN)
+    ahead = [one for one in sockets if one.ahead]
+    return ahead + [known[one] for one, _ in poll.poll(0 if ahead else seconds * 1000)]
+
+
+def _finished(calls: list[Any], seconds: float) -> list[Any]:
+    """Return the calls of Ray that have finished."""
+    import ray
+
+    return ray.wait(calls, num_returns=1 if seconds else len(calls), timeout=seconds)[0]
