@@ -20,13 +20,16 @@ from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.spaces import Unicode
 
 REFUSED: Any = object()
-"""The result of an admission for a value that is not in the space."""
+"""Sentinel that an :data:`Admission` returns for a value that is not in the space."""
 
 Admission = Callable[[Any], Any]
 
 
+"""Function from a value to its JSON form, or to :data:`REFUSED` if the value is not in the space."""
+
+
 def admission(space: Space[Any]) -> Admission:
-    """A function that returns the JSON form of a member of ``space``, and :data:`REFUSED` for others."""
+    """Return the admission of ``space``, which checks and converts its members."""
     make = _ADMISSIONS.get(type(space))
     return partial(_other, space) if make is None else make(space)
 
@@ -36,7 +39,7 @@ def _other(space: Space[Any], x: Any) -> Any:
 
 
 def contains(space: Space[Any], x: Any) -> bool:
-    """Whether ``x`` is a member of ``space``; a value of another type is not."""
+    """Return whether ``x`` is a member of ``space``; a value of a wrong type is none."""
     try:
         return space.contains(x)
     except (TypeError, ValueError, OverflowError):  # some spaces raise these for other types
@@ -46,6 +49,7 @@ def contains(space: Space[Any], x: Any) -> bool:
 def _discrete(space: Any) -> Admission:
     low, high, int64 = int(space.start), int(space.start + space.n), np.int64
 
+    # Plain ints skip the call of ``space.contains``: this runs at every step.
     def admit(x: Any) -> Any:
         if type(x) is not int:
             if type(x) is not int64 and not contains(space, x):
@@ -100,16 +104,19 @@ _ADMISSIONS: dict[type, Callable[[Any], Admission]] = {Discrete: _discrete, Unic
 class AgentActions:
     """Checks the actions of a game's agents, each against the agent's own space.
 
-    Action masks are not checked: they are the game's own affair.
+    Action masks are not checked: the game itself decides about masked actions.
     """
 
     def __init__(self, name: str) -> None:
-        """``name`` is what errors call the game."""
+        """``name`` is the name of the game in errors."""
         self._name = name
         self._admissions: dict[str, tuple[Space[Any], Admission]] = {}
 
     def admit(self, env: Any, agent: str, action: Any) -> Any:
-        """The JSON form of an action; :class:`InvalidAction` where it is not in the agent's space."""
+        """Return the JSON form of an action.
+
+        Raise :class:`InvalidAction` if it is not in the agent's space.
+        """
         space = env.action_space(agent)
         known = self._admissions.get(agent)
         if known is None or known[0] is not space:  # an episode may have spaces of its own
@@ -121,7 +128,11 @@ class AgentActions:
         return admitted
 
     def admit_all(self, env: Any, agents: Iterable[str], actions: Any) -> dict[str, Any]:
-        """The JSON form of the actions of ``agents``; actions of others may be there or not."""
+        """Return the JSON forms of the actions of ``agents``, by agent.
+
+        Actions of other agents of the game are ignored. A missing action and an unknown agent raise
+        :class:`InvalidAction`.
+        """
         if not isinstance(actions, Mapping):
             raise InvalidAction(
                 f"{self._name}: step() takes a dict of actions by agent, not {shown(actions)}"

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, nearest, shown
 
-_MIN_DEADLINE_S, _MAX_DEADLINE_S = 0.001, 604_800.0  # the latter is a week
+_MIN_DEADLINE_S, _MAX_DEADLINE_S = 0.001, 604_800.0  # from a millisecond to a week
 
 
 def check_num_envs(name: str, num_envs: Any) -> None:
@@ -52,7 +52,7 @@ def check_deadline(name: str, which: str, seconds: Any, least: float = _MIN_DEAD
 
 
 def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
-    """The ``AutoresetMode`` of a string or a mode."""
+    """Convert a string to its ``AutoresetMode``; refuse an unknown one."""
     try:
         return AutoresetMode(mode)
     except ValueError:
@@ -62,14 +62,14 @@ def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
 
 
 def one_limit(name: str, max_steps: Any, max_episode_steps: Any) -> Any:
-    """The step limit, which Gymnasium calls ``max_episode_steps``."""
+    """Return the step limit, given as ``max_steps`` or as ``max_episode_steps``; refuse both at once."""
     if max_steps is not None and max_episode_steps is not None:
         raise InvalidArgument(f"{name}: max_steps and max_episode_steps are the same limit; give one of them")
     return max_episode_steps if max_steps is None else max_steps
 
 
 def step_limit(name: str, max_steps: Any) -> int | None:
-    """The checked ``max_steps``; ``None`` and -1 set no limit."""
+    """Return the checked ``max_steps``, or ``None`` if it sets no limit (``None`` or -1)."""
     if max_steps is None or max_steps == -1:
         return None
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
@@ -85,7 +85,7 @@ def check_options(
     """Refuse reset options that the environment does not know.
 
     An environment that lists its options in ``metadata["reset_options"]`` takes no others; without the list
-    it takes any. ``also`` are options that a wrapper takes.
+    it takes any. ``also`` names options of a wrapper, which the error lists beside them.
     """
     if options is None:
         return
@@ -122,7 +122,8 @@ def call(
 ) -> Any:
     """Call a constructor; an unknown or wrong argument raises :class:`InvalidArgument`.
 
-    ``fixed`` are arguments that users may not give; ``also`` names arguments that other layers take.
+    ``fixed`` arguments are passed too; users may not give them. ``also`` names arguments of other layers,
+    which the error lists as allowed.
     """
     fixed = fixed or {}
     own, takes_any = _parameters(constructor)
@@ -140,7 +141,7 @@ def call(
 
 
 def _parameters(constructor: Callable[..., Any]) -> tuple[list[str], bool]:
-    """The names of the parameters, and whether the constructor takes any others."""
+    """Return the names of the constructor's parameters, and whether it takes any others."""
     try:
         return _known_parameters(constructor)
     except TypeError:  # an unhashable constructor cannot be cached

@@ -20,15 +20,15 @@ _CONVERTERS = (
     "gymnasium.wrappers.jax_to_numpy",
     "gymnasium.wrappers.jax_to_torch",
 )
-_ARRAYS = ("__array__", "__array_interface__", "__dlpack__")
+_ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 _adapted: set[str] = set()
 
 
 def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> NDArray[Any]:
-    """``value`` as an array with the shape and dtype of ``space``; ``ValueError`` if that changes it.
+    """Convert ``value`` to the shape and dtype of ``space``; raise ``ValueError`` if that changes the value.
 
-    Only the precision of a float dtype may be lost: nothing is truncated, wrapped around, broadcast,
-    reshaped or parsed from text.
+    Only the precision of a float dtype may be lost: nothing is truncated, wrapped around, broadcast, reshaped
+    or parsed from text.
     """
     given = np.asarray(value)
     if given.dtype.kind not in "biuf" or given.shape != space.shape:
@@ -44,9 +44,9 @@ def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> 
 def foreign_array(value: Any) -> NDArray[Any] | None:
     """Convert an array of another library (jax, torch, PIL, …) by ``__array__`` or DLPack.
 
-    Returns ``None`` if the value is no array, or is not in the memory of this process.
+    Returns ``None`` if the value is no array, or cannot be read from the memory of this process.
     """
-    if isinstance(value, type) or not any(hasattr(value, name) for name in _ARRAYS):
+    if isinstance(value, type) or not any(hasattr(value, name) for name in _ARRAY_PROTOCOLS):
         return None
     for convert in (np.asarray, np.from_dlpack):
         try:
@@ -59,7 +59,7 @@ def foreign_array(value: Any) -> NDArray[Any] | None:
 
 
 def adapt_converters() -> None:
-    """Make Gymnasium's array converters (``NumpyToTorch``, ``ArrayConversion``, …) pass on other values.
+    """Make Gymnasium's array converters (``NumpyToTorch``, …) return values that are no arrays unchanged.
 
     Without this they recurse endlessly into texts and fail on streams and faults. Importing them would import
     jax and torch, so only those that are imported already are adapted: call this in every ``reset``.
@@ -74,11 +74,11 @@ def _adapt(module: ModuleType) -> None:
     for convert in list(vars(module).values()):
         if hasattr(convert, "dispatch") and str not in convert.registry:
             convert.register(np.ndarray, _unless_objects(convert.dispatch(np.ndarray)))
-            convert.register(str, _as_it_is)
-            convert.register(msgspec.Struct, _as_it_is)
+            convert.register(str, _unchanged)
+            convert.register(msgspec.Struct, _unchanged)
 
 
-def _as_it_is(value: Any, *args: Any, **kwargs: Any) -> Any:
+def _unchanged(value: Any, *args: Any, **kwargs: Any) -> Any:
     return value
 
 

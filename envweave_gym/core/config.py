@@ -21,9 +21,10 @@ _T = TypeVar("_T")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of configs: each field is ``name: Annotated[type, wire("…")] = default`` or ``local("…")``.
+    """Base of config structs, whose fields read ``name: Annotated[type, wire("…")] = default``.
 
-    A copy of an environment shares its config.
+    A field that remote clients may not give has ``local("…")`` in place of ``wire("…")``. Copies of an
+    environment share its config.
     """
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -35,17 +36,17 @@ class _Named(Protocol):
 
 
 def wire(doc: str, only: Sequence[str] = ()) -> msgspec.Meta:
-    """Describe an argument that remote clients may give, with any value or with ``only`` these."""
+    """Describe an argument that remote clients may give, with any value or with one of ``only``."""
     return msgspec.Meta(description=doc, extra={"wire": tuple(only) or True})
 
 
 def local(doc: str) -> msgspec.Meta:
-    """Describe an argument that only the process with the environment may give."""
+    """Describe an argument that remote clients may not give."""
     return msgspec.Meta(description=doc)
 
 
 def wire_names(config: type[Config]) -> tuple[str, ...]:
-    """Return the arguments that remote clients may give, as ``EnvCard.wire_kwargs`` has them."""
+    """Return the arguments that remote clients may give, in the form of ``EnvCard.wire_kwargs``."""
     found: list[str] = []
     for field in _fields(config):
         allowed = next((meta.extra["wire"] for meta in _metas(field) if meta.extra), None)
@@ -77,7 +78,7 @@ def signature_of(config: type[Config]) -> inspect.Signature:
 
 
 def configured(config: type[Config]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a constructor that takes a config be called with its fields, or with the config itself.
+    """Decorate a constructor that takes a config: callers give the config's fields, or the config itself.
 
     The class has a ``name``, which stands before the text of every :class:`InvalidArgument`.
     """
@@ -106,9 +107,9 @@ def configured(config: type[Config]) -> Callable[[Callable[..., None]], Callable
 def takes_arguments_of(
     config: type[Config], **defaults: Any
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Show the fields of a config in the signature of a function that passes its ``**kwargs`` on.
+    """Decorate a function that passes its ``**kwargs`` on: its signature shows the fields of a config.
 
-    ``defaults`` are those that the function changes.
+    ``defaults`` are defaults of the function that differ from those of the config.
     """
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -126,7 +127,7 @@ def takes_arguments_of(
 
 @contextmanager
 def named(name: str) -> Generator[None]:
-    """Put a name before the text of every :class:`InvalidArgument` that this block raises."""
+    """Put ``name`` before the text of every :class:`InvalidArgument` that the ``with`` block raises."""
     try:
         yield
     except InvalidArgument as error:
@@ -143,6 +144,7 @@ def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
 
 
 def _fields(config: type[Config]) -> list[msgspec.structs.FieldInfo]:
+    # msgspec lists the fields of base structs first; here those of the derived struct come first.
     fields = {field.name: field for field in msgspec.structs.fields(config)}
     return [fields[name] for name in dict.fromkeys(_declared(config))]
 

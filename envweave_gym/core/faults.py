@@ -20,7 +20,7 @@ PACKAGE = "envweave-gym"
 
 
 class FaultKind(StrEnum):
-    """Why an episode was lost."""
+    """The kinds of faults: why an episode was lost."""
 
     CRASH = "crash"
     """The environment raised an exception, or its process died."""
@@ -33,7 +33,7 @@ class FaultKind(StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False):
-    """Why an episode was lost, and whether trying again can help."""
+    """The loss of an episode: its kind, a message, and whether trying again can help."""
 
     kind: FaultKind
     message: str
@@ -72,7 +72,7 @@ class UnknownEnvironment(EnvweaveError, gymnasium.error.UnregisteredEnv):
 
 
 class NotAvailable(EnvweaveError):
-    """Something that the call needs is not available here."""
+    """The call needs something that this environment, server or installation does not have."""
 
 
 class MissingExtra(NotAvailable, ImportError):
@@ -90,7 +90,7 @@ class EnvironmentCrashed(EnvweaveError):
     """
 
     cause: str = ""
-    """The type of the exception that its constructor raised."""
+    """The type name of the exception that the environment's constructor raised, or an empty text."""
 
 
 class ToolError(EnvweaveError):
@@ -109,19 +109,19 @@ REFUSALS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, FaultS
 """Exceptions after which the episode goes on; every other exception ends it."""
 
 HARMLESS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, ResetNeeded)
-"""Exceptions of calls that had no effect at all."""
+"""Exceptions which prove that the call had no effect."""
 
 MAX_FAULTS_IN_A_ROW = 10
-"""The number of lost episodes in a row that raises :class:`FaultStorm`."""
+"""Limit of lost episodes in a row: the last of them raises :class:`FaultStorm`."""
 
 RESET_DEADLINE_S = 10.0
-"""The default of ``reset_deadline``: how long a failing reset is tried again."""
+"""Default of ``reset_deadline``: seconds for which a failing reset is tried again."""
 
 MAX_NAME_LENGTH = 200
-"""Longer texts are not compared with known names, which would take long."""
+"""Limit of characters of a name that :func:`nearest` compares; longer ones would take long."""
 
 MAX_MESSAGE_LENGTH = 2000
-"""The characters of an exception's text that a fault retains."""
+"""Limit of characters of an exception's text in a fault."""
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -174,7 +174,7 @@ class FaultCount:
 
 
 def shown(value: object) -> str:
-    """The ``repr`` of ``value`` in one line of at most 80 characters, for error messages."""
+    """Return the ``repr`` of ``value`` in one line of at most 80 characters, for error messages."""
     try:
         text = " ".join(line.strip() for line in repr(value).splitlines())
     except Exception:  # noqa: BLE001 - a foreign repr may raise anything, and an error must not hide behind it

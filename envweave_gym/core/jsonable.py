@@ -43,7 +43,7 @@ def _utf8(text: str) -> str:
 
 
 def _unpacked(value: Any) -> Any:
-    """:func:`jsonable` of rare types: arrays, enums, subclasses of the plain types, and all others."""
+    """Convert values of rare types for :func:`jsonable`: arrays, enums, subclasses of plain types, others."""
     if isinstance(value, np.ndarray | np.generic):
         wide = _NARROWER.get(value.dtype.char)  # long doubles have no plain Python form
         return jsonable((value if wide is None else value.astype(wide)).tolist())

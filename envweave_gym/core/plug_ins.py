@@ -13,9 +13,10 @@ _T = TypeVar("_T")
 
 
 class PlugInTable(Generic[_T]):
-    """Objects of one kind by name: first ours, as ``"module:attribute"``, then those of an entry-point group.
+    """A table of objects of one kind by name: the built-in ones, then those of an entry-point group.
 
-    A class is called without arguments. Nobody takes a name of ours.
+    A built-in object is given as ``"module:attribute"``, and no plug-in replaces it. Where the attribute is a
+    class, an instance is made of it without arguments.
     """
 
     def __init__(self, group: str, own: Mapping[str, str], kind: type[_T]) -> None:
@@ -23,7 +24,10 @@ class PlugInTable(Generic[_T]):
         self._loaded: dict[str, _T] = {}
 
     def find(self, name: str) -> _T | None:
-        """The object of this name, or ``None``; raises ``NotAvailable`` if a plug-in cannot be loaded."""
+        """Return the object of this name, or ``None``.
+
+        Raise ``NotAvailable`` if a plug-in cannot be loaded.
+        """
         if name not in self._loaded:
             path = self._own.get(name) or self._installed().get(name)
             if path is None:
@@ -32,7 +36,7 @@ class PlugInTable(Generic[_T]):
         return self._loaded[name]
 
     def names(self) -> list[str]:
-        """All names, ours first."""
+        """Return all names, the built-in ones first."""
         return list(dict.fromkeys([*self._own, *self._installed()]))
 
     def _installed(self) -> dict[str, str]:

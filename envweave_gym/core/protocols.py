@@ -23,21 +23,21 @@ class HasEpisodeState(Protocol):
     """An environment that adds fields to :func:`state_of`."""
 
     def episode_state(self) -> dict[str, Any]:
-        """The fields, as JSON."""
+        """Return the fields, as JSON."""
         ...
 
 
 @runtime_checkable
 class ParsesActions(Protocol):
-    """An environment that parses a model's reply itself; other texts raise ``ValueError``."""
+    """An environment that parses a model's reply itself, and raises ``ValueError`` if it cannot read it."""
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """The action that ``text`` means."""
+        """Return the action that ``text`` means."""
         ...
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """``env`` and everything it wraps, outermost first, down to the unwrapped environment."""
+    """Yield ``env`` and every environment that it wraps, outermost first."""
     while env is not None:
         yield env
         if env is getattr(env, "unwrapped", env):
@@ -47,7 +47,7 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def name_of(env: Any) -> str:
-    """The name of an environment in errors: its ID, else the name of its stream, else its class."""
+    """Return the name of an environment for errors: its ID, else the name of its stream, else its class."""
     env_id = getattr(getattr(env, "spec", None), "id", None)
     if env_id is not None:
         return env_id
@@ -60,7 +60,7 @@ def name_of(env: Any) -> str:
 
 
 def no_agent(name: str, given: Any, known: Iterable[str]) -> str:
-    """The error text for an unknown agent."""
+    """Return the error text for an unknown agent."""
     return f"{name}: {shown(given)} is no agent; there are {', '.join(map(repr, known))}"
 
 
@@ -72,9 +72,9 @@ def check_agent(name: str, env: Any, agent: Any) -> None:
 
 
 def state_of(env: Any) -> Any:
-    """The state of the running episode: ``episode``, ``step_count`` and the environment's own fields.
+    """Return the state of the running episode: ``episode``, ``step_count`` and the environment's own fields.
 
-    It is a dict; of a vector environment a tuple with one for each row.
+    The result is a dict; for a vector environment, a tuple with a dict for each row.
     """
     require_env("state_of", env)
     for layer in layers(env):
@@ -92,11 +92,11 @@ def state_of(env: Any) -> Any:
 
 
 def require_env(function: str, env: Any) -> None:
-    """Refuse a value that is no environment; ``function`` is the one it was given to."""
+    """Refuse a value that is no environment; ``function`` names the caller's function in the error."""
     if not hasattr(env, "unwrapped"):
         raise InvalidArgument(f"{function}({shown(env)}): that is no environment of Gymnasium or PettingZoo")
 
 
 def own_state(core: Any) -> dict[str, Any]:
-    """The ``episode_state`` of an unwrapped environment, if it has one."""
+    """Return the ``episode_state`` of an unwrapped environment, or an empty dict if it has none."""
     return core.episode_state() if isinstance(core, HasEpisodeState) else {}

@@ -31,12 +31,12 @@ from envweave_gym.core.thinking import without_thinking
 
 
 def parse_action(env: Any, text: str, agent: str | None = None) -> Any:
-    """Parse a model's reply into an action of ``env``; :class:`InvalidAction` says why that fails.
+    """Parse a model's reply into an action of ``env``; raise :class:`InvalidAction` if that fails.
 
     Reasoning (``<think>…</think>``, also unclosed, or all before a lone ``</think>``) is removed first. The
-    environment's own ``parse_action`` reads the rest, perhaps by :func:`read_name`; without one
-    :func:`read_action` reads it by the action space. ``agent`` is the agent of a PettingZoo environment. Of a
-    vector environment this is the action of one row.
+    environment's own ``parse_action`` reads the rest; without one :func:`read_action` reads it by the action
+    space. ``agent`` is the agent of a PettingZoo environment. For a vector environment the result is the
+    action of one row.
     """
     require_env("parse_action", env)
     space, parse = _action_space(env, agent), _own_parser(env)
@@ -79,6 +79,7 @@ def _own_parser(env: Any) -> Callable[[str, str | None], Any] | None:
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,20})\s*")
 _FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+# Exceptions of the conversions below for a text that does not fit the space.
 _MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
 
@@ -175,7 +176,7 @@ def _items(value: Any) -> list[Any]:
     return value
 
 
-# Actions by name, as a model writes them
+# Actions named in a sentence
 
 _SENTENCE_END = re.compile(r"[.!]+(?=\s|$)|\n|\bbecause\b")
 _STOPS, _MARKS = ".,;:!", "`'\"*_()[]"
@@ -194,7 +195,7 @@ _INTRODUCTIONS = frozenset({
 
 
 def read_name(text: str, names: Mapping[str, int], kind: str = "action") -> int:
-    """The action that a reply names, alone or in a sentence that only introduces it (``"I choose <=."``).
+    """Return the action that a reply names, in one word or in a phrase such as ``"I choose <=."``.
 
     ``names`` maps lower-case words to actions. Case is ignored, and so are quotes, brackets, Markdown and
     full stops around a word. Other sentences may explain if they name no other action. Ambiguous replies,
@@ -215,7 +216,7 @@ def read_name(text: str, names: Mapping[str, int], kind: str = "action") -> int:
 
 
 def _bare_word(word: str, names: Mapping[str, int]) -> str:
-    """``word`` without the punctuation around it (``**left**`` is left), unless that is a name itself."""
+    """Strip punctuation around ``word`` (``**left**`` becomes ``left``) until the rest is a name."""
     while word and word not in names:
         if word[-1] in _STOPS:
             word = word[:-1]
@@ -227,7 +228,7 @@ def _bare_word(word: str, names: Mapping[str, int]) -> str:
 
 
 def _only_names(sentence: list[str], names: Mapping[str, int]) -> bool:
-    """Whether a sentence has a name and, beside introductions, nothing else."""
+    """Return whether a sentence has a name and otherwise only words of ``_INTRODUCTIONS``."""
     return any(word in names for word in sentence) and all(
         word in names or word in _INTRODUCTIONS for word in sentence if word
     )

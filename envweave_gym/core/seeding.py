@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from envweave_gym.core.faults import InvalidArgument, shown
 
+# The constants of SplitMix64.
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
-_SALT = 0x5DEECE66D5DEECE6
+_SALT = 0x5DEECE66D5DEECE6  # keeps drawn seeds apart from an environment's draws, which hash the seed itself
 
 
 def constant(value: int) -> NDArray[np.uint64]:
-    """A 0-d array of ``value``: NumPy would convert any other scalar at every operation."""
+    """Return ``value`` as a 0-d array: NumPy would convert any other scalar at every operation."""
     return np.array(value & _MASK, np.uint64)
 
 
@@ -38,11 +39,11 @@ _C_MIX_1, _C_MIX_2, _C_SALT = constant(_MIX_1), constant(_MIX_2), constant(_SALT
 _C_27, _C_30, _C_31, _C_33 = constant(27), constant(30), constant(31), constant(33)
 
 SEED_BITS = 31
-"""Drawn seeds fit a C int, which many environments require."""
+"""Bits of a drawn seed: it fits a C int, which many environments require."""
 
 
 def mix(key: int, step: int = 0) -> int:
-    """A 64-bit hash of ``(key, step)``; keys are taken modulo 2**64."""
+    """Return a 64-bit hash of ``(key, step)``; keys are taken modulo 2**64."""
     z = (key + (step + 1) * _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
     z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
@@ -50,7 +51,7 @@ def mix(key: int, step: int = 0) -> int:
 
 
 def mix_many(keys: NDArray[np.uint64], step: int = 0) -> NDArray[np.uint64]:
-    """:func:`mix` of an array of keys."""
+    """Return :func:`mix` of every key of an array."""
     z = keys + (constant((step + 1) * _GOLDEN) if step else GOLDEN)
     z ^= z >> _C_30
     z *= _C_MIX_1
@@ -61,22 +62,22 @@ def mix_many(keys: NDArray[np.uint64], step: int = 0) -> NDArray[np.uint64]:
 
 
 def chance(probability: float) -> int:
-    """The threshold for an event of this probability: ``mix(key, step) < chance(0.1)``."""
+    """Return the threshold for an event of this probability: ``mix(key, step)`` is below it."""
     return int(probability * 2.0**64)
 
 
 def draw_seed(base: int, count: int) -> int:
-    """The seed of the ``count``-th reset without a seed after one with seed ``base``."""
+    """Return the seed of the ``count``-th reset without a seed after a reset with the seed ``base``."""
     return mix((base & _MASK) ^ _SALT, count) >> (64 - SEED_BITS)
 
 
 def fresh_seed() -> int:
-    """A random seed from the operating system."""
+    """Return a random seed from the operating system."""
     return secrets.randbits(SEED_BITS)
 
 
 def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
-    """``seed`` as a Python int, or :class:`InvalidArgument`; ``call`` is the method it was given to."""
+    """Return ``seed`` as a Python int; refuse other values. ``call`` names the method in the error."""
     is_number = isinstance(seed, int | np.integer) and not isinstance(seed, bool | np.timedelta64)
     if is_number and 0 <= int(seed) <= _MASK:
         return int(seed)
@@ -86,14 +87,14 @@ def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
 
 
 class Seeds:
-    """The seeds of one environment's resets."""
+    """Draws the seeds of one environment's resets."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._state: int | None = None
 
     def next(self, seed: Any) -> int:
-        """The given seed, or else one that :func:`draw_seed` derives from the last given one."""
+        """Return the given seed, or draw one from the last given seed, as :func:`draw_seed` does."""
         if seed is not None:
             seed = checked_seed(seed, self._name)
             self._state = (seed ^ _SALT) + _GOLDEN
@@ -107,19 +108,22 @@ class Seeds:
 
 
 class SeedRows:
-    """:class:`Seeds` for the rows of a vector: each row draws what a single environment would."""
+    """Draws the seeds of a vector's rows, the same as :class:`Seeds` draws for single environments."""
 
     def __init__(self, rows: int) -> None:
         fresh = np.random.SeedSequence().generate_state(rows, np.uint64) >> _C_33
         self.states = (fresh ^ _C_SALT) + GOLDEN
-        """The state that each row draws its next seed from."""
+        """The state of each row, from which its next seed is hashed."""
 
     def upcoming(self) -> NDArray[np.uint64]:
-        """The seeds that the rows would draw now."""
+        """Return the seeds that the rows would draw next, without drawing them."""
         return mix_many(self.states) >> _C_33
 
     def next(self, rows: NDArray[np.intp], given: Sequence[int | None] | None = None) -> NDArray[np.uint64]:
-        """The seeds of ``rows``; ``given`` has an entry for every row, ``None`` where the row draws."""
+        """Return the next seeds of ``rows``.
+
+        ``given`` has an entry for every row; for ``None`` a seed is drawn.
+        """
         states = self.states[rows]
         seeds = mix_many(states) >> _C_33
         states += GOLDEN
@@ -152,7 +156,7 @@ class HashedRandomness(gym.Env[ObsType, ActType]):
         self._generator = value
 
     def seed_late(self, seed: int | None) -> None:
-        """Seed the environment as ``gymnasium.Env.reset`` does, but build the generator later."""
+        """Seed the environment as ``gymnasium.Env.reset`` does, but build the generator on first access."""
         if seed is not None:
             self._np_random_seed, self._generator = seed, None
 

@@ -9,11 +9,11 @@ from envweave_gym.core.faults import InvalidArgument, shown
 
 _SIZE = re.compile(r"(\d{1,18})([bkmg]?)", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_LEAST_MEMORY_BYTES = 6 << 20
+_LEAST_MEMORY_BYTES = 6 << 20  # the least that container engines accept
 
 
 def bytes_of(size: Any) -> int | None:
-    """The bytes of a size, an int or a text; ``None`` if it is no size."""
+    """Return the bytes of a size, given as an int or a text; ``None`` if it cannot be parsed."""
     match = _SIZE.fullmatch(str(size)) if type(size) in (int, str) else None
     return None if match is None else int(match[1]) * _UNITS[match[2].lower()]
 

@@ -29,7 +29,7 @@ from envweave_gym.core.faults import shown
 UNBOUNDED = 2**31 - 1
 """``max_length`` of a text space without a bound (``Unicode(None)``), which cannot live in shared memory."""
 
-_HEADER = 4
+_HEADER = 4  # bytes of the length before each text
 _SAMPLED = string.ascii_letters + string.digits + " .,;:!?'\"()[]{}+-*/=<>_#\n" + "äéß☃中文𝄞"
 _SAMPLE_LENGTH = 32
 _ALPHABET = {
@@ -37,7 +37,7 @@ _ALPHABET = {
 }
 """The character tables of ``Text``, 17 kB each, shared by all our spaces."""
 _SCALARS = (str, int, float, type(None))
-_DEPTH = 100
+_DEPTH = 100  # levels of nesting
 
 
 class Unicode(Text):
@@ -60,7 +60,7 @@ class Unicode(Text):
         _register(cls)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy that shares the alphabet: Gymnasium copies the spaces of a vector once a row."""
+        """Copy the space and share its alphabet: Gymnasium copies the spaces of a vector once a row."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         for name, value in vars(self).items():
@@ -68,11 +68,11 @@ class Unicode(Text):
         return copied
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a text of the right length that UTF-8 can hold."""
+        """Return whether ``x`` is a text of the right length that UTF-8 can hold."""
         return isinstance(x, str) and self.min_length <= len(x) <= self.max_length and encodable(x)
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """A random text, short unless a mask gives its length."""
+        """Return a random text, a short one unless a mask gives its length."""
         if mask is not None or probability is not None:
             return super().sample(mask, probability)
         longest = min(self.max_length, self.min_length + _SAMPLE_LENGTH)
@@ -80,16 +80,16 @@ class Unicode(Text):
         return "".join(self.np_random.choice(list(_SAMPLED), size=length))
 
     def encode(self, x: Any) -> str:
-        """Encode a member as text; here it is one."""
+        """Return a member as text. A text is its own encoding; subclasses encode other values."""
         return x
 
     def decode(self, text: str) -> Any:
-        """Decode a text to the member; here it is one."""
+        """Return the member that ``text`` encodes, the inverse of :meth:`encode`."""
         return text
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Whether the space has a bound, and so fits a flat array of bytes."""
+        """Whether the space has a bound, so that its members fit a flat array of bytes."""
         return self.max_length < UNBOUNDED
 
     def __eq__(self, other: object, /) -> bool:
@@ -106,7 +106,7 @@ class Unicode(Text):
 
 
 def encodable(text: str) -> bool:
-    """Whether UTF-8 can hold ``text``: it has no lone surrogate."""
+    """Return whether UTF-8 can hold ``text``: it has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -114,7 +114,8 @@ def encodable(text: str) -> bool:
     return True
 
 
-# How the spaces travel: 4 bytes of length and UTF-8, in a slot that fits the longest text.
+# Texts in shared memory and in flat arrays: 4 bytes of length and UTF-8, in a slot that fits the longest
+# text.
 
 
 def _slot(space: Unicode) -> int:
@@ -159,6 +160,8 @@ class _LiveTexts(tuple[Any, ...]):
         self._space, self._slots = space, slots
         return self
 
+    """Return the texts that the memory holds now."""
+
     def now(self) -> tuple[Any, ...]:
         return tuple(self._space.decode(_read(slot)) for slot in self._slots)
 
@@ -169,6 +172,9 @@ class _LiveTexts(tuple[Any, ...]):
         return tuple, (self.now(),)
 
 
+"""Return a method of ``tuple`` that works on the texts of this moment."""
+
+
 def _look_again(name: str) -> Callable[..., Any]:
     def method(self: _LiveTexts, *args: Any) -> Any:
         return getattr(self.now(), name)(*(arg.now() if isinstance(arg, _LiveTexts) else arg for arg in args))
@@ -176,6 +182,7 @@ def _look_again(name: str) -> Callable[..., Any]:
     return method
 
 
+# Methods of tuple that need not read the memory.
 _ITSELF = {"__new__", "__len__", "__getattribute__", "__getnewargs__", "__class_getitem__", "__doc__"}
 for _name in vars(tuple).keys() - _ITSELF:
     setattr(_LiveTexts, _name, _look_again(_name))
@@ -254,8 +261,8 @@ _register(Unicode)
 class Json(Unicode):
     """Any JSON value whose compact text is at most ``max_length`` characters long.
 
-    NaN, infinity, tuples, keys that are no text and nesting deeper than a hundred levels are not in it: they
-    would change on their way to another process, or be lost.
+    NaN, infinity, tuples, keys that are not texts and nesting deeper than 100 levels are refused: they would
+    change on their way to another process, or be lost.
     """
 
     _nothing = "null"
@@ -268,14 +275,15 @@ class Json(Unicode):
             raise ValueError(f"{self} holds nothing; give it a max_length of at least {len(self._nothing)}")
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is JSON (dict with text keys, list, str, number, bool, None) of the right size."""
+        """Return whether ``x`` is JSON (dict with text keys, list, str, number, bool, None) of the right
+        size."""
         try:
             return _is_json(x, _DEPTH) and super().contains(self.encode(x))
         except ValueError:  # NaN, infinity, or an int with more digits than Python formats
             return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """A small random JSON value."""
+        """Return a small random JSON value."""
         if mask is not None or probability is not None:
             raise ValueError(f"{self} takes no mask and no probability for sampling")
         value = self._sample_value()
@@ -290,11 +298,11 @@ class Json(Unicode):
         return shapes[rng.integers(len(shapes))]
 
     def encode(self, x: Any) -> str:
-        """The canonical JSON text of ``x``."""
+        """Return the canonical JSON text of ``x``."""
         return json.dumps(x, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
     def decode(self, text: str) -> Any:
-        """Decode a text; an empty one, as in fresh shared memory, is ``null`` or ``[]``."""
+        """Decode a text; an empty one, as in fresh shared memory, gives ``None``, or ``[]`` for a chat."""
         return json.loads(text or self._nothing)
 
 
@@ -304,7 +312,7 @@ class Chat(Json):
     _nothing = "[]"
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a list of messages with text in ``role`` and in ``content``."""
+        """Return whether ``x`` is a list of messages with text in ``role`` and in ``content``."""
         return isinstance(x, list) and all(map(_is_message, x)) and super().contains(x)
 
     def _sample_value(self) -> Any:
@@ -331,5 +339,5 @@ def _is_message(x: Any) -> bool:
 
 
 def placeholder(space: Space[Any]) -> Any:
-    """An all-zero member of ``space``, as the observation of an episode that could not start."""
+    """Return an all-zero member of ``space``: the observation of an episode that could not start."""
     return zeros.create_zero_array(space)

@@ -18,7 +18,7 @@ _FENCE = re.compile(r"[ \t>]*(`{3,}(?=[^`\n]*$)|~{3,})")
 
 
 def without_thinking(reply: str) -> str:
-    """The reply without its reasoning."""
+    """Return the reply without its reasoning."""
     if _END.search(reply) is None and _TAG.search(reply) is None:
         return reply
     kept: list[str] = []
@@ -40,9 +40,10 @@ def without_thinking(reply: str) -> str:
 
 
 def _outside(line: str, kept: list[str], is_thinking: bool) -> tuple[str, bool]:
-    """The part of a line outside of fences that is no reasoning, and whether the next line is reasoning.
+    """Return the part of a line that is not reasoning, and whether the next line begins within reasoning.
 
-    ``kept`` holds the text before the line; a closing tag without an opening one empties it.
+    The line is not in a fence. ``kept`` holds the text before it. A closing tag without an opening one
+    empties ``kept``, as everything before such a tag is reasoning.
     """
     before = ""
     while True:

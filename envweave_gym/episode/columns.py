@@ -20,23 +20,23 @@ Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 """Indices of rows."""
 Options = dict[str, Any] | list[dict[str, Any]] | None
-"""The options of a reset: of all rows, or a list with those of each row."""
+"""The options of a reset: one dict for all rows, or a list with a dict for each row."""
 Opening = Callable[[int], Sequence[Event]]
-"""Gives the events that the episode with this seed opens with."""
+"""Function from the seed of an episode to the events that the episode opens with."""
 
 _ONE = np.array(1)  # an array costs less beside an array than a Python int
 _NO_LIMIT = np.iinfo(np.int64).max
 
 
 def options_of(options: Options, row: int) -> dict[str, Any] | None:
-    """The options of one row."""
+    """Return the options of one row."""
     return options[row] if isinstance(options, list) else options
 
 
 class RecordColumns:
     """The state of the episodes of N rows, and the rules of the three autoreset modes.
 
-    Streams hold the arrays ``seq``, ``turns`` and ``seeds``: these are replaced, never written to.
+    Streams refer to the arrays ``seq``, ``turns`` and ``seeds``, so these are replaced and never written to.
     """
 
     def __init__(self, rows: int, mode: AutoresetMode, max_steps: int | None = None) -> None:
@@ -46,13 +46,17 @@ class RecordColumns:
         """The seed of each row's episode."""
         self.episodes = np.full(rows, -1)
         self.seq, self.turns = np.zeros((2, rows), np.int64)
-        """The number of each row's last event, and of its steps in this episode."""
+        """The number of each row's last event, and the count of its steps in this episode."""
         self.over: Bools = np.zeros(rows, np.bool_)
-        """The rows whose episode has ended and that were not reset since."""
+        """The rows whose episode has ended and which were not reset afterwards."""
         self.has_begun = False
         """Whether every row has an episode, or has had one that ended."""
         self.cut_short = ""
-        """The exception that stopped the last call halfway, after which only a reset goes on."""
+        """The name of the exception that interrupted the last call, or ``""``.
+
+        After one only a reset is allowed.
+        """
+        # Masks of all rows and of none.
         self.everyone: Bools = np.ones(rows, np.bool_)
         self.everyone.flags.writeable = False
         self.nobody: Bools = np.zeros(rows, np.bool_)
@@ -61,9 +65,9 @@ class RecordColumns:
     # Order of calls and autoreset
 
     def check_step(self, name: str, rows: Rows | None = None) -> None:
-        """Refuse a step before a reset, after a call that was cut short, and of rows that are over.
+        """Refuse a step before a reset, after an interrupted call, and of rows whose episode is over.
 
-        ``rows`` are those that are to act, where not all are.
+        ``rows`` are the rows that act; ``None`` stands for all.
         """
         if self.cut_short:
             raise ResetNeeded(f"{name}: {self.cut_short} stopped the last call halfway; call reset()")
@@ -80,11 +84,11 @@ class RecordColumns:
 
     @property
     def waiting(self) -> Bools:
-        """The rows that the next step resets instead of acting in them."""
+        """The rows that the next step resets, so that their actions are ignored."""
         return self.over if self.mode is AutoresetMode.NEXT_STEP else self.nobody
 
     def end(self, over: Bools, rows: Rows | None = None) -> Bools:
-        """Record which of ``rows``, or of all, are over after a step; returns those that this step resets."""
+        """Record which of ``rows`` (``None``: all) are over after a step; return the rows that it resets."""
         resetting = self.over if rows is None else self.over[rows]
         if self.mode is AutoresetMode.SAME_STEP:
             over, resetting = self.nobody[: len(over)], over
@@ -102,41 +106,43 @@ class RecordColumns:
         self.has_begun, self.cut_short = True, ""
 
     def stop(self, error: BaseException) -> None:
-        """Record that a call was stopped halfway: nobody knows which rows have moved."""
+        """Record that an exception interrupted a call: it is unknown which rows have moved."""
         self.has_begun, self.cut_short = False, type(error).__name__
 
     # Counters
 
     def begin(self, rows: Rows, seeds: NDArray[np.uint64], seq: int = 0) -> None:
-        """Start the episodes of ``rows``, which open with event 0 to ``seq``."""
+        """Start the episodes of ``rows``, which open with the events 0 to ``seq``."""
         self.seeds, self.seq, self.turns = self.seeds.copy(), self.seq.copy(), self.turns.copy()
         self.seeds[rows], self.seq[rows], self.turns[rows] = seeds, seq, 0
         self.episodes[rows] += 1
 
     def act(self, rewards: NDArray[np.float64], terminated: Bools, waiting: Rows) -> Bools:
-        """Count a step, and blank its results in the rows that are ``waiting``; returns the truncations."""
+        """Count a step, zero its results in the ``waiting`` rows, and return which rows are truncated."""
         self.turns = self.turns + _ONE
         truncated = self.turns >= self._max_steps
         if waiting.size:
             rewards[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False
         self.seq = self.seq + _ONE
+        # One event for the action; one more at the end of an episode, and one for a reward other than 0.
         self.seq += (terminated | truncated).view(np.int8) + (rewards != 0.0)
         return truncated
 
     def counters(self, row: int) -> dict[str, int]:
-        """The episode of a row, and how many steps it has taken."""
+        """Return the number of a row's episode, and the count of its steps."""
         return {"episode": int(self.episodes[row]), "step_count": int(self.turns[row])}
 
     # Rows of servers, which number the events themselves
 
     def adopt_reset(self, rows: Bools, seq: NDArray[np.int64]) -> None:
-        """Count a reset of ``rows`` by their servers; ``seq`` are the numbers of the last events."""
+        """Take over a reset of ``rows`` by their servers; ``seq`` has the number of each row's last event."""
         self.reset(rows)
         self.episodes[rows] += 1
         self.seq[rows], self.turns[rows] = seq[rows], 0
 
     def adopt_step(self, begun: Bools, seq: NDArray[np.int64], rows: Rows | None = None) -> None:
-        """Count a step of ``rows``, or of all, by their servers; those of ``begun`` were reset in it."""
+        """Take over a step of ``rows`` (``None``: all) by their servers, which reset the rows of ``begun``.
+        Take over a step of ``rows`` (``None``: all) by their servers, which reset the rows of ``begun``."""
         every = slice(None) if rows is None else rows
         self.turns[every] += 1
         self.seq[every] = seq
@@ -147,7 +153,10 @@ class RecordColumns:
             self.draws.states[begun_rows] += GOLDEN
 
     def lost_step(self, row: int, fault: Fault, action: Any, *, is_ignored: bool) -> dict[str, Any]:
-        """The info of a row whose episode is lost; an action is ignored if that was found before the step."""
+        """Return the info of a row whose episode is lost.
+
+        ``is_ignored`` says that the loss was found before the step, so that its action had no effect.
+        """
         record = EpisodeRecord(seq=int(self.seq[row]), turn=int(self.turns[row]))
         if not is_ignored:
             return record.lost(fault, action)
@@ -174,7 +183,7 @@ class StepColumns:
         self.seq, self.turns = seq, turns
 
     def stream(self, row: int) -> Stream:
-        """The stream of a row that acted."""
+        """Return the stream of a row that acted."""
         seq, turn = int(self.seq[row]), int(self.turns[row])
         ends = {"terminated": bool(self.terminated[row]), "truncated": bool(self.truncated[row])}
         over, reward = any(ends.values()), float(self.rewards[row])
@@ -190,7 +199,7 @@ class StepColumns:
 
 
 class ColumnStreams:
-    """The streams of a reset or a step of a native vector: builds that of one row from the arrays."""
+    """Builds the stream of one row after a reset or step of a native vector, from the vector's arrays."""
 
     def __init__(
         self,
@@ -202,16 +211,16 @@ class ColumnStreams:
         options: Options = None,
         rows: Bools | None = None,
     ) -> None:
-        """The rows of ``reset`` were reset with their ``seeds``, the others acted in ``step``.
+        """The rows of ``reset`` were reset with their ``seeds``; the others acted in ``step``.
 
-        ``opening`` is ``None`` where episodes open with no events of their own. ``rows`` are those that have
-        a stream at all, where not all have.
+        ``opening`` is ``None`` if episodes open without events of their own. ``rows`` marks the rows that
+        have a stream; ``None`` stands for all.
         """
         self.opening, self.reset, self.seeds = opening, reset, seeds
         self.step, self.options, self.rows = step, options or {}, rows
 
     def __call__(self, row: int) -> Stream | None:
-        """The stream of a row."""
+        """Return the stream of a row, or ``None`` if it has none."""
         if self.rows is not None and not self.rows[row]:
             return None
         if self.reset[row]:

@@ -9,7 +9,7 @@ class Emitter:
     """Mix-in for environments that emit events: ``self.emit(message("user", prompt))``.
 
     The stream wrapper drains the events after every reset and step, numbers them and puts them into the
-    stream. Events that are emitted before anybody listens are dropped.
+    stream. Events are dropped as long as no wrapper has called :meth:`listen`.
     """
 
     _emitted: tuple[Event, ...] | None = None
@@ -20,7 +20,7 @@ class Emitter:
             self._emitted += events  # most environments emit once a step: a list would cost more
 
     def listen(self) -> Emitter:
-        """Retain events from now on; :func:`drain` takes them from the emitter that this returns."""
+        """Collect events from now on, and return the emitter for :func:`drain`."""
         self._emitted = self._emitted or ()
         return self
 

@@ -40,19 +40,19 @@ class GameRecord(EpisodeState):
     """
 
     def __init__(self, name: str = "") -> None:
-        """``name`` is what errors call the game."""
+        """``name`` is the name of the game in errors."""
         super().__init__(name)
         self.events: list[Event] = []
         """The events so far; a client of a server has only those that it has added itself."""
         self.failed = False
-        """Whether an exception ended the episode: nothing is known of its agents then."""
+        """Whether an exception ended the episode, so that the state of its agents is unknown."""
 
     def abandon(self) -> None:
-        """Leave the episode unrecorded, because a reset begins or something stopped a call halfway."""
+        """Give up the episode without an end event, because a reset begins or a call was interrupted."""
         self.failed, self.pending_fault = True, None
 
     def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a part of the game; an exception that is no refusal ends the episode."""
+        """Call a function of the game; an exception that is not one of ``REFUSALS`` abandons the episode."""
         try:
             return call(*arguments)
         except REFUSALS:
@@ -62,7 +62,7 @@ class GameRecord(EpisodeState):
             raise
 
     def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> None:
-        """Record the start of an episode; without a ``seed`` the generator of the game went on."""
+        """Record the start of an episode; ``seed=None``: the game went on with its own generator."""
         self.begin()
         self._append([start_event(seed, options), *emitted])
 
@@ -80,11 +80,11 @@ class GameRecord(EpisodeState):
         self._append([*acts, *emitted, *paid])
 
     def ignored(self, actions: Mapping[str, Any]) -> None:
-        """Record actions of agents that were not asked to act, for their eyes alone."""
+        """Record actions of agents that had no request; each is visible to its agent alone."""
         self._append(_ignored(actions))
 
     def ended(self, agent: str, terminated: bool, truncated: bool) -> None:
-        """Record that an agent's part is over."""
+        """Record that one agent's part in the game is over."""
         self._append([end_event(terminated, truncated, agent)])
 
     def _append(self, events: Sequence[Event]) -> None:
@@ -101,9 +101,9 @@ class GameRecord(EpisodeState):
         acted: Mapping[str, Any] | None = None,
         ignored: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record the round that lost the game, or reports the pending fault: ``live`` agents are truncated.
+        """Record the round that lost the game or reports the pending fault; ``live`` agents are truncated.
 
-        ``acted`` are actions of agents that were asked to act, as JSON; ``ignored`` had no effect.
+        ``acted`` are the actions of agents that had a request, as JSON; ``ignored`` actions had no effect.
         """
         if self.pending_fault is None:  # a pending fault was counted when it was found
             self._count(fault)
@@ -122,12 +122,12 @@ class GameRecord(EpisodeState):
         self.lost_between_steps(fault)
 
     def lost_between_steps(self, fault: Fault) -> None:
-        """Lose the game outside of a step; the next round reports the fault."""
+        """End the game by a fault outside of a step; the next round reports the fault."""
         self._count(fault)
         self.pending_fault = fault
 
     def played(self) -> None:
-        """Note that the game was played to its end: faults are counted from zero again."""
+        """Count faults in a row from zero again, as the game was played to its end."""
         self._faults.clear()
 
     def _count(self, fault: Fault) -> None:
@@ -140,7 +140,7 @@ class GameRecord(EpisodeState):
     # Replies of a server, whose own record has made the streams
 
     def begin(self) -> None:
-        """Start an episode whose events are those of the server."""
+        """Start an episode whose events a server records."""
         self.episode += 1
         self.failed, self.pending_fault = False, None
         self.events, self.seq, self.turn = [], -1, 0
@@ -155,14 +155,14 @@ class GameRecord(EpisodeState):
     # What agents read
 
     def since(self, seq: int, agent: str) -> tuple[Event, ...]:
-        """The events after number ``seq`` that ``agent`` may see."""
+        """Return the events after number ``seq`` that ``agent`` may see."""
         # Counted from the end, since the events of a client do not begin with number 0.
         new = self.events[max(0, len(self.events) - (self.seq - seq)) :]
         seen = (event.as_seen_by(agent) for event in new)
         return tuple([event for event in seen if event is not None])
 
     def requests(self, agents: Iterable[str], *, over: bool) -> tuple[Request, ...]:
-        """The open requests: ``agents`` must act, or the game must be reset."""
+        """Return the open requests: ``agents`` must act, or the game must be reset."""
         if over:
             return (Request(self.seq, RequestKind.RESET, None, self.turn),)
         return tuple([Request(self.seq, RequestKind.ACT, agent, self.turn) for agent in agents])
@@ -175,7 +175,7 @@ class GameRecord(EpisodeState):
         since: int,
         unread: tuple[Event, ...] = (),
     ) -> dict[str, Any]:
-        """A fresh info of an agent: ``unread`` events and those after number ``since``."""
+        """Return a fresh info of an agent, with its ``unread`` events and those after number ``since``."""
         stream = Stream(requests, unread + self.since(since, agent))
         active = agent in [request.agent for request in requests]
         return {**own, "stream": stream, "seq": self.seq, "active": active}
@@ -183,12 +183,12 @@ class GameRecord(EpisodeState):
     # For the caller
 
     def check_begun(self, call: str) -> None:
-        """Refuse a call that needs an episode, before the first."""
+        """Refuse a call that needs an episode, if none has begun."""
         if self.episode < 0:
             raise self.refusal(call)
 
     def step_after_end(self, actions: Any) -> ParallelStep:
-        """The parallel step of no agents: five empty dicts for an empty one after the end, else a refusal."""
+        """Return the empty result of a parallel step with no actions after the end; refuse actions."""
         if self.episode < 0 or not isinstance(actions, Mapping) or actions:
             raise self.refusal()
         return {}, {}, {}, {}, {}

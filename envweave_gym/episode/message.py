@@ -31,13 +31,13 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, event: Event) -> Message:
-        """The message in the data of a ``message`` event."""
+        """Return the message in the data of a ``message`` event."""
         data = event.data
         rest = data.get("tool_calls"), data.get("tool_call_id"), data.get("name")
         return cls(data["role"], data.get("content"), *rest)
 
     def as_dict(self) -> dict[str, Any]:
-        """A dict of the fields that are set, with lists and dicts of its own."""
+        """Return a dict of the fields that are set; its lists and dicts are copies."""
         return msgspec.to_builtins(self)
 
 
@@ -54,10 +54,11 @@ def message(
     token_ids: Any = None,
     logprobs: Any = None,
 ) -> Event:
-    """The event of a chat message.
+    """Return the event of a chat message.
 
-    ``replace=True`` says that the history starts anew with it. ``token_ids`` and ``logprobs``, lists or
-    arrays, are those a model produced: they travel beside the message, for trainers, and are never rendered.
+    ``replace=True`` starts a new history: readers drop the messages before it. ``token_ids`` and
+    ``logprobs``, lists or arrays, are those a model produced: they travel beside the message, for trainers,
+    and are never rendered.
     """
     data: dict[str, Any] = {"role": role}
     if content is not None:
@@ -80,7 +81,7 @@ def message(
 
 
 def messages_of(info: Any, agent: str | None = None) -> Any:
-    """The chat messages that are new in ``info`` (on reset: the whole prompt), as dicts for a chat API.
+    """Return the chat messages that are new in ``info``, as dicts for a chat API; on reset, the whole prompt.
 
     Where the history starts anew, with a message marked ``replace`` or with a new episode in the same step,
     messages before that are left out. ``agent`` picks one agent of PettingZoo infos; without it they give a

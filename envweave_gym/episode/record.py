@@ -32,24 +32,24 @@ _ASK_ACT, _ASK_RESET = RequestKind.ACT, RequestKind.RESET
 
 
 class EpisodeState:
-    """The numbers and faults of the current episode, which records of one and of several agents share."""
+    """Base of the episode records of one and of several agents: the numbers and faults of the episode."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.episode = -1
         """The number of the current episode, from 0; -1 before the first."""
         self.seq, self.turn = -1, 0
-        """The number of the last event, and how many steps or rounds were played."""
+        """The number of the last event, and the count of steps or rounds that were played."""
         self.pending_fault: Fault | None = None
-        """A loss that was found outside of a step; the next step reports it."""
+        """A fault that was found outside of a step, and which the next step reports."""
         self._faults = FaultCount(name)
 
     def counters(self) -> dict[str, int]:
-        """The counters that :func:`envweave_gym.state_of` shows."""
+        """Return the counters that :func:`envweave_gym.state_of` shows."""
         return {"episode": self.episode, "step_count": self.turn}
 
     def refusal(self, call: str = "step") -> ResetNeeded:
-        """The exception for a call without an episode."""
+        """Return the exception for a call while no episode is running."""
         when = "before reset()" if self.episode < 0 else "after the episode ended"
         return ResetNeeded(f"{self.name}: {call}() was called {when}; call reset()")
 
@@ -58,23 +58,23 @@ class EpisodeRecord(EpisodeState):
     """The record of the current episode: each method records what happened and returns its stream or info.
 
     The journal of an episode is the events of all these streams, one after the other: ``episode_start`` has
-    the seed and the options, ``act`` the actions, ``reward`` the rewards, ``episode_end`` the two flags. To
-    record, replay or fork an episode takes no other state machine.
+    the seed and the options, ``act`` the actions, ``reward`` the rewards, ``episode_end`` the two flags.
+    Recording, replaying or forking an episode takes no other state machine.
     """
 
     def __init__(self, name: str = "", *, seq: int = -1, turn: int = 0) -> None:
-        """``name`` is what errors call the environment."""
+        """``name`` is the name of the environment in errors."""
         super().__init__(name)
         self.seq, self.turn = seq, turn
         self.live = False
         """Whether the agent may act."""
 
     def abandon(self) -> None:
-        """Leave the episode unrecorded, because a reset begins or something stopped a call halfway."""
+        """Give up the episode without an end event, because a reset begins or a call was interrupted."""
         self.live, self.pending_fault = False, None
 
     def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> Stream:
-        """Record the start of an episode; without a ``seed`` the generator of the environment went on."""
+        """Record the start of an episode; ``seed=None``: the environment went on with its own generator."""
         self._begin()
         events = number([start_event(seed, options), *emitted], 0)
         self.seq, self.turn = len(events) - 1, 0
@@ -114,7 +114,7 @@ class EpisodeRecord(EpisodeState):
     # Losses
 
     def lost(self, fault: Fault, action: Any, emitted: Sequence[Event] = ()) -> dict[str, Any]:
-        """Record a step that lost the episode, and return its info; nothing in it looks like a reward."""
+        """Record a step in which the episode was lost, and return its info; it contains no reward event."""
         self._count(fault)
         return self._lost(fault, EventKind.ACT, action, emitted)
 
@@ -134,7 +134,7 @@ class EpisodeRecord(EpisodeState):
         return {"fault": fault, "stream": Stream(end.requests, events + end.events), "seq": self.seq}
 
     def lost_between_steps(self, fault: Fault) -> None:
-        """End the episode outside of a step; :meth:`report_loss` is the next step."""
+        """End the episode by a fault outside of a step; the next step calls :meth:`report_loss`."""
         self._count(fault)
         self.pending_fault = fault
 
@@ -150,7 +150,7 @@ class EpisodeRecord(EpisodeState):
         return {"fault": fault, "stream": stream, "seq": self.seq}
 
     def _ended(self, events: list[Event], fault: Fault | None, terminated: bool, truncated: bool) -> Stream:
-        """End the episode after ``events``, whose numbers are given here."""
+        """End the episode: append its end to ``events``, number them, and return their stream."""
         if fault is not None:
             events.append(fault_event(fault))
         events.append(end_event(terminated, truncated))
@@ -168,7 +168,7 @@ class EpisodeRecord(EpisodeState):
     # Replies of a server, whose own record has made the stream
 
     def adopt_reset(self, info: dict[str, Any]) -> None:
-        """Take over the numbers of a reset."""
+        """Take over the numbers of a reset that a server has recorded."""
         self._begin()
         self._adopt(info)
         fault = info.get("fault")
@@ -176,7 +176,7 @@ class EpisodeRecord(EpisodeState):
             self.lost_between_steps(fault)
 
     def adopt_step(self, info: dict[str, Any], is_over: bool) -> None:
-        """Take over the numbers of a step."""
+        """Take over the numbers of a step that a server has recorded."""
         self._adopt(info)
         if is_over:
             self._count(info.get("fault"))

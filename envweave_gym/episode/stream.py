@@ -67,7 +67,7 @@ class EventKind(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """An open request: ``agent`` must act, or without an agent the caller must reset."""
+    """An open request: ``agent`` must act; if it is ``None``, the caller must reset."""
 
     seq: int
     kind: RequestKind
@@ -85,11 +85,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     data: dict[str, Any] = {}
 
     def visible_to(self, agent: str) -> bool:
-        """Whether ``agent`` may see this event."""
+        """Return whether ``agent`` may see this event."""
         return self.to is None or agent in self.to
 
     def as_seen_by(self, agent: str) -> Event | None:
-        """The event for an agent of a game: ``None`` if it is not visible, the start without its data.
+        """Return the event as an agent of a game sees it: ``None`` if hidden, the start without its data.
 
         An agent that knew the seed and the options would know what is hidden from it.
         """
@@ -110,48 +110,48 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
     events: tuple[Event, ...] = ()
 
     def of_kind(self, kind: EventKind) -> tuple[Event, ...]:
-        """The events of one kind."""
+        """Return the events of one kind."""
         return tuple(event for event in self.events if event.kind == kind)
 
     def agents(self) -> tuple[str, ...]:
-        """The agents that must act now."""
+        """Return the agents that must act now."""
         return tuple(r.agent for r in self.requests if r.kind == RequestKind.ACT and r.agent is not None)
 
 
 def metrics(**numbers: float) -> Event:
-    """The event of numbers that a trainer should log."""
+    """Return an event with numbers that a trainer should log."""
     return Event(UNNUMBERED, EventKind.METRICS, None, None, jsonable(numbers))
 
 
 def reveal(to: tuple[str, ...], **data: Any) -> Event:
-    """The event of something hidden that only the agents in ``to`` see."""
+    """Return an event that shows hidden ``data`` to the agents in ``to`` alone."""
     return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
 
 
 def start_event(seed: int | None, options: Any = None) -> Event:
-    """The event that begins an episode."""
+    """Return the event that begins an episode."""
     data = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
     return Event(UNNUMBERED, EventKind.EPISODE_START, None, None, data)
 
 
 def fault_event(fault: Fault) -> Event:
-    """The event of a fault."""
+    """Return the event of a fault."""
     data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
     return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
 
 
 def end_event(terminated: Any, truncated: Any, agent: str | None = None) -> Event:
-    """The event that ends an episode, or the part of one agent in it."""
+    """Return the event that ends an episode, or the part of one agent in it."""
     data = {"terminated": bool(terminated), "truncated": bool(truncated)}
     return Event(UNNUMBERED, EventKind.EPISODE_END, agent, None, data)
 
 
 def stream_of(info: Any) -> Any:
-    """The stream in the infos of an environment, a vector or a game.
+    """Return the stream in the infos of an environment, a vector or a game.
 
     A plain info gives its ``Stream``, or an empty one. A vector info, or the list that ``DictInfoToList``
-    makes of it, gives a list with a ``Stream`` or ``None`` for each row; the infos of a vector without
-    streams do not have the number of rows, and give one empty ``Stream``. PettingZoo infos give a dict by
+    makes of it, gives a list with a ``Stream`` or ``None`` for each row. The infos of a vector without
+    streams do not contain the number of rows, and give one empty ``Stream``. PettingZoo infos give a dict by
     agent. If a row ended and was reset in the same step (``final_info``), the last events of the old episode
     come first.
     """
@@ -184,14 +184,14 @@ def _joined(old: Stream | None, new: Stream | None) -> Stream | None:
 
 
 def _is_by_agent(info: Mapping[str, Any]) -> bool:
-    """Whether these are PettingZoo infos: dicts with streams; a plain info may have dicts as values too."""
+    """Return whether these are PettingZoo infos by agent; a plain info may have dicts as values too."""
     if "stream" in info or "final_info" in info or not all(isinstance(own, Mapping) for own in info.values()):
         return False
     return any("stream" in own or "trainable" in own for own in info.values())
 
 
 def trainable(infos: Any) -> Any:
-    """The mask that a trainer multiplies its loss with: False if a step was no transition of the agent.
+    """Return the mask for a trainer's loss: ``False`` where a step was no transition of the agent.
 
     That is a fault, a reset (so also a row's reset step under next-step autoreset), or an ignored action. A
     plain info gives a bool, a vector info a boolean array, PettingZoo infos a dict of bools by agent. A row
@@ -233,7 +233,7 @@ def _is_boundary(stream: Any) -> bool:
 
 
 def number(events: Sequence[Event], first: int) -> tuple[Event, ...]:
-    """Copies of ``events`` with consecutive numbers from ``first``."""
+    """Return copies of ``events`` with consecutive numbers from ``first``."""
     if len(events) == 1:
         event = events[0]
         return (Event(first, event.kind, event.agent, event.to, event.data),)

@@ -1,4 +1,7 @@
-"""The infos of a vector whose streams are built on demand: at 1,024 rows all of them cost fifty steps."""
+"""Infos of a vector whose streams are built on demand.
+
+Building the streams of 1,024 rows takes as long as fifty steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 FINAL_KEYS = ("final_obs", "_final_obs", "final_info", "_final_info")
-"""The keys of episodes that ended and whose rows were reset in the same step."""
+"""Keys of infos that describe episodes which ended, and whose rows were reset, in the same step."""
 
 
 class StreamRows(Sequence[Any]):
@@ -23,7 +26,7 @@ class StreamRows(Sequence[Any]):
     __slots__ = ("build", "untrainable")
 
     def __init__(self, build: Callable[[int], Any], untrainable: NDArray[np.bool_]) -> None:
-        """``build(row)`` gives the stream of a row; ``untrainable`` marks rows that made no transition."""
+        """``build(row)`` returns the stream of a row; ``untrainable`` marks rows that made no transition."""
         self.build, self.untrainable = build, untrainable
 
     def __len__(self) -> int:
@@ -65,11 +68,11 @@ class VectorInfos(dict[str, Any]):
     """
 
     def items(self) -> ItemsView[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The keys and values, with all streams built."""
+        """Return the keys and values, with all streams built."""
         return {key: _built(value) for key, value in super().items()}.items()
 
     def values(self) -> ValuesView[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The values, with all streams built."""
+        """Return the values, with all streams built."""
         return dict(self.items()).values()
 
     def __reduce__(self) -> Any:
@@ -81,7 +84,7 @@ def _built(value: Any) -> Any:
 
 
 def infos_of_rows(rows: Sequence[dict[str, Any] | None]) -> VectorInfos:
-    """Gather the infos of rows as Gymnasium's vectors do; a row with ``None`` has none."""
+    """Merge the infos of rows into one dict as Gymnasium's vectors do; ``None`` stands for an empty info."""
     infos, gathers = VectorInfos(), VectorEnv[Any, Any, Any]()
     gathers.num_envs = len(rows)
     for row, info in enumerate(rows):
@@ -90,7 +93,7 @@ def infos_of_rows(rows: Sequence[dict[str, Any] | None]) -> VectorInfos:
 
 
 def rows_of_infos(infos: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
-    """Split the infos of a vector by row, without those of episodes that ended in the same step."""
+    """Return the infos of a vector as one dict for each row, without those of :data:`FINAL_KEYS`."""
     split: list[dict[str, Any]] = [{} for _ in range(rows)]
     for key, column in infos.items():
         known = infos.get(f"_{key}")

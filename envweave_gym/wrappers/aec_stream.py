@@ -1,11 +1,11 @@
-"""The stream of PettingZoo's AEC environments: requests, events, and only those each agent may see.
+"""The stream of PettingZoo's AEC environments: requests, and the events that each agent may see.
 
 ``infos[agent]`` holds ``stream`` (all open requests, and the events visible to the agent), ``seq`` (the
 number of the last event) and ``active`` (whether the agent must act now), from the reset on.
 
-Agents that are to act at once do not see each other's actions before all of them have acted: actions are
-held back until their round is closed. So a simultaneous game keeps its meaning when it is played one agent at
-a time, and its AEC and its parallel form record the same events.
+Agents that are to act at once do not see each other's actions before all of them have acted: actions are held
+back until their round is closed. So a simultaneous game keeps its meaning when it is played one agent at a
+time, and its AEC and its parallel form record the same events.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from envweave_gym.wrappers.game_stream import GameStream
 
 
 class AsksSeveral(Protocol):
-    """The optional method of an AEC environment that asks several agents at once.
+    """The optional method of an AEC environment in which several agents act at once.
 
-    ``agent_selection`` is one of them, and once it has acted the next of them. They are one round: nobody
-    sees its actions before all have acted. The environment breaks it off by selecting another agent.
+    ``agent_selection`` is one of them; once it has acted, it is the next of them. They form one round: no
+    agent sees the round's actions before all have acted. The environment cuts a round short by selecting
+    another agent.
     """
 
     def agents_to_act(self) -> list[str]:
-        """The agents whose action is awaited now."""
+        """Return the agents that must act now."""
         ...
 
 
 class AECStream(GameStream, BaseWrapper[str, Any, Any]):
-    """Gives an AEC environment its stream: an agent reads in ``infos`` all it may see since it acted last.
+    """Adds the stream to an AEC environment: each agent's info has the events since its last action.
 
     A wrong action raises :class:`InvalidAction` and nothing is done; a call out of order raises
     :class:`ResetNeeded`. An exception of the environment is raised, and ends the episode.
@@ -56,15 +57,15 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
     def _begin(self) -> None:
         self._agents: list[str] = []
         self.live_agents: list[str] = []
-        """The agents whose part is not over."""
+        """The agents whose part in the game is not over."""
         self.to_act: list[str] = []
-        """The agents whose action is awaited, the selected one first; none while that one is done."""
+        """The agents that must act, the selected one first; empty if the selected one is done."""
         self._selected = ""
         # Actions and rewards of the open round are recorded when it closes, so that nobody sees them before.
         self._held: dict[str, Any] = {}
         self._earned: dict[str, float] = {}
         self._ended: set[str] = set()
-        self._read: dict[str, int] = {}  # by agent the number of the last event before its last action
+        self._read: dict[str, int] = {}  # by agent, the number of the last event before its last action
         self._forget_infos()
 
     def _forget_infos(self) -> None:
@@ -78,7 +79,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
 
     @property
     def infos(self) -> Infos:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The environment's own infos with the stream."""
+        """The environment's own infos, with the stream added."""
         return {agent: self._info(agent) for agent in self.agents}
 
     def _info(self, agent: str) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         self.record.run(self._look)
 
     def step(self, action: Any) -> None:
-        """Let the selected agent act; one that is done takes ``None`` and leaves."""
+        """Let the selected agent act; an agent that is done takes ``None`` and leaves the game."""
         record, agent = self.record, self._selected
         if record.failed or not self._agents:
             raise record.refusal()
@@ -120,6 +121,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         waiting = [other for other in self.to_act if other != agent]
         self._look()
         done = [one for one in self._agents if one not in self.live_agents and one not in self._ended]
+        # A round also ends when an agent is selected that was not waiting in it.
         # The round is closed when an agent is done or selected that was not waiting in it.
         if done or not self.to_act or any(one not in waiting for one in self.to_act):
             self._close_round(done)
@@ -141,7 +143,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         self._look()
 
     def _look(self) -> None:
-        """Read once which agents are there, live and must act: wrapped attributes are slow."""
+        """Read once which agents are present, live and must act: attributes behind wrappers are slow."""
         env = self.env
         terminated, truncated = env.terminations, env.truncations
         self._agents, self._selected = env.agents, env.agent_selection
@@ -157,19 +159,19 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         self.to_act = [self._selected, *(agent for agent in others if agent != self._selected)]
 
     def requests(self) -> tuple[Request, ...]:
-        """The open requests."""
+        """Return the open requests."""
         if self._requests is None:
             over = self.record.failed or not self.live_agents
             self._requests = self.record.requests(self.to_act, over=over)
         return self._requests
 
     def ignore(self, actions: Mapping[str, Any]) -> None:
-        """Record actions of agents that were not asked to act."""
+        """Record actions of agents that had no request."""
         self.record.ignored(actions)
         self._forget_infos()
 
     def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The selected agent's observation, reward since it acted last, ends and info."""
+        """Return the selected agent's observation, reward since its last action, two end flags and info."""
         if not self.agents:
             raise self.record.refusal("last")
         env, agent = self.env, self._selected
@@ -178,12 +180,12 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         return observation, env._cumulative_rewards[agent], *ends, self._info(agent)
 
     def observe(self, agent: str) -> Any:
-        """The observation of ``agent``."""
+        """Return the observation of ``agent``."""
         self.record.check_begun("observe")
         check_agent(self.name, self.env, agent)
         return self.env.observe(agent)
 
     def agent_iter(self, max_iter: int = 2**63) -> AECIterable[str, Any, Any]:
-        """The agents as their turns come."""
+        """Iterate over the selected agents, one for each step."""
         self.record.check_begun("agent_iter")
         return super().agent_iter(max_iter)

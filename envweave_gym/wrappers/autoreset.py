@@ -26,12 +26,12 @@ class Autoreset(gym.wrappers.Autoreset):
         return super().step(action)
 
     def state(self) -> dict[str, Any]:
-        """The state that :func:`envweave_gym.state_of` shows."""
+        """Return the state that :func:`envweave_gym.state_of` shows."""
         return state_of(self.env)
 
 
 class LaunchedAutoreset(Autoreset):
-    """Autoreset of an environment made by ID: its spec is the one of the ID."""
+    """Autoreset of an environment made by ID: its spec is that of the ID."""
 
     @property
     def spec(self) -> Any:

@@ -1,4 +1,4 @@
-"""The base of the streams of games, whether their agents act in turn or together."""
+"""The base of the streams of PettingZoo games, whose agents act in turn or all at once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from envweave_gym.episode.game_record import GameRecord
 
 
 class GameStream:
-    """Gives every reset of a game a seed, keeps its record, and refuses misuse in one sentence.
+    """Gives every reset of a game a seed, keeps the game's record, and refuses wrong calls.
 
-    Put it before the wrapper class of PettingZoo that it extends.
+    A subclass names it before the wrapper class of PettingZoo that it extends.
     """
 
     env: Any
 
     def __init__(self, env: Any, *, name: str | None = None, reproducible: bool = True) -> None:
-        """``name`` is what errors call the environment: its ID, where it has one.
+        """``name`` is the name of the environment in errors: its ID, if it has one.
 
-        With ``reproducible=False`` resets without a seed reach the environment so, all but the first.
+        With ``reproducible=False`` only the first reset without a seed draws one. Later ones pass ``None``,
+        so that the environment goes on with its own generator.
         """
         super().__init__(env)  # pyright: ignore[reportCallIssue] - the wrapper class of PettingZoo
         self._core: Any = env.unwrapped
         self.name = name or str(self._core)
         check_reproducible(self.name, reproducible)
-        self.reproducible, self._goes_on = reproducible, False
+        self.reproducible, self._keeps_generator = reproducible, False
         self.record = GameRecord(self.name)
         """The numbered events of the episode: the operator's view, with everything hidden in it."""
         self.agent_actions = AgentActions(self.name)
@@ -39,32 +40,32 @@ class GameStream:
         self._emitter = (self._core if isinstance(self._core, Emitter) else Emitter()).listen()
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset the environment with a seed, given or drawn, and record the start; its reply."""
+        """Reset the environment with a given or drawn seed, record the start, and return the reply."""
         check_options(self.name, options, getattr(self._core, "metadata", None) or {})
-        chosen = None if seed is None and self._goes_on else self._seeds.next(seed)
+        chosen = None if seed is None and self._keeps_generator else self._seeds.next(seed)
         self.record.abandon()
         drain(self._emitter)  # events after the last episode are of neither
         reply = self.env.reset(seed=chosen, options=options)
         self.record.began(chosen, options, drain(self._emitter))
-        self._goes_on = not self.reproducible
+        self._keeps_generator = not self.reproducible
         return reply
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """The space of the observations of ``agent``."""
+        """Return the space of the observations of ``agent``."""
         check_agent(self.name, self.env, agent)
         return self.env.observation_space(agent)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """The space of the actions of ``agent``."""
+        """Return the space of the actions of ``agent``."""
         check_agent(self.name, self.env, agent)
         return self.env.action_space(agent)
 
     def render(self) -> Any:
-        """The environment's picture."""
+        """Return the picture of the environment's own ``render``."""
         self.record.check_begun("render")
         return self.env.render()
 
     def stream_state(self) -> dict[str, Any]:
-        """The state that :func:`envweave_gym.state_of` shows."""
+        """Return the state that :func:`envweave_gym.state_of` shows."""
         counters = self.record.counters()
         return {**counters, **own_state(self._core), **counters}

@@ -1,4 +1,4 @@
-"""The wrapper that adds the stream, seeds, checks of calls and fault handling to a Gymnasium environment."""
+""":class:`RequestStream`, which adds stream, seeds, checks and faults to a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from envweave_gym.wrappers.scalar_rewards import as_number, scalar_reward
 
 OnFault = Literal["raise", "truncate"]
 
-_FAULTS = (Exception, SystemExit)
+_FAULTS = (Exception, SystemExit)  # SystemExit is one too: an environment's sys.exit must not end a trainer
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
-"""Between two tries of a reset: the pause doubles each time."""
+"""Pauses between tries of a failing reset: the first, and the limit up to which they double."""
 
 
 class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Puts the stream into ``info``, gives every reset a seed, and refuses misuse in one sentence.
+    """Puts the stream into ``info``, gives every reset a seed, and refuses wrong calls.
 
     - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible
       anywhere. With ``reproducible=False`` only the first does: later ones reach the environment without a
@@ -89,7 +89,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
         self._check_arguments(max_steps, on_fault, reset_deadline)
         check_reproducible(self.name, reproducible)
-        self.reproducible, self._goes_on = reproducible, False
+        self.reproducible, self._keeps_generator = reproducible, False
         self._reward = reward
         self._truncates, self._reset_deadline = on_fault == "truncate", reset_deadline
         self._limit = sys.maxsize if max_steps is None else max_steps
@@ -122,7 +122,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         adapt_converters()
         if options is not None:
             check_options(self.name, options, self.metadata)
-        chosen = None if seed is None and self._goes_on else self._seeds.next(seed)
+        chosen = None if seed is None and self._keeps_generator else self._seeds.next(seed)
         record = self.record
         self._inner = _past_checker(self.env, has_begun=record.live or record.turn > 0)
         record.abandon()
@@ -135,13 +135,16 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         else:
             info["stream"] = record.began(chosen, options, emitted)
             info["seq"] = record.seq
-        self._goes_on = record.live and not self.reproducible
+        self._keeps_generator = record.live and not self.reproducible
         return observation, info
 
     def _reset_env(
         self, seed: int | None, options: dict[str, Any] | None
     ) -> tuple[Any, dict[str, Any] | Fault]:
-        """Reset the environment, again and again if it fails; a copy of its info, or the last fault."""
+        """Reset the environment, repeatedly if it fails; return its observation and info, or the last fault.
+
+        The info is a copy. With a fault the observation is all zeros.
+        """
         deadline, pause = self._truncates and time.monotonic() + self._reset_deadline, _FIRST_PAUSE_S
         while True:
             drain(self._emitter)  # events of a failed try are not part of this episode
@@ -162,7 +165,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act once."""
+        """Act, record the step and return its result, with the stream in the info."""
         record, emitter = self.record, self._emitter
         if not record.live:
             return self._step_without_episode(action)
@@ -204,7 +207,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, info
 
     def _step_without_episode(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Report the fault of a reset that was lost, and refuse any other step."""
+        """Report the fault of a failed reset; refuse the step if there is none."""
         record = self.record
         if record.pending_fault is None:
             raise record.refusal()
@@ -217,7 +220,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
 
     def stream_state(self) -> dict[str, Any]:
-        """The state that :func:`envweave_gym.state_of` shows."""
+        """Return the state that :func:`envweave_gym.state_of` shows."""
         counters = self.record.counters()
         return {**counters, **own_state(self.unwrapped), **counters}
 
@@ -233,9 +236,10 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 def _past_checker(env: Any, *, has_begun: bool) -> Any:
-    """Skip the checker of ``gymnasium.make`` once it has checked a step, as it checks only the first.
+    """Return the environment to call, without the ``PassiveEnvChecker`` of ``gymnasium.make`` if possible.
 
-    It also checks only the first reset. One that failed does not count, so it checks the next one too.
+    The checker checks only the first step and reset. After the first step it is skipped, to save time. Until
+    a reset has succeeded (``has_begun``), the next one is checked again.
     """
     if type(env) is not PassiveEnvChecker:
         return env
@@ -246,12 +250,12 @@ def _past_checker(env: Any, *, has_begun: bool) -> Any:
 
 
 def has_stream(env: Any) -> bool:
-    """Whether some layer of ``env``, an environment or a game, adds the stream."""
+    """Return whether some layer of ``env``, an environment or a game, adds the stream."""
     return any(hasattr(type(layer), "stream_state") for layer in layers(env))
 
 
 class LaunchedStream(RequestStream):
-    """The stream of an environment made by ID: its spec is the one of the ID, which lists no wrappers."""
+    """The stream of an environment made by ID: its spec is that of the ID, which lists no wrappers."""
 
     @property
     def spec(self) -> Any:

@@ -1,4 +1,4 @@
-"""Infos with numbers only, for trainers that fail on objects and strings."""
+"""A wrapper that removes all but numbers from infos, for trainers that fail on objects and strings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from envweave_gym.episode.stream import trainable
 
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of ``info`` that are numbers, booleans or arrays of them, plus ``trainable``.
+    """Return the entries of ``info`` that are numbers, booleans or arrays of them, plus ``trainable``.
 
-    :func:`envweave_gym.trainable` replaces the stream and the fault, which are no numbers: without it a
+    The stream and the fault are not numbers; :func:`envweave_gym.trainable` stands for them. Without it a
     trainer could not tell a lost episode from a bad one.
     """
     values = {key: _own_array(value) for key, value in info.items()}
@@ -28,7 +28,7 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_array(value: Any) -> Any:
-    """``value``; an array of another library as a NumPy array."""
+    """Return ``value``, converted to a NumPy array if it is an array of another library."""
     array = None if isinstance(value, np.ndarray | np.generic) else foreign_array(value)
     return value if array is None else array[()]
 
@@ -44,7 +44,7 @@ def _numbers_by_agent(infos: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
 
 
 def _numbers_by_row(infos: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
-    """The numbers of a vector info with their masks; ``final_obs`` stays, since it holds observations."""
+    """Return the numbers of a vector info and their masks, and ``final_obs``, which holds observations."""
     columns = _numeric_columns(infos)
     columns["trainable"] = np.full(num_envs, trainable(infos))
     columns["_trainable"] = np.ones(num_envs, dtype=np.bool_)

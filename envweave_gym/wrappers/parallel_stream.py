@@ -12,9 +12,9 @@ from envweave_gym.wrappers.game_stream import GameStream
 
 
 class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
-    """Gives a ParallelEnv its stream: every live agent must act, and reads its part of the last step.
+    """Adds the stream to a ParallelEnv: all live agents act, and each sees its part of the last step.
 
-    Wrong actions, calls out of order and exceptions of the environment are treated as by
+    Wrong actions, calls out of order and exceptions of the environment have the same effects as in
     :class:`envweave_gym.AECStream`.
     """
 

@@ -1,4 +1,4 @@
-"""Converts rewards that are lists, arrays or dicts (several objectives or agents) to one number."""
+"""Converts rewards that are lists, arrays or dicts (of several objectives or agents) to one number."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAMED: dict[str, Callable[[Any], Any]] = {
 
 
 def is_scalar_reward(given: Any) -> bool:
-    """Whether ``given`` is a function, or the name of one, that makes a reward one number."""
+    """Return whether ``given`` is a valid ``reward=`` argument: a function, or ``"sum"`` or ``"first"``."""
     return callable(given) or (isinstance(given, str) and given in _NAMED)
 
 
 def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
-    """The function for a ``reward=`` argument; ``None`` for ``None``."""
+    """Return the function that a ``reward=`` argument stands for, or ``None`` for ``None``."""
     if given is None:
         return None
     if not is_scalar_reward(given):
@@ -36,7 +36,7 @@ def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
 
 
 def as_number(name: str, reward: Any) -> float:
-    """The reward as a float; the ``TypeError`` for others names the ``reward=`` argument."""
+    """Return the reward as a float; the ``TypeError`` for other values recommends ``reward=``."""
     try:
         if isinstance(reward, str | bytes):  # float() would read "1"
             raise TypeError

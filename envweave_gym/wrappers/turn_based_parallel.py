@@ -1,4 +1,4 @@
-"""Any AEC environment as a ``ParallelEnv``: the stream says whose actions count."""
+"""A wrapper that plays any AEC environment as a ``ParallelEnv``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
     - Rewards are the sums over the AEC steps of the round; ``infos[agent]["stream"]`` has the events of the
       round that the agent may see.
     - A wrong or missing action raises :class:`InvalidAction` and has no effect. Agents that are done leave
-      without a step of their own. After the end ``step({})`` returns five empty dicts, a step with actions
+      without a step of their own. After the end ``step({})`` returns five empty dicts, and a step with actions
       raises :class:`ResetNeeded`.
     """
 
     def __init__(self, aec_env: AECEnv[str, Any, Any]) -> None:
-        """``aec_env`` gets a stream unless it has one already, under any wrappers."""
+        """``aec_env`` is wrapped in an :class:`AECStream`, unless it contains one already."""
         if not isinstance(aec_env, AECEnv):
             raise InvalidArgument(
                 f"TurnBasedParallel takes a pettingzoo.AECEnv, not a {type(aec_env).__name__}"
@@ -63,7 +63,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         return observations, infos
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
-        """Play the open round."""
+        """Let the agents of the open requests act, in turn, and return the result for all live agents."""
         stream = self._stream
         if stream.record.failed or not stream.live_agents:
             return stream.record.step_after_end(actions)
@@ -78,6 +78,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         waiting = {agent: actions[agent] for agent in acting}
         rewards: dict[str, float] = {}
         outcomes: dict[str, _Outcome] = {}
+        # The round is over early if the environment selects an agent that is not waiting.
         while waiting and stream.to_act and (agent := stream.to_act[0]) in waiting:
             env.step(waiting.pop(agent))
             for earner, reward in env.rewards.items():
@@ -90,7 +91,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         return self._results([*live, *born], outcomes, rewards, before)
 
     def _let_leave(self, outcomes: dict[str, _Outcome]) -> None:
-        """Let agents that are done leave as their turns come, after a last look."""
+        """Let agents that are done leave the game, once their last observation and info are stored."""
         stream = self._stream
         if stream.to_act:
             return
@@ -119,19 +120,19 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         )
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """The space of what ``agent`` observes."""
+        """Return the observation space of ``agent``."""
         return self.aec_env.observation_space(agent)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """The space of what ``agent`` may do."""
+        """Return the action space of ``agent``."""
         return self.aec_env.action_space(agent)
 
     def state(self) -> Any:
-        """PettingZoo's global view, where the environment has one."""
+        """Return PettingZoo's global state, if the environment has one."""
         return self.aec_env.state()
 
     def render(self) -> Any:
-        """The environment's picture."""
+        """Return the picture of the environment's own ``render``."""
         return self.aec_env.render()
 
     def close(self) -> None:
