@@ -27,7 +27,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
     - Rewards are the sums over the AEC steps of the round; ``infos[agent]["stream"]`` has the events of the
       round that the agent may see.
     - A wrong or missing action raises :class:`InvalidAction` and has no effect. Agents that are done leave
-      without a step of their own. After the end ``step({})`` returns five empty dicts, and a step with actions
+      without a step of their own. After the end ``step({})`` returns five empty dicts, a step with actions
       raises :class:`ResetNeeded`.
     """
 
