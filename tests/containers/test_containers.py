@@ -71,16 +71,16 @@ def test_memory_is_bytes_or_text_with_a_unit(memory: Any) -> None:
         ({"mounts": {"/tmp": "/there:rx"}}, "is no path in a container"),
     ],
 )
-def test_what_is_no_limit_is_refused_in_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
+def test_invalid_limits_are_refused_in_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         ContainerOptions(**wrong)
 
 
-def test_what_this_process_owns_is_not_left_behind() -> None:
+def test_containers_of_this_process_are_not_left_behind() -> None:
     assert not is_left_behind(labels_of_owner())
 
 
-def test_what_a_dead_process_owned_is_left_behind() -> None:
+def test_containers_of_a_dead_process_are_left_behind() -> None:
     program = "import json, envweave_gym.containers.ownership as o; print(json.dumps(o.labels_of_owner()))"
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -93,11 +93,11 @@ def test_a_process_that_has_the_number_of_a_dead_one_is_another() -> None:
     assert is_left_behind({**labels_of_owner(), OWNER: f"{os.getpid()}-1"})
 
 
-def test_what_was_started_before_this_machine_was_is_left_behind() -> None:
+def test_containers_from_before_a_reboot_are_left_behind() -> None:
     assert is_left_behind({**labels_of_owner(), BOOT: "another"})
 
 
-def test_what_another_machine_owns_is_left_behind_when_its_lease_is_over() -> None:
+def test_containers_of_another_machine_are_left_behind_when_their_lease_is_over() -> None:
     elsewhere = {**labels_of_owner(), BOOT: "another", HOST: "elsewhere"}
     assert not is_left_behind(elsewhere)
     assert is_left_behind({**elsewhere, UNTIL: str(int(time.time()) - 1)})
@@ -133,7 +133,7 @@ def test_an_owner_that_cannot_be_looked_at_is_there(monkeypatch: pytest.MonkeyPa
     assert not is_left_behind(hidden)
 
 
-def test_what_a_process_of_another_container_owns_is_left_behind_when_its_lease_is_over() -> None:
+def test_containers_of_a_process_in_a_container_are_left_behind_when_their_lease_is_over() -> None:
     elsewhere = labels_of_owner() | {OWNER: "999999999-5", BOOT: f"{process_identity.boot_id()}.1"}
     assert not is_left_behind(elsewhere)
     assert is_left_behind(elsewhere | {UNTIL: "1"})

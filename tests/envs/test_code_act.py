@@ -38,7 +38,7 @@ def test_a_fresh_namespace_has_math(code_act: Make) -> None:
     assert value(code_act(), "math.sqrt(16)") == 4.0
 
 
-def test_what_a_program_prints_and_is_worth_is_observed(code_act: Make) -> None:
+def test_output_and_value_are_observed(code_act: Make) -> None:
     observation, reward, terminated, truncated, info = code_act().step("print('out')\n1, 'two'")
     assert observation == {
         "stdout": "out\n",
@@ -73,7 +73,7 @@ def test_errors_are_observed_and_the_episode_goes_on(code_act: Make, code: str, 
     assert value(env, "x") == 1
 
 
-def test_what_was_printed_before_an_error_is_observed(code_act: Make) -> None:
+def test_output_before_an_error_is_observed(code_act: Make) -> None:
     observation = code_act().step("print('before')\n1 / 0")[0]
     assert observation["stdout"] == "before\n"
     assert observation["exception"].endswith("ZeroDivisionError: division by zero")
@@ -99,7 +99,7 @@ def test_a_program_may_have_no_value(code_act: Make, code: str) -> None:
     [None, 5, b"1", ["1"], {"code": "1"}, "x" * (MAX_CODE + 1), "'\ud800'"],
     ids=["None", "int", "bytes", "list", "dict", "too long", "half a character"],
 )
-def test_what_is_no_program_is_refused_and_the_episode_goes_on(code_act: Make, action: Any) -> None:
+def test_an_invalid_action_is_refused_and_the_episode_goes_on(code_act: Make, action: Any) -> None:
     env = code_act()
     env.step("x = 1")
     with pytest.raises(InvalidAction, match=f"{CODE_ACT}: action .* is not in Unicode"):
@@ -285,7 +285,7 @@ def test_a_process_that_was_killed_between_steps_is_a_loss(code_act: Make, check
 # What is told
 
 
-def test_the_task_is_told_at_the_reset(code_act: Make) -> None:
+def test_the_task_is_in_the_first_message(code_act: Make) -> None:
     env = code_act(task="Add 1 and 2.")
     (told,) = ew.messages_of(env.reset()[1])
     assert told["content"].startswith("Add 1 and 2.\n\nWrite a Python program")
@@ -293,7 +293,7 @@ def test_the_task_is_told_at_the_reset(code_act: Make) -> None:
     assert told["content"].startswith("Add 3 and 4.\n")
 
 
-def test_how_an_episode_ends_is_told_also_without_a_task(code_act: Make) -> None:
+def test_the_first_message_names_final_answer_also_without_a_task(code_act: Make) -> None:
     (told,) = ew.messages_of(code_act().reset()[1])
     how, _, functions = told["content"].partition("\n\n")
     assert "```python" in how

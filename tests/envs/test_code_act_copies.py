@@ -143,7 +143,7 @@ def test_an_episode_whose_playing_again_was_interrupted_is_played_again_as_a_who
     other.close()
 
 
-def test_what_is_not_begun_can_be_copied_and_pickled() -> None:
+def test_an_environment_before_its_first_reset_can_be_copied_and_pickled() -> None:
     env = ew.make(CODE_ACT)
     for other in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
         other.reset(seed=0)

@@ -85,7 +85,7 @@ def test_tools_are_given_in_any_form(code_act: Make, tools: Any) -> None:
     assert value(code_act(tools=tools), "add(1)") == 2
 
 
-def test_the_tools_are_told_at_the_reset(code_act: Make) -> None:
+def test_the_tools_are_in_the_first_message(code_act: Make) -> None:
     env = code_act(tools=[add], files=True, task="Add.")
     (told,) = ew.messages_of(env.reset()[1])
     task, how, functions = told["content"].split("\n\n")
@@ -233,7 +233,7 @@ def any_number(*numbers: int) -> None:
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_what_is_no_tool_is_refused_when_the_environment_is_made(tools: Any, said: str) -> None:
+def test_invalid_tools_are_refused_by_the_constructor(tools: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said) as refusal:
         ew.make(CODE_ACT, tools=tools)
     assert str(refusal.value).startswith(f"{CODE_ACT}: ")

@@ -52,7 +52,7 @@ def test_the_value_of_the_last_expression_comes_last(env: Any, code: str, stdout
     assert seen(env, code) == (stdout, "", 0)
 
 
-def test_a_model_is_told_what_to_write(env: Any) -> None:
+def test_the_first_message_says_how_to_act(env: Any) -> None:
     (told,) = ew.messages_of(env.reset()[1])
     assert told["role"] == "user"
     assert "```python" in told["content"]
@@ -70,7 +70,7 @@ def test_an_error_is_in_stderr_and_what_was_printed_stays(env: Any) -> None:
 @pytest.mark.parametrize(
     "code", ["def f(:", "1\x00", "raise SystemExit(3)", "undefined", "import no_such_module"]
 )
-def test_what_fails_has_the_exit_code_one_and_ends_nothing(env: Any, code: str) -> None:
+def test_a_failing_program_has_exit_code_one_and_the_episode_goes_on(env: Any, code: str) -> None:
     observation, _, terminated, truncated, _ = env.step(code)
     assert (observation["exit_code"], terminated, truncated) == (1, False, False)
     assert seen(env, "1") == ("1", "", 0)
@@ -132,7 +132,7 @@ def test_the_info_tells_the_program_and_what_is_wrong_with_it(env: Any) -> None:
     assert "safety_violation" not in env.step("1")[4]
 
 
-def test_what_a_task_needs_can_be_allowed() -> None:
+def test_unsafe_names_can_be_allowed() -> None:
     env = ew.make(CODING, allow=("open",))
     env.reset(seed=0)
     *_, info = result = env.step("open('a', 'w').close()")
@@ -197,7 +197,7 @@ def test_a_vector_of_them_tells_of_each_row() -> None:
     [None, 1, "x" * 65_537, "x" * 50_000_000, "\ud800"],
     ids=["None", "int", "long", "50 MB", "half a character"],
 )
-def test_what_is_no_program_is_refused(env: Any, action: Any) -> None:
+def test_an_invalid_action_is_refused(env: Any, action: Any) -> None:
     with pytest.raises(InvalidAction, match=CODING):
         env.step(action)
     assert seen(env, "1") == ("1", "", 0)

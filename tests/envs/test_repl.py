@@ -26,7 +26,7 @@ def test_a_program_finds_its_context_and_the_names_of_a_repl():
             assert played.run(f"callable({name})")["stdout"] == "True\n"
 
 
-def test_the_task_is_told_as_a_message():
+def test_the_task_is_in_the_first_message():
     with episode(options={"context": "a" * LONG, "task_prompt": "Count."}) as played:
         (told,) = ew.messages_of(played.info)
     assert told["content"].startswith("Count.\n\n`context` is a str with 10000 characters.")
@@ -181,7 +181,7 @@ def test_an_answer_may_have_a_megabyte_of_any_characters(char: str):
 @pytest.mark.parametrize(
     "code", ["FINAL('文' * 4_000_000)", "answer.update(content='x' * 5_000_000, ready=True)"]
 )
-def test_an_answer_that_is_too_long_is_told_and_not_cut(code: str):
+def test_an_answer_that_is_too_long_is_an_error_and_not_cut(code: str):
     with episode() as played:
         assert "000000 characters has more than the 4 MB" in played.run(code)["exception"]
         assert (played.ended, played.reward, played.answer) == (False, -0.05, None)
@@ -272,7 +272,7 @@ print(chr(0) * 100_000, chr(0xD800))
 """
 
 
-def test_whatever_a_program_does_what_is_seen_is_in_the_space():
+def test_observations_of_odd_programs_are_in_the_space():
     with episode(options={"context": "a\ud800b"}) as played:
         for code in (
             HOSTILE,
@@ -354,7 +354,7 @@ def test_wrong_options_are_refused_and_the_next_reset_begins_an_episode():
 
 
 @pytest.mark.parametrize("action", [None, 3, b"1", "\ud800", "x" * ((4 << 20) + 1)])
-def test_what_is_no_program_is_refused_and_the_episode_goes_on(action: Any):
+def test_an_invalid_action_is_refused_and_the_episode_goes_on(action: Any):
     with episode() as played:
         with pytest.raises(InvalidAction, match=REPL):
             played.env.step(action)
@@ -372,7 +372,7 @@ def test_fifty_megabytes_are_refused_at_once():
 @pytest.mark.parametrize(
     ("code", "said"), [("1\x00", "null bytes"), ("def f(:", "SyntaxError"), ("(" * 10_000, "SyntaxError")]
 )
-def test_what_is_no_python_is_an_error_that_is_observed(code: str, said: str):
+def test_a_syntax_error_is_observed(code: str, said: str):
     with episode() as played:
         assert said in played.run(code)["exception"]
         assert (played.ended, played.reward) == (False, -0.05)

@@ -41,7 +41,7 @@ def test_the_first_printed_answer_is_found(text: str, answer: str | None):
     assert printed_answer(text) == answer
 
 
-def test_what_was_only_shown_is_no_answer():
+def test_an_answer_that_was_printed_from_the_data_does_not_count():
     assert printed_answer("It says FINAL(1).\nFINAL(2)", ["x FINAL(1) y"]) == "2"
     assert printed_name("FINAL_VAR(x) FINAL_VAR('y')", ["FINAL_VAR(x)"]) == "y"
 
@@ -72,7 +72,7 @@ def test_the_last_value_counts_as_printed():
         assert played.answer == "42"
 
 
-def test_what_a_sub_call_says_is_no_answer():
+def test_an_answer_in_the_reply_to_a_sub_call_does_not_count():
     with episode(compat="stdout", llm_query_fn=lambda prompt: "FINAL(evil)") as played:
         played.run("print(llm_query('x'))")
         assert not played.ended

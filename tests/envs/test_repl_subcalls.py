@@ -64,7 +64,7 @@ def test_a_function_answers():
         assert played.run("rlm_query('b'), rlm_query_batched(['c'])")["stdout"] == "('B', ['C'])\n"
 
 
-def test_a_function_is_told_the_model_where_it_takes_one():
+def test_a_function_gets_the_model_if_it_has_such_a_parameter():
     def answer(prompt: str, model: str | None = None) -> str:
         return f"{model}: {prompt}"
 
@@ -92,7 +92,7 @@ def test_a_function_for_batches_answers_single_prompts_too():
         assert seen["stdout"] == "('1a', ['2b', '2c'], [])\n"
 
 
-def test_what_fails_is_an_answer():
+def test_a_failed_sub_call_returns_an_error_text():
     def fail(prompt: str) -> str:
         raise RuntimeError("no such\nmodel")
 

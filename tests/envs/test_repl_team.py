@@ -112,7 +112,7 @@ def test_calls_one_after_the_other_are_asked_so(team: Team):
     assert team.seen["root"]["iteration"].tolist() == [1]
 
 
-def test_what_asks_nothing_waits_for_nobody(team: Team):
+def test_a_program_without_prompts_does_not_pause(team: Team):
     team.root("llm_query_batched([]), 2")
     assert team.seen["root"]["stdout"] == "([], 2)\n"
     team.root("llm_query_batched('text')")
@@ -193,7 +193,7 @@ def test_copies_and_pickles_go_on_in_the_middle_of_a_program(team: Team):
     assert team.infos["root"]["final_answer"] == "AkeptFIRSTBkeptFIRSTC"
 
 
-def test_a_program_that_asks_otherwise_when_it_is_played_again_is_told_so(team: Team):
+def test_a_replayed_program_with_other_sub_calls_gets_an_error(team: Team):
     team.root("import time\nx = 1\ny = llm_query(str(time.time_ns()))\nx = 2")
     team.answer()
     copied = pickle.loads(pickle.dumps(team.env))
@@ -275,7 +275,7 @@ def test_wrong_actions_change_nothing(team: Team):
 
 
 @pytest.mark.parametrize("program", [None, 5, "\ud800", "x" * 50_000_000], ids=["None", "5", "half", "50 MB"])
-def test_what_is_no_program_of_root_is_refused_and_the_game_goes_on(team: Team, program: Any):
+def test_an_invalid_program_of_root_is_refused_and_the_game_goes_on(team: Team, program: Any):
     with pytest.raises(InvalidAction, match="root"):
         team.root(program)
     team.root("1\x00")

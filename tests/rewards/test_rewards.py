@@ -142,7 +142,7 @@ NO_NUMBERS += [np.complex128(1), [1.0], np.array([1.0]), 10**400, Decimal("sNaN"
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: shown(value)[:20])
-def test_what_is_no_finite_number_is_no_reward_but_an_error_that_names_the_function(value: Any) -> None:
+def test_a_reward_that_is_no_finite_number_raises_with_the_name_of_the_function(value: Any) -> None:
     def broken(action: str, observation: Any, info: Mapping[str, Any]) -> Any:
         return value
 

@@ -248,7 +248,7 @@ def test_the_code_in_the_fences_of_a_reply_is_judged(reply: str) -> None:
         'reply = """\n```python\nimport os\n```\n"""',
     ],
 )
-def test_what_a_reply_says_outside_its_fences_is_no_violation(reply: str) -> None:
+def test_text_outside_of_fences_is_no_violation(reply: str) -> None:
     assert CodeSafety().violations(reply) == ()
 
 
@@ -281,7 +281,7 @@ def test_the_prompts_of_a_session_are_no_block_quote() -> None:
     assert CodeSafety().violations(fenced(">>> import os")) == ()
 
 
-def test_what_a_task_needs_can_be_allowed() -> None:
+def test_unsafe_names_can_be_allowed() -> None:
     safety = CodeSafety(allow=("pathlib", "open"))
     assert safety("import pathlib\nopen('x')", None, {}) == 0.0
     assert safety.violations("import pathlib, os\nopen('x')") == ("os",)
@@ -297,7 +297,7 @@ def test_what_a_task_needs_can_be_allowed() -> None:
         ((["os"],), r"\['os'\] is no violation"),
     ],
 )
-def test_what_cannot_be_allowed_is_refused(allow: Any, complaint: str) -> None:
+def test_unknown_names_cannot_be_allowed(allow: Any, complaint: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^CodeSafety: {complaint}"):
         CodeSafety(allow=allow)
 

@@ -84,7 +84,7 @@ def always_one(action: str, observation: Any, info: Mapping[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("foreign", [{"fault": "a line on the map"}, {"fault": None}, {"stream": "a river"}])
-def test_what_a_foreign_environment_calls_fault_or_stream_is_its_own(foreign: dict[str, Any]) -> None:
+def test_keys_fault_and_stream_of_a_foreign_environment_are_its_own(foreign: dict[str, Any]) -> None:
     core = Arithmetic()
     env = RewardTransform(core, always_one)
     env.reset(seed=0)
@@ -150,7 +150,7 @@ def test_scores_whose_sum_is_beyond_all_numbers_are_no_reward() -> None:
         env.step("1 + 1")
 
 
-def test_a_failure_of_the_transform_is_told_of_the_environment_by_its_id() -> None:
+def test_a_failure_of_the_transform_names_the_id() -> None:
     for env_id in ("envweave/Echo-v0", "local://judged"):
         envweave_gym.register("local://judged", factory=lambda: Arithmetic())
         env = RewardTransform(envweave_gym.make(env_id), broken)
@@ -171,7 +171,7 @@ def test_inside_the_stream_a_transform_that_fails_is_a_fault_and_not_a_refusal()
 
 
 @pytest.mark.parametrize("parts", [{"penalty": "grave"}, {"penalty": float("nan")}, {"penalty": 1.0}, 7])
-def test_what_a_foreign_environment_calls_reward_parts_is_no_violation(parts: Any) -> None:
+def test_reward_parts_of_a_foreign_environment_are_no_violation(parts: Any) -> None:
     core = Arithmetic()
     env = RewardTransform(core, always_one)
     env.reset(seed=0)

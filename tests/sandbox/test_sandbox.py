@@ -42,7 +42,7 @@ def test_the_last_expression_is_the_value(session: Session) -> None:
     assert session.run("float('nan')").value == "nan"
 
 
-def test_variables_last_and_are_told(session: Session) -> None:
+def test_variables_last_and_are_reported(session: Session) -> None:
     session.run("import os\ndef f(): return [1, 2]\ny = f()\n_hidden = 1")
     done = session.run("f()", snapshot=10, watch=("y", "f", "nothing"))
     assert done.variables == {
@@ -52,7 +52,7 @@ def test_variables_last_and_are_told(session: Session) -> None:
     assert done.watched == {"y": [1, 2]}
 
 
-def test_output_and_errors_are_told_apart(session: Session) -> None:
+def test_stdout_and_stderr_are_separate(session: Session) -> None:
     done = session.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 / 0")
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
     assert not done.success
@@ -154,7 +154,7 @@ def test_the_same_seed_draws_the_same(session: Session) -> None:
     ],
     ids=lambda code: str(code)[:30],
 )  # fmt: skip
-def test_what_programs_usually_do_works(session: Session, code: str, value: object) -> None:
+def test_ordinary_programs_work(session: Session, code: str, value: object) -> None:
     done = session.run(code)
     assert done.value == value, done.error
 
@@ -198,7 +198,7 @@ def test_memory_has_a_limit_and_there_is_some_to_tell_so() -> None:
     ],
     ids=lambda code: repr(code)[:12],
 )  # fmt: skip
-def test_a_bad_program_is_told_and_the_episode_goes_on(session: Session, code: str, error: str) -> None:
+def test_an_error_is_reported_and_the_episode_goes_on(session: Session, code: str, error: str) -> None:
     done = session.run(code)
     assert done.error_type in (error, "SyntaxError" if error == "ValueError" else error), done.error
     assert not done.state_lost
@@ -208,7 +208,7 @@ def test_a_bad_program_is_told_and_the_episode_goes_on(session: Session, code: s
 @pytest.mark.parametrize(
     "code", [None, 3, b"1", ["1"], "x" * ((4 << 20) + 1)], ids=lambda code: repr(code)[:9]
 )
-def test_what_is_no_program_is_refused(session: Session, code: object) -> None:
+def test_a_program_must_be_a_text_of_limited_length(session: Session, code: object) -> None:
     with pytest.raises(InvalidArgument, match="no program"):
         session.run(code)  # type: ignore[arg-type]
     assert session.run("1 + 1").value == 2
@@ -220,7 +220,7 @@ def test_a_time_that_is_none_is_refused(session: Session, timeout: float) -> Non
         session.run("1", timeout=timeout)
 
 
-def test_what_a_program_forges_is_no_longer_than_what_is_told(session: Session) -> None:
+def test_a_forged_report_is_cut_like_an_honest_one(session: Session) -> None:
     forged = (
         "shown='s' * 10**6, error='e' * 10**6, error_type='t' * 10**6, "
         "variables={str(n) + 'n' * 10**4: ['k' * 10**4, 'v' * 10**4] for n in range(400)}"
@@ -240,7 +240,7 @@ def test_what_a_program_forges_is_no_longer_than_what_is_told(session: Session) 
     assert {one.shown for one in done.variables.values()} == {""}
 
 
-def test_what_ends_an_episode_is_called_what_programs_call_it(session: Session) -> None:
+def test_functions_that_end_an_episode_have_the_given_names(session: Session) -> None:
     printed = session.run("for f in (FINAL, FINAL_VAR, SHOW_VARS): help(f)").stdout
     assert [line for line in printed.splitlines() if "(" in line] == [
         "FINAL(value)",

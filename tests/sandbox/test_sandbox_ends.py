@@ -139,7 +139,7 @@ def test_a_session_that_is_forgotten_ends(sandbox: Sandbox) -> None:
     assert settles(lambda: not psutil.pid_exists(pid))
 
 
-def test_what_has_died_and_is_forgotten_in_a_circle_closes_its_socket_without_a_complaint(
+def test_a_dead_worker_in_a_reference_cycle_closes_its_socket_without_a_warning(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gc.collect()
@@ -246,7 +246,7 @@ def test_a_forked_host_has_no_sandbox_and_harms_none(sandbox: Sandbox) -> None:
     session.close()
 
 
-def test_what_a_sandbox_cannot_be_made_of_is_refused_every_time() -> None:
+def test_an_invalid_setup_is_refused_every_time() -> None:
     lease = Lease(Setup(python="/nope"))
     for _ in range(2):
         with pytest.raises(NotAvailable, match="python='/nope' does not run"):
@@ -291,7 +291,7 @@ def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:
     assert not Path(os.path.dirname(os.path.dirname(session.folder))).exists()
 
 
-def test_who_wants_the_same_shares_a_sandbox_and_the_last_ends_it() -> None:
+def test_equal_setups_share_a_sandbox_and_the_last_lease_ends_it() -> None:
     needs("landlock")
     one, two = Lease(OWN), Lease(OWN)
     first, second = one.open(), two.open()

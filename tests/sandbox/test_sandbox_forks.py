@@ -84,7 +84,7 @@ def test_a_branch_outlives_what_it_was_forked_from(sandbox: Sandbox) -> None:
     assert not Path(again.folder).exists()
 
 
-def test_branches_of_branches_work_to_a_depth_that_is_told(session: Session) -> None:
+def test_forks_nest_to_a_depth_that_the_error_names(session: Session) -> None:
     chain = [session]
     try:
         with pytest.raises(NotAvailable, match="a fork of a fork"):
@@ -237,7 +237,7 @@ def test_a_branch_stands_still_until_its_first_step(session: Session) -> None:
     branch.close()
 
 
-def test_what_says_hello_may_not_be_the_process_that_is_forked(session: Session) -> None:
+def test_a_hello_from_another_process_than_the_copy_is_refused(session: Session) -> None:
     code = WORKER + (
         "def fork(_):\n  worker.channel.send(dict(ev='ready'))\n"
         "  fds = worker.channel.receive_descriptors(3)\n"
@@ -327,7 +327,7 @@ def test_every_folder_can_be_removed(tmp_path: Path) -> None:
     assert (target / "kept").read_text() == "x"
 
 
-def test_the_variables_of_a_branch_are_told_after_a_loss(session: Session) -> None:
+def test_the_variables_of_a_branch_are_reported_after_a_loss(session: Session) -> None:
     session.run("y = 2")
     branch = session.fork()
     done = branch.run("import os; os._exit(1)", checkpoint=True)
@@ -335,7 +335,7 @@ def test_the_variables_of_a_branch_are_told_after_a_loss(session: Session) -> No
     branch.close()
 
 
-def test_what_a_program_puts_beside_its_folder_goes_with_the_last_of_its_branches(tmp_path: Path) -> None:
+def test_files_beside_the_folder_are_removed_with_the_last_branch(tmp_path: Path) -> None:
     """Who is the same user as the host may write there."""
     root = tmp_path / "root"
     root.mkdir()

@@ -92,7 +92,7 @@ def test_a_command_that_takes_too_long_is_killed(session: Session, monkeypatch: 
     assert session.run("x").value == 1
 
 
-def test_what_commands_leave_behind_is_gone_with_the_episode(session: Session) -> None:
+def test_processes_that_commands_leave_behind_end_with_the_episode(session: Session) -> None:
     session.shell(
         f"setsid sleep {SLEEPER} & nohup sleep {SLEEPER} > /dev/null 2>&1 & (setsid setsid sleep {SLEEPER} &)"
     )
@@ -176,7 +176,7 @@ def test_attributes_of_files_are_those_of_the_episode_alone(session: Session, tm
 
 
 @pytest.mark.parametrize("command", ["", [], [1], ["a\0b"]])
-def test_what_is_no_command_is_refused(session: Session, command: object) -> None:
+def test_an_invalid_command_is_refused(session: Session, command: object) -> None:
     if command == "":
         assert session.shell("").value == 0
         return
@@ -202,7 +202,7 @@ def test_as_root_commands_need_users_of_their_own(monkeypatch: pytest.MonkeyPatc
         Sandbox(Setup(profile="shell"))
 
 
-def test_what_is_unknown_is_refused() -> None:
+def test_unknown_levels_and_profiles_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="isolation='vm' is unknown; there are 'process'"):
         Sandbox(Setup(isolation="vm"))
     with pytest.raises(InvalidArgument, match="profile='root' is unknown; there are 'code' and 'shell'"):
@@ -265,7 +265,7 @@ def test_an_interpreter_that_does_not_run_is_refused() -> None:
         Sandbox(Setup(python="/no/python"))
 
 
-def test_the_layers_are_told() -> None:
+def test_a_session_lists_its_layers_of_confinement() -> None:
     needs("landlock")
     made = Sandbox(Setup(), ready=0)
     session = made.open()

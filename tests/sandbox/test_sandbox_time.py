@@ -129,7 +129,7 @@ def test_a_thread_that_is_left_behind_takes_nothing_between_steps(session: Sessi
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e6, "1", None, True])
-def test_what_is_no_time_is_refused(session: Session, timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused(session: Session, timeout: Any) -> None:
     with pytest.raises(InvalidArgument, match="is no number of seconds up to 86400"):
         session.run("1", timeout=timeout)
     assert session.run("1").value == 1

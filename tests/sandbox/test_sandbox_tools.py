@@ -90,7 +90,7 @@ def test_a_tool_looks_like_a_function_and_is_one(session: Session) -> None:
     assert session.usage.calls == 0
 
 
-def test_wrong_arguments_are_told_before_the_host_hears_of_them(session: Session) -> None:
+def test_wrong_arguments_raise_in_the_program_without_a_call_of_the_host(session: Session) -> None:
     done = session.run("add(1, c=2)")
     assert done.error_type == "TypeError"
     assert "add(" in done.error
@@ -105,7 +105,7 @@ def test_a_failing_tool_is_an_error_in_the_program(session: Session) -> None:
     assert session.run("add(1)").value == 3
 
 
-def test_what_a_tool_returns_is_json(session: Session) -> None:
+def test_the_result_of_a_tool_is_json(session: Session) -> None:
     assert session.run("strange()").value == {"a": "{1}", "b": "nan", "c": "?"}
 
 

@@ -64,6 +64,6 @@ def gone(pids: list[int], seconds: float = 2.0) -> bool:
 
 def process_of(server: McpServer) -> psutil.Process:
     """The process of a server that runs, below its keeper."""
-    connection: Any = server._connection
-    (found,) = psutil.Process(connection.transport._kept.pid).children()
+    connection: Any = server._session
+    (found,) = psutil.Process(connection.transport._process.keeper_pid).children()
     return found

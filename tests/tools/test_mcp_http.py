@@ -62,7 +62,7 @@ def test_a_session_ends_with_the_server_and_is_renewed_when_it_is_gone(served: A
     assert world.there.seen[-1][1]["Mcp-Session-Id"] == "8"
 
 
-def test_a_server_that_remembers_nothing_is_told_everything_each_time(served: Any):
+def test_each_request_to_a_stateless_server_repeats_what_the_handshake_says(served: Any):
     world = served("stateless")
     (tool,) = world.here.tools()
     for text in ("plain", "ü", " padded ", "two\nlines", "=?base64?x?=", ""):
@@ -81,7 +81,7 @@ def test_a_ping_within_a_stream_is_answered(served: Any):
 
 
 @pytest.mark.parametrize("how", ["silent", "drip", "drip_body"])
-def test_whatever_does_not_come_in_time_ends_at_the_deadline(served: Any, how: str):
+def test_a_late_or_dripping_answer_times_out_at_the_deadline(served: Any, how: str):
     world = served(how, connect_timeout=0.4)
     begun = time.monotonic()
     with pytest.raises(McpTimeout, match=f"MCP server '{how}' has not answered initialize in time"):
@@ -90,7 +90,7 @@ def test_whatever_does_not_come_in_time_ends_at_the_deadline(served: Any, how: s
     assert how == "silent" or world.there.hung_up.wait(1)
 
 
-def test_who_waits_no_longer_says_so(served: Any):
+def test_a_request_that_timed_out_is_cancelled(served: Any):
     world = served("slow_calls", timeout=0.3)
     world.here.tools()
     with pytest.raises(McpTimeout, match="has not answered tools/call in time"):
@@ -99,7 +99,7 @@ def test_who_waits_no_longer_says_so(served: Any):
     assert world.there.hung_up.wait(2)
 
 
-def test_to_hang_up_says_enough_to_a_server_that_remembers_nothing(served: Any):
+def test_closing_the_connection_cancels_a_request_to_a_stateless_server(served: Any):
     world = served("slow_stateless", timeout=0.3)
     world.here.tools()
     with pytest.raises(McpTimeout, match="has not answered tools/call in time"):
@@ -124,20 +124,20 @@ def test_a_message_without_end_is_given_up(served: Any, how: str):
         ("wrong_id", "'wrong_id' answers 999, which was not asked"),
     ],
 )
-def test_what_is_no_answer_is_one_sentence(served: Any, how: str, sentence: str):
+def test_an_invalid_answer_is_an_error_of_one_line(served: Any, how: str, sentence: str):
     with pytest.raises(ToolError, match=sentence) as caught:
         served(how).here.tools()
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_hangs_up_is_told(served: Any):
+def test_a_server_that_hangs_up_raises_closed(served: Any):
     world = served("hangs_up")
     with pytest.raises(McpClosed, match="'hangs_up' has hung up before it answered tools/call"):
         world.echo()
     assert world.there.methods().count("tools/call") == 1
 
 
-def test_where_nobody_listens_is_told_without_the_url():
+def test_a_refused_connection_raises_closed_without_showing_the_url():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = McpServer.of(f"http://127.0.0.1:{port}/mcp?key=secret", name="nobody")

@@ -148,7 +148,7 @@ def test_a_pickled_server_is_its_description(misbehaving: Make):
     server = misbehaving("well")
     tools = ToolRegistry([server])
     copy = pickle.loads(pickle.dumps(server))
-    assert (copy.spec, copy._connection) == (server.spec, None)
+    assert (copy.spec, copy._session) == (server.spec, None)
     with copy:
         assert copy.call("add", {"a": 1}) == "2"
     again = pickle.loads(pickle.dumps(list(tools)))
@@ -167,10 +167,10 @@ def test_a_fresh_server_is_another_one(misbehaving: Make):
     server = misbehaving("well")
     server.tools()
     with server.fresh() as fresh:
-        assert fresh._connection is None
+        assert fresh._session is None
         fresh.tools()
         assert process_of(fresh).pid != process_of(server).pid
-    assert server._connection is not None
+    assert server._session is not None
 
 
 def test_the_keeper_needs_no_packages():

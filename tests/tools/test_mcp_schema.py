@@ -101,7 +101,7 @@ def test_required_parameters_come_first_and_odd_names_are_mapped():
     assert [each.default for each in tool.parameters] == [None, 5, None, None]
 
 
-def test_the_docstring_tells_arguments_and_result():
+def test_the_docstring_lists_arguments_and_result():
     edits = {
         "type": "array",
         "items": {"type": "object", "properties": {"old": {"type": "string"}, "new": {"type": "string"}}},
@@ -120,7 +120,7 @@ def test_the_docstring_tells_arguments_and_result():
     assert tool.returns == "dict"
 
 
-def test_a_result_that_is_wrapped_is_told_as_what_it_is():
+def test_the_return_type_is_that_of_a_wrapped_result():
     output = {"type": "object", "properties": {"result": {"type": "array", "items": {"type": "integer"}}}}
     assert listed_tool(entry(outputSchema=output)).returns == "list[int]"
 

@@ -9,14 +9,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp_servers import NODE, PYTHON, published
 
 from envweave_gym.tools import ToolError, ToolRegistry
 from envweave_gym.tools.mcp.client import McpServer, McpTimeout, servers_of, tools_of
-from envweave_gym.tools.mcp.json_rpc import Connection
-from envweave_gym.tools.mcp.mcp_errors import McpRefused
+from envweave_gym.tools.mcp.mcp_session import McpRefused, McpSession
 
 
 def test_the_server_of_time_answers_with_objects():
@@ -31,12 +31,18 @@ def test_the_server_of_time_answers_with_objects():
 
 def test_the_server_of_time_answers_without_a_greeting_too(monkeypatch: pytest.MonkeyPatch):
     """As of 2026-07-28: the Python SDK answers both, so the greeting is left out here."""
-    refusal = McpRefused.of("no greeting", -32601, None)
-    monkeypatch.setattr(Connection, "_greeted", lambda self, deadline: self._discovered(refusal, deadline))
+    ask = McpSession.ask
+
+    def without_handshake(self: McpSession, method: str, *arguments: Any) -> Any:
+        if method == "initialize":
+            raise McpRefused("no handshake", -32601)
+        return ask(self, method, *arguments)
+
+    monkeypatch.setattr(McpSession, "ask", without_handshake)
     with McpServer.of(published(PYTHON / "mcp-server-time"), timeout=30) as server:
         tools = ToolRegistry([server])
-        assert server._connection is not None
-        assert server._connection.version == "2026-07-28"
+        assert server._session is not None
+        assert server._session.version == "2026-07-28"
         assert tools.call("get_current_time", {"timezone": "UTC"})["timezone"] == "UTC"
         with pytest.raises(ToolError, match="Nowhere"):
             tools.call("get_current_time", {"timezone": "Nowhere/At_All"})
@@ -156,8 +162,8 @@ def test_the_server_of_everything_says_what_is_wrong_with_arguments(everything: 
 def test_a_session_that_the_server_knows_no_more_is_opened_anew(address: str):
     with McpServer.of(address) as server:
         server.tools()
-        assert server._connection is not None
-        transport = server._connection.transport
-        transport._id = {"Mcp-Session-Id": "long-gone"}  # type: ignore[attr-defined]
+        assert server._session is not None
+        transport = server._session.transport
+        transport._session = {"Mcp-Session-Id": "long-gone"}  # type: ignore[attr-defined]
         assert server.call("echo", {"message": "x"}) == "Echo: x"
-        assert server._connection.transport is not transport
+        assert server._session.transport is not transport

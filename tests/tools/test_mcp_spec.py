@@ -61,7 +61,7 @@ def test_urls():
         ({"command": "a", "name": ""}, "name='' is not a name"),
     ],
 )
-def test_what_is_no_server_is_one_sentence(given: Any, sentence: str):
+def test_an_invalid_description_is_refused_in_one_sentence(given: Any, sentence: str):
     with pytest.raises(InvalidArgument, match=sentence):
         McpServer.of(given)
 
@@ -92,7 +92,7 @@ def test_the_content_of_a_file_names_its_servers():
         ({"mcpServers": {"a": {"command": "b", "cmd": "c"}}}, "there is no 'cmd'"),
     ],
 )
-def test_what_is_no_such_content_is_one_sentence(config: Any, sentence: str):
+def test_invalid_content_of_a_file_is_refused_in_one_sentence(config: Any, sentence: str):
     with pytest.raises(InvalidArgument, match=sentence):
         servers_of(config)
 

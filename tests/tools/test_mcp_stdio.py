@@ -33,7 +33,7 @@ def test_a_tool_is_a_function_with_a_signature(misbehaving: Make):
 
 def test_nothing_is_opened_before_it_is_asked_for_something(misbehaving: Make):
     server = misbehaving("well")
-    assert server._connection is None
+    assert server._session is None
     server.close()
     assert server.call("add", {"a": 1}) == "2"
     server.close()
@@ -47,7 +47,7 @@ def test_silence_ends_at_the_deadline(misbehaving: Make):
     assert time.monotonic() - begun < 2.5
 
 
-def test_silence_ends_at_the_deadline_of_each_who_waits(misbehaving: Make):
+def test_each_caller_of_a_silent_server_times_out_at_its_own_deadline(misbehaving: Make):
     server = misbehaving("silent", connect_timeout=0.5)
     begun = time.monotonic()
     with ThreadPoolExecutor(20) as threads:  # one after the other they would take 10 s
@@ -67,7 +67,7 @@ def test_a_flood_ends_at_the_deadline(misbehaving: Make):
     assert time.monotonic() - begun < 6
 
 
-def test_who_waits_no_longer_says_so(misbehaving: Make, tmp_path: Path):
+def test_a_request_that_timed_out_is_cancelled(misbehaving: Make, tmp_path: Path):
     told = tmp_path / "cancelled.json"
     server = misbehaving("silent_in_calls", told, timeout=0.3)
     server.tools()
@@ -96,14 +96,14 @@ def test_a_server_that_prints_only_junk_is_given_up(misbehaving: Make):
         misbehaving("only_junk").tools()
 
 
-def test_an_answer_to_nobody_is_told(misbehaving: Make):
+def test_a_response_to_no_request_is_an_error(misbehaving: Make):
     server = misbehaving("wrong_id")
     with pytest.raises(ToolError, match="MCP server 'wrong_id' answers 999, which was not asked"):
         server.call("add", {"a": 1})
     assert [tool.name for tool in server.tools()] == ["add"]
 
 
-def test_death_in_a_call_is_told_with_its_reason_and_the_call_is_not_made_again(
+def test_a_server_that_dies_in_a_call_raises_with_its_reason_and_the_call_is_not_repeated(
     misbehaving: Make, tmp_path: Path
 ):
     calls = tmp_path / "calls"
@@ -118,7 +118,7 @@ def test_death_in_a_call_is_told_with_its_reason_and_the_call_is_not_made_again(
     assert server.call("add", {"a": 1}) == "2"
 
 
-def test_a_call_that_does_no_harm_is_made_again(misbehaving: Make, tmp_path: Path):
+def test_a_call_of_a_read_only_tool_is_repeated_after_a_death(misbehaving: Make, tmp_path: Path):
     calls = tmp_path / "calls"
     (tool,) = misbehaving("dies_in_calls", calls, "repeatable").tools()
     assert tool.call({"a": 1}) == "2"
@@ -175,7 +175,7 @@ def test_a_server_that_does_not_read_ends_at_the_deadline(misbehaving: Make):
         server.call("echo", {"a": "x" * 1_000_000})
 
 
-def test_a_server_that_is_stuck_with_what_it_says_is_read(misbehaving: Make):
+def test_a_server_that_blocks_on_its_output_is_read_during_a_write(misbehaving: Make):
     text = "x" * 1_000_000
     assert misbehaving("stuck").call("echo", {"a": text}) == text
 
@@ -189,13 +189,13 @@ def test_a_server_that_is_stuck_with_what_it_says_is_read(misbehaving: Make):
         ("refusing", r"'refusing' refuses initialize: go away \(-32000\)"),
     ],
 )
-def test_what_no_tool_can_be_made_of_is_one_sentence(misbehaving: Make, how: str, sentence: str):
+def test_an_invalid_server_is_an_error_of_one_line(misbehaving: Make, how: str, sentence: str):
     with pytest.raises((ToolError, InvalidArgument), match=sentence) as caught:
         misbehaving(how).tools()
     assert "\n" not in str(caught.value)
 
 
-def test_an_answer_without_a_result_is_told(misbehaving: Make):
+def test_a_response_without_a_result_is_an_error(misbehaving: Make):
     with pytest.raises(ToolError, match="'no_result' answers tools/call with None, which is no result"):
         misbehaving("no_result").call("add", {"a": 1})
 
@@ -213,19 +213,19 @@ def test_a_server_that_takes_no_greeting_is_asked_without(misbehaving: Make):
     server = misbehaving("stateless")
     (tool,) = server.tools()
     assert tool.call({"a": 2}) == "3"
-    assert server._connection is not None
-    assert server._connection.version == "2026-07-28"
+    assert server._session is not None
+    assert server._session.version == "2026-07-28"
     with pytest.raises(ToolError, match="'stateless': add asks for input"):
         tool.call({"a": 0})
 
 
-def test_what_a_tool_says_of_its_failure_is_the_error(misbehaving: Make):
+def test_the_error_of_a_failed_tool_is_its_text(misbehaving: Make):
     with pytest.raises(ToolError) as caught:
         misbehaving("failing").call("add", {"a": 1})
     assert str(caught.value) == "line one\nline two"
 
 
-def test_what_goes_to_stderr_stops_nobody(misbehaving: Make):
+def test_a_server_may_write_much_to_stderr(misbehaving: Make):
     server = misbehaving("noisy")
     assert [server.call("add", {"a": n}) for n in range(3)] == ["1", "2", "3"]
 
@@ -268,7 +268,7 @@ def test_a_server_that_is_closed_in_a_call_is_not_started_for_it_again(misbehavi
         server.close()
         with pytest.raises(McpClosed):
             call.result(5)
-    assert server._connection is None
+    assert server._session is None
     assert server.call("add", {"a": 1}) == "2"
 
 
@@ -280,7 +280,7 @@ def test_a_server_that_is_closed_while_it_is_opened_is_not_left(misbehaving: Mak
         server.close()
         with pytest.raises(McpClosed, match="'slow_to_greet' was closed while it was opened"):
             opened.result(10)
-    assert server._connection is None
+    assert server._session is None
 
 
 def test_a_server_gets_its_own_environment_and_little_of_ours(

@@ -84,7 +84,7 @@ def test_annotations_are_text_whichever_way_they_are_written():
         (3, "the tool f is 3, which cannot be called"),
     ],
 )
-def test_what_cannot_be_called_by_name_is_refused(function: Any, sentence: str):
+def test_functions_that_cannot_be_called_by_name_are_refused(function: Any, sentence: str):
     with pytest.raises(InvalidArgument, match=sentence):
         ToolRegistry({"f": function})
 
@@ -97,7 +97,7 @@ def test_async_functions_are_refused():
         Tool.of(later)
 
 
-def test_what_has_no_name_is_refused():
+def test_functions_without_a_name_are_refused():
     with pytest.raises(InvalidArgument, match="is no function with a name; give a def, or a mapping"):
         ToolRegistry([lambda: None])
     with pytest.raises(InvalidArgument, match="is no function with a name"):
@@ -226,7 +226,7 @@ def test_a_result_that_contains_itself_is_an_error():
         ("add", {"a": "x"}, 'TypeError: can only concatenate str (not "int") to str'),
     ],
 )
-def test_what_goes_wrong_is_one_line(name: Any, arguments: Any, sentence: str):
+def test_errors_have_one_line(name: Any, arguments: Any, sentence: str):
     with pytest.raises(ToolError) as caught:
         ToolRegistry([add]).call(name, arguments)
     assert str(caught.value) == sentence
@@ -254,19 +254,19 @@ def failing(error: BaseException) -> ToolRegistry:
         (ToolError("said\nas it is"), "said\nas it is"),
     ],
 )
-def test_an_exception_is_told_without_paths_and_traceback(error: BaseException, sentence: str):
+def test_the_text_of_an_exception_has_neither_paths_nor_traceback(error: BaseException, sentence: str):
     with pytest.raises(ToolError) as caught:
         failing(error).call("fail", {})
     assert str(caught.value) == sentence
 
 
-def test_a_path_that_the_caller_has_given_is_told():
+def test_a_path_among_the_arguments_is_shown_in_errors():
     error = FileNotFoundError(2, "No such file", "/tmp/work/a.txt")
     with pytest.raises(ToolError, match=r"'/tmp/work/a.txt'"):
         failing(error).call("fail", {"path": "/tmp/work/a.txt"})
 
 
-def test_an_exception_that_cannot_be_told_is_told_by_its_type():
+def test_an_exception_whose_text_fails_is_shown_by_its_type():
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError

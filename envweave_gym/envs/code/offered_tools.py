@@ -8,7 +8,7 @@ from typing import Any
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.tools import Tool, ToolRegistry
 from envweave_gym.tools.mcp.client import McpServer
-from envweave_gym.tools.mcp.server_spec import ServerSpec, spec_of, written_in
+from envweave_gym.tools.mcp.server_spec import ServerSpec, spec_of, specs_in
 from envweave_gym.tools.mcp.shared_servers import Share
 
 
@@ -93,8 +93,7 @@ def _read(one: Any) -> list[Any]:
     is_description = isinstance(one, dict) and not all(callable(value) for value in one.values())
     if not is_description and not isinstance(one, str | list | tuple):
         return [one]
-    described = written_in(one).values() if isinstance(one, dict) and "mcpServers" in one else [one]
-    return [spec_of(each) for each in described]
+    return specs_in(one) if isinstance(one, dict) and "mcpServers" in one else [spec_of(one)]
 
 
 def described(tools: ToolRegistry, others: str = "") -> str:

@@ -1,13 +1,13 @@
 """MCP servers: their tools as Python functions, called without an event loop.
 
-A server is opened when it is first asked for something, and again where it has died or the process was
-forked; a pickled one is its description. Calls may come from any number of threads. What a server says of its
-tools is text of third parties, meant for the model, and results are untrusted as well.
+A server is opened by its first use, and again after it has died or this process was forked. Descriptions and
+results come from third parties and are not trusted.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Self
@@ -15,9 +15,8 @@ from typing import Any, Self
 from envweave_gym.core.faults import InvalidArgument, ToolError
 from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.tools.json_values import json_value
-from envweave_gym.tools.mcp.json_rpc import Connection, Transport, until
-from envweave_gym.tools.mcp.mcp_errors import McpClosed, McpTimeout
-from envweave_gym.tools.mcp.server_spec import ServerSpec, spec_of, written_in
+from envweave_gym.tools.mcp.mcp_session import McpClosed, McpSession, McpTimeout, Transport
+from envweave_gym.tools.mcp.server_spec import ServerSpec, spec_of, specs_in
 from envweave_gym.tools.mcp.tool_schema import BadSchema, ListedTool, listed_tool, result_of
 from envweave_gym.tools.names import function_name
 from envweave_gym.tools.registry import ToolRegistry
@@ -27,23 +26,23 @@ __all__ = ["McpClosed", "McpServer", "McpTimeout", "servers_of", "tools_of"]
 
 
 class McpServer:
-    """One server, by its command or its URL.
+    """One server, by its command or its URL, for any number of threads; a pickle holds its description.
 
-    Where it has died between two calls, the next one starts it again. A call that was under way is not made
-    again, unless the server says that this does no harm: what it has done is not known.
+    If it has died between two calls, the next one starts it again. A call that was in progress is repeated
+    only if the server says that this does no harm: nobody knows what it has done.
     """
 
     def __init__(self, spec: ServerSpec) -> None:
-        """``spec`` is what :meth:`of` reads."""
+        """Use :meth:`of` for anything but a spec."""
         self.spec = spec
         self._begin()
         in_forked_child(self, McpServer._forget)
 
     def _begin(self) -> None:
-        self._connection: Connection | None = None
+        self._session: McpSession | None = None
         self._opening, self._changing = threading.Lock(), threading.RLock()
-        self._closed = 0
-        """How often it was closed: what began before that starts no server any more."""
+        self._close_count = 0
+        """How often it was closed; a call that began before that does not open it again."""
 
     @classmethod
     def of(
@@ -54,10 +53,10 @@ class McpServer:
         timeout: float | None = None,
         connect_timeout: float | None = None,
     ) -> McpServer:
-        """The server that a command (``["mcp-server-time"]``), a dict as in ``mcp.json``, or a URL means.
+        """Describe a server by a command (``["mcp-server-time"]``), a dict as in ``mcp.json``, or a URL.
 
-        A call may take ``timeout`` seconds, the start ``connect_timeout``, 30 each. In ``env`` and
-        ``headers`` the values ``env:NAME`` and ``file:PATH`` say where a secret is.
+        ``timeout`` is for a call and ``connect_timeout`` for the start, in seconds; both default to 30.
+        Values of ``env`` and ``headers`` may refer to a secret by ``env:NAME`` or ``file:PATH``.
         """
         if isinstance(spec, McpServer):
             return spec
@@ -65,13 +64,13 @@ class McpServer:
 
     @property
     def name(self) -> str:
-        """Its name, for errors and as a prefix of tool names that clash."""
+        """Its name in errors, and the prefix of tool names that clash."""
         return self.spec.name
 
     def tools(self) -> list[Tool]:
         """Return the tools that it offers now."""
-        found = self._with(
-            lambda connection: connection.pages("tools/list", "tools", self._until()), repeatable=True
+        found = self._with_session(
+            lambda session: session.pages("tools/list", "tools", self._deadline()), repeatable=True
         )
         return [self._tool(entry) for entry in found]
 
@@ -92,14 +91,8 @@ class McpServer:
         )
 
     def _call_listed(self, listed: ListedTool, arguments: Mapping[str, Any]) -> Any:
-        """Call a tool by our names; optional arguments that are ``None`` are not sent."""
-        optional = {each.name for each in listed.parameters if not each.required}
-        sent = {
-            listed.originals[name]: value
-            for name, value in arguments.items()
-            if not (value is None and name in optional)
-        }
-        return self._call(listed.name, sent, _headers(listed, sent), repeatable=listed.repeatable)
+        sent = listed.original_arguments(arguments)
+        return self._call(listed.name, sent, listed.headers_for(sent), repeatable=listed.repeatable)
 
     def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Call a tool by the names that the server has for it and its arguments."""
@@ -110,90 +103,88 @@ class McpServer:
     ) -> Any:
         params = {"name": tool, "arguments": json_value(arguments)}
 
-        def use(connection: Connection) -> Any:
-            mirrored = headers if connection.is_stateless else None
-            result = connection.ask("tools/call", params, self._until(), mirrored)
+        def use(session: McpSession) -> Any:
+            extra = headers if session.is_stateless else None
+            result = session.ask("tools/call", params, self._deadline(), extra)
             return result_of(result, f"{self.spec}: {tool}")
 
-        return self._with(use, repeatable=repeatable)
+        return self._with_session(use, repeatable=repeatable)
 
-    def _until(self) -> float:
-        return until(self.spec.timeout)
+    def _deadline(self) -> float:
+        return time.monotonic() + self.spec.timeout
 
-    # The connection
+    # The session
 
-    def _with(self, use: Callable[[Connection], Any], *, repeatable: bool) -> Any:
-        """Use the connection; once more, with a new one, where the server turns out to have died before."""
-        was_open = self._connection is not None
-        closed, connection = self._closed, self._open()
+    def _with_session(self, use: Callable[[McpSession], Any], *, repeatable: bool) -> Any:
+        """Use the session; if the server turns out to have died before, use another one."""
+        was_open, close_count = self._session is not None, self._close_count
         try:
-            return self._use(use, connection)
+            return self._use(use)
         except McpClosed as error:
-            if not was_open or self._closed != closed or not (error.unsent or repeatable):
+            is_safe = error.unsent or repeatable
+            if not was_open or self._close_count != close_count or not is_safe:
                 raise
-        return self._use(use, self._open())
+        return self._use(use)
 
-    def _use(self, use: Callable[[Connection], Any], connection: Connection) -> Any:
-        """Use the connection, and show no secret in what goes wrong."""
+    def _use(self, use: Callable[[McpSession], Any]) -> Any:
+        """Use the session, hide secrets in its errors, and drop it if it has failed."""
+        session = None
         try:
-            return use(connection)
+            session = self._open()
+            return use(session)
         except ToolError as error:
-            if connection.transport.failed or isinstance(error, McpClosed):
-                self._drop(connection)
-            self._hide_secrets(error)
+            if session is not None and (session.transport.failed or isinstance(error, McpClosed)):
+                self._drop(session)
+            text = str(error)
+            for secret in self.spec.secrets():
+                text = text.replace(secret, "…")
+            error.args = (text,)
             raise
 
-    def _hide_secrets(self, error: ToolError) -> None:
-        text = str(error)
-        for secret in self.spec.secrets():
-            text = text.replace(secret, "…")
-        error.args = (text,)
-
-    def _open(self) -> Connection:
-        """The connection, which is made where there is none."""
-        deadline = until(self.spec.connect_timeout)
+    def _open(self) -> McpSession:
+        """Return the session; threads that wait until another has opened it do so to their own deadline."""
+        if (session := self._session) is not None:
+            return session
+        deadline = time.monotonic() + self.spec.connect_timeout
         if not self._opening.acquire(timeout=self.spec.connect_timeout):
             raise McpTimeout(f"{self.spec} has not been opened in time")
         try:
-            return self._connection or self._made(deadline)
+            return self._session or self._opened(deadline)
         finally:
             self._opening.release()
 
-    def _made(self, deadline: float) -> Connection:
-        closed = self._closed
-        try:
-            made = Connection(str(self.spec), _transport(self.spec), deadline)
-        except ToolError as error:
-            self._hide_secrets(error)
-            raise
+    def _opened(self, deadline: float) -> McpSession:
+        close_count = self._close_count
+        session = McpSession(str(self.spec), _transport(self.spec), deadline)
         with self._changing:
-            if self._closed == closed:
-                self._connection = made
-                return made
-        made.transport.close()
+            if self._close_count == close_count:
+                self._session = session
+                return session
+        session.transport.close()
         raise McpClosed(f"{self.spec} was closed while it was opened")
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, session: McpSession) -> None:
         with self._changing:
-            if self._connection is connection:
-                self._connection = None
-        connection.transport.close()
+            if self._session is session:
+                self._session = None
+        session.transport.close()
 
     def _forget(self) -> None:
-        connection = self._connection
+        """In a forked process: leave the session to the parent, and replace the locks."""
+        session = self._session
         self._begin()
-        if connection is not None:
-            connection.transport.forget()
+        if session is not None:
+            session.transport.forget()
 
     def close(self) -> None:
-        """End the server if it runs, and calls that are under way; the next call starts it anew."""
+        """End the server, and calls in progress; the next call opens it again."""
         with self._changing:
-            self._closed += 1
-        if (connection := self._connection) is not None:
-            self._drop(connection)
+            self._close_count += 1
+        if (session := self._session) is not None:
+            self._drop(session)
 
     def fresh(self) -> McpServer:
-        """Another one like it that is not open: for an episode of its own."""
+        """Return another one with the same description, not opened yet."""
         return McpServer(self.spec)
 
     def __enter__(self) -> Self:
@@ -219,29 +210,13 @@ def _transport(spec: ServerSpec) -> Transport:
     return HttpTransport(spec)
 
 
-def _headers(listed: ListedTool, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments that a server wants to see in headers too."""
-    headers: dict[str, str] = {}
-    for header, path in listed.mirrored.items():
-        value: Any = arguments
-        for step in path:
-            value = value.get(step) if isinstance(value, Mapping) else None
-        if isinstance(value, str | int):
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            headers[f"Mcp-Param-{header}"] = text
-    return headers
-
-
-# Several of them
-
-
 def servers_of(config: Mapping[str, Any]) -> dict[str, McpServer]:
-    """The servers of the content of an ``mcp.json``, ``{"mcpServers": {name: {…}}}``, by name."""
-    return {name: McpServer.of(server) for name, server in written_in(config).items()}
+    """Return the servers of the content of an ``mcp.json``, ``{"mcpServers": {name: {…}}}``, by name."""
+    return {spec.name: McpServer(spec) for spec in specs_in(config)}
 
 
 def tools_of(servers: Any) -> ToolRegistry:
-    """The tools of all servers of a list, of a mapping by name, or of the content of an ``mcp.json``.
+    """Return the tools of servers in a list, in a mapping by name, or in the content of an ``mcp.json``.
 
     A tool whose name another server has taken is called ``<server>_<tool>``.
     """

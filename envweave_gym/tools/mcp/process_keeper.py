@@ -1,11 +1,9 @@
-"""Keeps one server: starts it, and ends it with all that it has started when its owner says so or has ended.
+"""Program that runs an MCP server as its child, and ends it with all its descendants when the owner ends.
 
-A program of its own, run by path and without site packages, which imports nothing but the standard library.
-Its arguments are the descriptor of a pipe and the command. The owner holds the other end of the pipe: when it
-writes or closes, whichever way the owner ends, the server gets TERM after a while, and KILL. What a server
-starts in sessions of its own, as those that drive a browser do, becomes a child of the keeper and ends too.
-
-What the server writes to stderr is read all the time; its end, and how the server ended, are the keeper's.
+It is run by path without site packages, so it imports the standard library alone. Its arguments are the
+descriptor of a pipe and the command. The owner holds the other end of the pipe: when the owner writes or ends
+in any way, the server gets TERM after a pause, and then KILL. Descendants that left the server's process
+group, as browsers do, become children of this process and are killed too.
 """
 
 from __future__ import annotations
@@ -13,146 +11,80 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import select
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 
-GRACE = 0.5
-"""Seconds that a server may take to end after its stdin closed, and again after SIGTERM."""
-LONGEST_TAIL = 8192
-"""Bytes of a server's stderr that are retained."""
+GRACE_S = 0.5
+"""The time that a server has to end after its stdin was closed, and again after TERM."""
 CANNOT_START = 127
-"""The exit code where there is no such program, as that of a shell."""
-
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
-_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""The exit code if there is no such program, as that of a shell."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> None:
-    """Keep the server until it, or its owner, ends."""
+    """Run the server until it ends, or until its owner does."""
     owner, command = int(sys.argv[1]), sys.argv[2:]
-    _prctl(_SET_CHILD_SUBREAPER, 1)
-    signals, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.set_inheritable(owner, False)
-    errors, stderr = os.pipe()
     keeper = os.getpid()
     server = os.fork()
     if server == 0:
-        _become(command, stderr, keeper)
-    os.close(stderr)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    kept = Kept(server, owner, errors, signals)
-    code = kept.wait()
-    kept.end_all()
-    with suppress(BrokenPipeError):  # nobody is left to read it
-        os.write(2, kept.tail())
-    _end_like(code)
+        _become_server(command, keeper)
+    _release_pipes()
+    threading.Thread(target=_end_with_owner, args=(owner, server), daemon=True).start()
+    code = None
+    while code is None:
+        child, status = os.waitpid(-1, 0)  # any child: orphans that were adopted would stay zombies
+        if child == server:
+            code = os.waitstatus_to_exitcode(status)
+    _end_descendants(server)
+    _exit_like(code)
 
 
-class Kept:
-    """A server that runs, and what is heard of it."""
-
-    def __init__(self, server: int, owner: int, errors: int, signals: int) -> None:
-        """Descriptors to read: ``owner`` and ``signals`` are pipes, ``errors`` is the server's stderr."""
-        self._server, self._owner, self._errors, self._signals = server, owner, errors, signals
-        self._tail = bytearray()
-        self._code: int | None = None
-        self._poll = select.poll()
-        for descriptor in (owner, errors, signals):
-            self._poll.register(descriptor, select.POLLIN)
-
-    def wait(self) -> int:
-        """How the server has ended, by itself or because it had to."""
-        how, until = signal.SIGTERM, None
-        while self._code is None:
-            if until is not None and time.monotonic() >= until:
-                self._send(how)
-                how, until = signal.SIGKILL, time.monotonic() + GRACE
-            if self._hear(until):
-                until = time.monotonic() + GRACE
-        return self._code
-
-    def _hear(self, until: float | None) -> bool:
-        """Hear what there is, or comes until then; whether the owner has let go."""
-        let_go = False
-        wait = None if until is None else max(0, int((until - time.monotonic()) * 1000) + 1)
-        for descriptor, _ in self._poll.poll(wait):
-            if descriptor == self._errors:
-                self._read_errors()
-            elif descriptor == self._signals:
-                os.read(self._signals, 512)
-            else:
-                self._poll.unregister(descriptor)
-                let_go = True
-        self._reap()
-        return let_go
-
-    def _read_errors(self) -> None:
-        piece = os.read(self._errors, 1 << 16)
-        self._tail += piece
-        del self._tail[:-LONGEST_TAIL]
-        if not piece:
-            self._poll.unregister(self._errors)
-
-    def _reap(self) -> bool:
-        """Take notice of those that have ended; whether there are no others."""
-        while True:
-            try:
-                child, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return True
-            if child == 0:
-                return False
-            if child == self._server:
-                self._code = os.waitstatus_to_exitcode(status)
-
-    def _send(self, how: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._server, how)
-
-    def end_all(self) -> None:
-        """End what the server has left behind."""
-        self._send(signal.SIGKILL)
-        until = time.monotonic() + GRACE
-        while not self._reap() and time.monotonic() < until:
-            for child in _children():
-                os.kill(child, signal.SIGKILL)
-            time.sleep(0.005)
-
-    def tail(self) -> bytes:
-        """The end of what the server has written to stderr."""
-        os.set_blocking(self._errors, False)
-        try:
-            while piece := os.read(self._errors, 1 << 16):
-                self._tail += piece
-        except BlockingIOError:
-            pass
-        return bytes(self._tail[-LONGEST_TAIL:])
-
-
-def _become(command: list[str], stderr: int, keeper: int) -> None:
-    """Be the server: in a process group of its own, which ends with the keeper."""
+def _become_server(command: list[str], keeper: int) -> None:
+    """In the child: run the command in a process group of its own, which ends with the keeper."""
     try:
         os.setpgid(0, 0)
-        _prctl(_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:  # it ended before the call above
             os._exit(CANNOT_START)
-        signal.set_wakeup_fd(-1)
-        for restored in (*_RESTORED, signal.SIGCHLD):
-            signal.signal(restored, signal.SIG_DFL)
-        os.dup2(stderr, 2)
+        for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored_by_python, signal.SIG_DFL)
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(stderr, f"{command[0]}: {error.strerror}".encode())
+        os.write(2, f"{command[0]}: {error.strerror}".encode())
     finally:
         os._exit(CANNOT_START)
+
+
+def _release_pipes() -> None:
+    """Close the standard streams, so that the owner sees their end when the server ends."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+
+
+def _end_with_owner(owner: int, server: int) -> None:
+    """In a thread: wait for the owner to write or to close the pipe, and then end the server."""
+    os.read(owner, 1)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        time.sleep(GRACE_S)
+        _signal_group(server, number)
+
+
+def _end_descendants(server: int) -> None:
+    _signal_group(server, signal.SIGKILL)
+    deadline = time.monotonic() + GRACE_S
+    with suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            for child in _children():
+                os.kill(child, signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(0.005)
 
 
 def _children() -> list[int]:
@@ -164,14 +96,19 @@ def _children() -> list[int]:
         return []
 
 
+def _signal_group(server: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(server, number)
+
+
 def _prctl(option: int, value: int) -> None:
-    """Ask it of Linux; elsewhere the process group is all that is ended."""
+    """Call ``prctl`` on Linux; elsewhere the process group is all that is ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _end_like(code: int) -> None:
-    """End as the server has: with its exit code, or by the signal that killed it."""
+def _exit_like(code: int) -> None:
+    """Exit as the server has: with its exit code, or by the signal that killed it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):

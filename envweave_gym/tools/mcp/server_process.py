@@ -9,18 +9,19 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.tools.mcp import process_keeper as keeper
 from envweave_gym.tools.mcp.server_spec import ServerSpec
 
-_PATIENCE = 4 * keeper.GRACE
-_LONGEST_WORDS = 300
+_PATIENCE_S = 4 * keeper.GRACE_S
+"""How long the keeper may take to end: it waits twice, and once more for descendants of the server."""
+_TAIL_BYTES, _LONGEST_LINE = 8192, 300
+"""How much of stderr is retained, and of its last line shown."""
 
 
-class KeptProcess:
-    """A server that runs: what leads to it, and how it ends."""
+class ServerProcess:
+    """A running server: its non-blocking pipes, and how it ended."""
 
     def __init__(self, spec: ServerSpec) -> None:
         read, write = os.pipe()
@@ -32,55 +33,63 @@ class KeptProcess:
             raise
         finally:
             os.close(read)
-        self.stdin, self.stdout = _open(self._process.stdin), _open(self._process.stdout)
-        self._stderr = _open(self._process.stderr)
-        self._mourning, self._epitaph = threading.Lock(), ""
-        self._letting_go = threading.RLock()
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        self.stdin, self.stdout, self.stderr = (pipe for pipe in pipes if pipe is not None)
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(pipe.fileno(), False)
+        self._tail = bytearray()
+        self._ending = threading.RLock()  # reentrant: garbage collection may end a server at any time
 
     @property
-    def pid(self) -> int:
-        """The process of the keeper."""
+    def keeper_pid(self) -> int:
+        """The PID of the keeper."""
         return self._process.pid
 
-    def let_go(self) -> int:
-        """End the server, by its closed stdin, TERM or KILL; a keeper that stands still is killed with it."""
-        with self._letting_go:  # also the thread that reads lets go, where it hears the end first
+    def read_stderr(self) -> bytes | None:
+        """Read a piece of stderr, of which the tail is retained; return None if there is nothing yet."""
+        piece = self.stderr.read(1 << 16)
+        self._tail += piece or b""
+        del self._tail[:-_TAIL_BYTES]
+        return piece
+
+    def end(self) -> int:
+        """Close stdin, after which the keeper ends the server; return its exit code.
+
+        A keeper that does not run is killed, and the server ends with it.
+        """
+        with self._ending:
+            self.stdin.close()
             if not self._lifeline.closed:
                 with suppress(BrokenPipeError):
-                    self._lifeline.write(b"!")  # heard where a forked process holds the pipe open as well
+                    self._lifeline.write(b"!")  # a forked process may hold the pipe open
                 self._lifeline.close()
         try:
-            return self._process.wait(_PATIENCE)
+            return self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             return self._process.wait()
 
-    def ending(self, what: str) -> str:
-        """How the server has ended, and the last thing that it said; one that has not, ends now."""
-        with self._mourning:
-            if not self._epitaph:
-                code = self.let_go()
-                said = self._stderr.read().decode(errors="replace").strip().splitlines()
-                last = f": {' '.join(said[-1].split())[:_LONGEST_WORDS]}" if said else ""
-                self._epitaph = f"{what} {_in_words(code)}{last}"
-            return self._epitaph
+    def describe_end(self) -> str:
+        """End the server if it runs; return how it ended, and the last line of stderr."""
+        code = self.end()
+        while self.read_stderr():
+            pass
+        lines = self._tail.decode(errors="replace").strip().splitlines()
+        last = f": {' '.join(lines[-1].split())[:_LONGEST_LINE]}" if lines else ""
+        return f"{_described(code)}{last}"
 
-    def end(self) -> None:
-        """End the server if it runs, and close all that leads to it."""
-        self.stdin.close()
-        self.let_go()
-        self._close()
+    def close_outputs(self) -> None:
+        """Close stdout and stderr."""
+        self.stdout.close()
+        self.stderr.close()
 
     def forget(self) -> None:
-        """In a forked process: close what keeps the server of the parent alive."""
-        self._process.returncode = 0  # it is not ours to wait for
+        """In a forked process: close the pipes, which would keep the server of the parent alive."""
+        self._process.returncode = 0  # it is no child of this process
         self._lifeline.close()
-        self._close()
-
-    def _close(self) -> None:
-        for pipe in (self.stdin, self.stdout, self._stderr):
-            pipe.close()
+        self.stdin.close()
+        self.close_outputs()
 
 
 def _started(spec: ServerSpec, lifeline: int) -> subprocess.Popen[bytes]:
@@ -102,13 +111,7 @@ def _started(spec: ServerSpec, lifeline: int) -> subprocess.Popen[bytes]:
         raise InvalidArgument(f"{spec} cannot be started{where}: {error.strerror}") from None
 
 
-def _open(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise ValueError("a pipe was asked for")
-    return pipe
-
-
-def _in_words(code: int) -> str:
+def _described(code: int) -> str:
     if code == keeper.CANNOT_START:
         return "cannot be started"
     by = "" if code >= 0 else f", {signal.Signals(-code).name}"

@@ -1,266 +1,252 @@
-"""An MCP server as a process: one JSON message a line, by its stdin and stdout.
+"""An MCP server as a process: one JSON message a line over its stdin and stdout.
 
-Whoever waits for an answer reads: one thread at a time does so for all, and hands on to another when its own
-answer has come. So a call costs no change of threads, and none is needed that a fork would lose.
+One thread for each server reads its output and writes what the pipe did not take at once. So a server that
+stops reading or writing delays no caller beyond its deadline.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
 
 from envweave_gym.core.faults import ToolError, shown
-from envweave_gym.tools.mcp.json_rpc import (
+from envweave_gym.tools.mcp.mcp_session import (
     LARGEST_MESSAGE,
+    LineBuffer,
+    McpClosed,
+    McpTimeout,
     Message,
     cancellation,
     messages_in,
-    reply_to,
-    too_large,
+    response_to,
 )
-from envweave_gym.tools.mcp.mcp_errors import McpClosed, McpTimeout, left
-from envweave_gym.tools.mcp.server_process import KeptProcess
+from envweave_gym.tools.mcp.server_process import ServerProcess
 from envweave_gym.tools.mcp.server_spec import ServerSpec
 
 _PIECE = 1 << 16
-_MOST_JUNK = 1 << 20
-"""Bytes that are no messages which a server may print before the first message, and between two."""
-_SLICE = 0.05
+_MAX_JUNK = 1 << 20
+"""Bytes of lines that are no messages, before the first message and between two."""
 
 
 class StdioTransport:
-    """One running server, for the calls of any number of threads."""
+    """Starts a server and exchanges messages with it."""
 
     def __init__(self, spec: ServerSpec) -> None:
-        self._what = str(spec)
-        self._kept = KeptProcess(spec)
-        self._in, self._out = self._kept.stdin.fileno(), self._kept.stdout.fileno()
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
-        self._writing = threading.RLock()
+        self._server, self._process = str(spec), ServerProcess(spec)
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
         self._changed = threading.Condition()
-        self._reads = False
-        self._awaited: set[int] = set()
-        self._answers: dict[int, Message] = {}
-        self._owed: list[Message] = []
-        self._newest = 0
-        self._buffer, self._searched = bytearray(), 0
+        """Guards the following attributes; notified of responses and of the end."""
+        self._responses: dict[int, Message | None] = {}
+        """The requests that callers wait for, by ID, and their responses once they have come."""
+        self._last_id = 0
+        self._unsent, self._queued, self._sent = bytearray(), 0, 0
+        """Bytes that the pipe has not taken yet, and the numbers of bytes ever queued and sent."""
+        self._received = LineBuffer(self._server)
         self._junk, self._junk_bytes = b"", 0
+        self._has_ended = False
+        """Whether a pipe is closed; :attr:`_failure` follows when it is known how the server ended."""
         self._failure: ToolError | None = None
-        self._at_end = weakref.finalize(self, self._kept.end)
+        self._poll, (self._woken, self._waker) = select.poll(), socket.socketpair()
+        self._waker.setblocking(False)
+        arguments = weakref.ref(self), self._poll, self._woken, self._process
+        thread = threading.Thread(target=_serve, args=arguments, name="MCP server", daemon=True)
+        self._end = weakref.finalize(self, _end, self._process, thread, self._waker)
+        thread.start()
 
-    # Asking
+    # For callers
 
-    def request(self, message: Message, deadline: float, headers: object = None) -> Message:
-        """Send a request and wait for its answer; who is too late tells the server not to go on."""
-        number = message["id"]
+    def request(self, message: Message, deadline: float, headers: Mapping[str, str]) -> Message:
+        """Send a request and wait for its response; one that is too late is cancelled."""
+        request_id = message["id"]
         with self._changed:
-            self._awaited.add(number)
-            self._newest = max(self._newest, number)
-        try:
-            self._catch_up(deadline)
-            self._pay(deadline)
-            self._write(message, deadline)
-            return self._answer(number, deadline)
-        except TimeoutError:
-            raise self._late(message) from None
-        finally:
-            with self._changed:
-                self._awaited.discard(number)
-                self._answers.pop(number, None)
-
-    def notify(self, message: Message, deadline: float, headers: object = None) -> None:
-        """Send what nobody answers."""
-        try:
-            self._write(message, deadline)
-        except TimeoutError:
-            raise self._late(message) from None
-
-    def _late(self, message: Message) -> McpTimeout:
-        if "id" in message and message["method"] != "initialize" and self._failure is None:
-            with suppress(TimeoutError, ToolError):
-                self._write(cancellation(message["id"]), time.monotonic() + _SLICE)
-        printed = f"; it printed {shown(self._junk.decode(errors='replace'))}" if self._junk else ""
-        return McpTimeout(f"{self._what} has not answered {message['method']} in time{printed}")
-
-    def _answer(self, number: int, deadline: float) -> Message:
-        """Wait for an answer: as the reading thread, or until another thread has read it."""
-        while True:
-            with self._changed:
-                while self._reads and number not in self._answers and self._failure is None:
-                    self._changed.wait(left(deadline))
-                if number in self._answers:
-                    return self._answers.pop(number)
-                if self._failure is not None:
-                    raise type(self._failure)(*self._failure.args)
-                self._reads = True
+            self._responses[request_id], self._last_id = None, max(self._last_id, request_id)
             try:
-                self._read(left(deadline))
+                end = self._queue(message, deadline)
+                self._wait(lambda: self._responses[request_id] is not None, deadline)
+                response = self._responses[request_id]
+                if response is None:
+                    raise self._error(message, end)
+                return response
             finally:
-                self._stop_reading()
-            self._pay(deadline)
+                del self._responses[request_id]
 
-    def _stop_reading(self) -> None:
+    def notify(self, message: Message, deadline: float, headers: Mapping[str, str]) -> None:
+        """Send a notification."""
         with self._changed:
-            self._reads = False
-            self._changed.notify_all()
+            self._queue(message, deadline)
 
-    def _start_reading(self) -> bool:
-        """Become the reading thread, if there is none."""
-        with self._changed:
-            begins, self._reads = not self._reads, True
-        return begins
+    def _queue(self, message: Message, deadline: float) -> int:
+        """Send a message as far as the pipe takes it; return the number of bytes ever queued."""
+        if self._failure is None and (self._has_ended or _has_hung_up(self._stdout)):
+            self._wait(lambda: False, deadline)  # it ended before this call, which so is not lost with it
+        if self._failure is not None or self._has_ended:
+            raise McpClosed(str(self._failure or f"{self._server} has ended"), unsent=True)
+        self._append(message)
+        self._flush()
+        if self._unsent or self._has_ended:
+            _wake(self._waker)
+        return self._queued
 
-    # Reading
+    def _append(self, message: Message) -> None:
+        data = msgspec.json.encode(message) + b"\n"
+        self._unsent += data
+        self._queued += len(data)
 
-    def _catch_up(self, deadline: float) -> None:
-        """Read what came while nobody asked, and notice here when the server has ended meanwhile."""
-        if self._start_reading():
-            try:
-                while self._failure is None and _ready(self._out, select.POLLIN, 0):
-                    self._read(left(deadline))
-            finally:
-                self._stop_reading()
+    def _flush(self) -> None:
+        try:
+            while self._unsent and self._failure is None:
+                count = os.write(self._stdin, self._unsent)
+                del self._unsent[:count]
+                self._sent += count
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self._has_ended = True
+
+    def _wait(self, is_done: Callable[[], bool], deadline: float) -> None:
+        seconds = deadline - time.monotonic()
+        self._changed.wait_for(lambda: is_done() or self._failure is not None, max(seconds, 0))
+
+    def _error(self, message: Message, end: int) -> ToolError:
+        """Return the error of a request without a response, whose bytes are queued up to ``end``."""
         if self._failure is not None:
-            raise McpClosed.before(str(self._failure))
+            is_closed = isinstance(self._failure, McpClosed)
+            text = str(self._failure)
+            return McpClosed(text, unsent=self._sent < end) if is_closed else ToolError(text)
+        if self._sent < end:  # what follows half a message would make no sense to the server
+            self._fail(McpClosed(f"{self._server} has stopped reading in the middle of a message"))
+        elif message["method"] != "initialize" and not self._has_ended:
+            self._append(cancellation(message["id"]))
+            _wake(self._waker)
+        printed = f"; it printed {shown(self._junk.decode(errors='replace'))}" if self._junk else ""
+        return McpTimeout(f"{self._server} has not answered {message['method']} in time{printed}")
 
-    def _read(self, seconds: float) -> None:
-        """Read a piece, if one comes in time, and hand out the messages that it completes."""
-        if not _ready(self._out, select.POLLIN, seconds):
-            return
-        piece = os.read(self._out, _PIECE)
-        if not piece:
-            self._fail(McpClosed(self._kept.ending(self._what)))
-            return
-        self._buffer += piece
-        while (end := self._buffer.find(b"\n", self._searched)) >= 0:
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
-            self._searched = 0
-            self._take(line)
-        self._searched = len(self._buffer)
-        if len(self._buffer) > LARGEST_MESSAGE:
-            self._fail(ToolError(too_large(self._what)))
+    # For the thread
 
-    def _take(self, line: bytes) -> None:
-        if not line.strip():
-            return
+    def handle(self, ready: set[int]) -> bool:
+        """Read from the descriptors that are ready, and write; return False at the end."""
+        if self._woken.fileno() in ready:
+            self._woken.recv(_PIECE)
+        stderr = self._process.stderr.fileno()
+        if stderr in ready and self._process.read_stderr() == b"":
+            self._poll.unregister(stderr)
+        piece = os.read(self._stdout, _PIECE) if self._stdout in ready else None
+        with self._changed:
+            try:
+                for line in self._received.lines_with(piece or b""):
+                    self._accept_line(line)
+            except ToolError as error:
+                self._fail(error)
+            self._flush()
+            self._has_ended = self._has_ended or piece == b""
+            with suppress(KeyError):  # if it was not registered
+                self._poll.unregister(self._stdin)
+            if self._unsent:
+                self._poll.register(self._stdin, select.POLLOUT)
+        if self._has_ended and self._failure is None:
+            self._fail(McpClosed(f"{self._server} {self._process.describe_end()}"))
+        return self._failure is None
+
+    def _accept_line(self, line: bytes) -> None:
         messages = messages_in(line)
-        if messages is None:
+        if messages is not None:
+            self._junk, self._junk_bytes = b"", 0
+            for message in messages:
+                self._accept(message)
+        elif line.strip():
             self._junk, self._junk_bytes = line[:200], self._junk_bytes + len(line)
-            if self._junk_bytes > _MOST_JUNK:
+            if self._junk_bytes > _MAX_JUNK:
                 printed = shown(self._junk.decode(errors="replace"))
-                self._fail(ToolError(f"{self._what} prints {printed} and more that is no message of MCP"))
-            return
-        self._junk, self._junk_bytes = b"", 0
-        for message in messages:
-            self._sort(message)
+                raise ToolError(f"{self._server} prints {printed} and more that is no message of MCP")
 
-    def _sort(self, message: Message) -> None:
-        """An answer goes to who waits for it, a question gets ours; what a server tells is not for us."""
+    def _accept(self, message: Message) -> None:
+        """Hand a response to its caller, and respond to a request; notifications are ignored."""
         number = message.get("id")
         if "method" in message:
             if number is not None:
-                self._owed.append(reply_to(message))
-        elif type(number) is int and 0 < number <= self._newest:
-            with self._changed:
-                if number in self._awaited:
-                    self._answers[number] = message
-                    self._changed.notify_all()
-        else:
-            said = f": {shown(message['error'])}" if "error" in message else ""
-            self._fail(ToolError(f"{self._what} answers {shown(number)}, which was not asked{said}"))
+                self._append(response_to(message))
+                if len(self._unsent) > LARGEST_MESSAGE:
+                    raise ToolError(f"{self._server} sends requests and does not read the responses")
+        elif type(number) is not int or not 0 < number <= self._last_id:
+            text = f": {shown(message['error'])}" if "error" in message else ""
+            raise ToolError(f"{self._server} answers {shown(number)}, which was not asked{text}")
+        elif number in self._responses:  # otherwise its caller has timed out
+            self._responses[number] = message
+            self._changed.notify_all()
 
-    # Writing
-
-    def _pay(self, deadline: float) -> None:
-        """Send the answers that the server waits for."""
-        while self._owed:
-            with suppress(IndexError):  # another thread has sent it
-                self._write(self._owed.pop(0), deadline)
-
-    def _write(self, message: Message, deadline: float) -> None:
-        """Send a message; where the server does not read, read what it may be stuck with."""
-        data = memoryview(msgspec.json.encode(message) + b"\n")
-        if not self._writing.acquire(timeout=left(deadline)):
-            raise TimeoutError
-        try:
-            self._send(data, deadline)
-        except BrokenPipeError:
-            self._fail(McpClosed(self._kept.ending(self._what)))
-            raise McpClosed.before(str(self._failure)) from None
-        finally:
-            self._writing.release()
-
-    def _send(self, data: memoryview, deadline: float) -> None:
-        size = len(data)
-        try:
-            while data:
-                if self._failure is not None:
-                    raise McpClosed.before(str(self._failure))
-                try:
-                    data = data[os.write(self._in, data) :]
-                except BlockingIOError:
-                    self._wait_to_write(deadline)
-        finally:
-            if 0 < len(data) < size:  # the server could make no sense of what comes after half a message
-                self._fail(McpClosed(f"{self._what} has stopped reading in the middle of a message"))
-
-    def _wait_to_write(self, deadline: float) -> None:
-        seconds = min(left(deadline), _SLICE)
-        if not self._start_reading():
-            _ready(self._in, select.POLLOUT, seconds)
-            return
-        try:
-            either = select.poll()
-            either.register(self._in, select.POLLOUT)
-            either.register(self._out, select.POLLIN)
-            if any(descriptor == self._out for descriptor, _ in either.poll(seconds * 1000)):
-                self._read(0)
-        finally:
-            self._stop_reading()
-
-    # Ending
+    # The end
 
     def _fail(self, failure: ToolError) -> None:
-        """Let all who wait know; nothing that comes from this process is of use any more."""
+        """Have all callers raise this."""
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
 
     @property
     def failed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether no further request can succeed."""
         return self._failure is not None
 
     def close(self) -> None:
-        """End the server: its stdin closes, and if it does not end by that, TERM and KILL follow.
-
-        What others may still be reading from is closed when they have all left.
-        """
-        self._fail(McpClosed(f"{self._what} was closed"))
-        with self._writing:
-            self._kept.stdin.close()
-        self._kept.let_go()
+        """End the server."""
+        self._fail(McpClosed(f"{self._server} was closed"))
+        self._end()
 
     def forget(self) -> None:
-        """In a forked process: let go of what keeps the server of the parent alive.
+        """In a forked process: close what keeps the server of the parent alive.
 
-        No lock is asked for: a thread of the parent may have held it.
+        A thread of the parent may have held the lock, so it is not taken.
         """
-        self._failure = McpClosed(f"{self._what} belongs to another process")
-        if self._at_end.detach():
-            self._kept.forget()
+        self._failure = McpClosed(f"{self._server} belongs to another process")
+        if self._end.detach():
+            self._process.forget()
+            self._woken.close()
+            self._waker.close()
 
 
-def _ready(descriptor: int, events: int, seconds: float) -> bool:
-    """Whether a pipe can be read or written, or becomes so in time."""
-    waiting = select.poll()
-    waiting.register(descriptor, events)
-    return bool(waiting.poll(seconds * 1000))
+def _serve(
+    transport: weakref.ref[StdioTransport], poll: select.poll, woken: socket.socket, process: ServerProcess
+) -> None:
+    """In a thread: handle events to the end, and close the pipes that are read.
+
+    No reference to the transport is held during a wait, so a forgotten transport is collected, which ends
+    its server.
+    """
+    for source in (woken, process.stdout, process.stderr):
+        poll.register(source, select.POLLIN)
+    goes_on = True
+    while goes_on:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        live = transport()
+        goes_on = live is not None and live.handle(ready)
+        del live
+    woken.close()
+    process.close_outputs()
+
+
+def _end(process: ServerProcess, thread: threading.Thread, waker: socket.socket) -> None:
+    process.end()
+    _wake(waker)  # in case that somebody else holds the server's stdout open
+    waker.close()
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _wake(waker: socket.socket) -> None:
+    with suppress(OSError):  # it is about to wake up, or has ended
+        waker.send(b"!")
+
+
+def _has_hung_up(descriptor: int) -> bool:
+    """Return whether no process has the other end of a pipe."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))

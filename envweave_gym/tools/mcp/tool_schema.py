@@ -1,4 +1,4 @@
-"""What an MCP server says of its tools and results, as Python has it."""
+"""Tools and results of MCP servers in Python's terms: JSON schemas become signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from envweave_gym.tools.names import identifier
 from envweave_gym.tools.tool import Parameter
 
 LONGEST_DOC = 2000
-_DEEPEST = 8
-_MOST_CHOICES = 50
-_MOST_LOOKED_AT = 1000
-"""Limit of schemas examined for one annotation, as a schema may contain itself."""
+"""Characters of a docstring."""
+_MAX_DEPTH = 8
+_MAX_CHOICES = 50
+_MAX_SCHEMAS = 1000
+"""Schemas that are read for one annotation; one that contains itself often would have no end."""
 _TYPES = {
     "string": "str",
     "integer": "int",
@@ -29,45 +30,64 @@ _TYPES = {
     "object": "dict",
     "array": "list",
 }
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class BadSchema(Exception):
-    """A server describes a tool in a way that nobody can call it by; the text says what is wrong."""
+    """No function can be made of the description of a tool; the text says why."""
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """A tool as a server lists it, read and checked."""
+    """A tool as a server lists it, checked."""
 
     name: str
-    """What the server calls it."""
+    """The server's name for it."""
     doc: str
     parameters: tuple[Parameter, ...]
     originals: dict[str, str]
-    """What the server calls each parameter."""
+    """The server's name for each parameter."""
     returns: str
     mirrored: dict[str, tuple[str, ...]]
-    """The arguments that are sent as headers too, where they are: paths by the name of the header."""
+    """The names of headers that repeat an argument, and the path of each argument."""
     repeatable: bool
-    """Whether a call may be made twice, by what the server says."""
+    """Whether the server calls it read-only or idempotent."""
+
+    def original_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments by the server's names, without optional ones that are None."""
+        optional = {one.name for one in self.parameters if not one.required}
+        return {
+            self.originals[name]: value
+            for name, value in arguments.items()
+            if value is not None or name not in optional
+        }
+
+    def headers_for(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return the headers that repeat some of these arguments."""
+        headers: dict[str, str] = {}
+        for header, path in self.mirrored.items():
+            value: Any = arguments
+            for key in path:
+                value = _mapping(value).get(key)
+            if isinstance(value, str | int):
+                headers[f"Mcp-Param-{header}"] = str(value).lower() if isinstance(value, bool) else str(value)
+        return headers
 
 
 def listed_tool(entry: Any) -> ListedTool:
-    """Read one entry of a list of tools."""
-    name = entry.get("name") if isinstance(entry, Mapping) else None
+    """Check and convert one entry of a list of tools."""
+    name = _mapping(entry).get("name")
     if not isinstance(name, str) or not name:
         raise BadSchema(f"{shown(entry)} has no name")
     schema = entry.get("inputSchema")
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise BadSchema(f"its inputSchema is not that of an object, but {shown(schema)}")
     parameters, originals = _parameters(schema)
-    output = _unwrapped(entry.get("outputSchema"))
+    output = _without_wrapper(_mapping(entry.get("outputSchema")))
     returns = annotation(output, output)
-    hints = entry.get("annotations")
-    hints = hints if isinstance(hints, Mapping) else {}
+    hints = _mapping(entry.get("annotations"))
     return ListedTool(
         name,
-        _doc(entry.get("description"), parameters, _shape(output, output) or returns),
+        _docstring(entry.get("description"), parameters, _keys(output, output) or returns),
         parameters,
         originals,
         returns,
@@ -77,137 +97,127 @@ def listed_tool(entry: Any) -> ListedTool:
 
 
 def _parameters(schema: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], dict[str, str]]:
-    """The parameters, those that are required first, and what the server calls them."""
+    """Return the parameters, required ones first, and the server's name for each."""
     properties, required = schema.get("properties") or {}, schema.get("required") or []
     if not isinstance(properties, Mapping):
         raise BadSchema(f"its properties are {shown(properties)}, and no object")
-    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise BadSchema(f"what it requires is {shown(required)}, and no list of names")
-    if unknown := [each for each in required if each not in properties]:
+    if unknown := [name for name in required if name not in properties]:
         raise BadSchema(f"it requires {shown(unknown[0])}, which is none of its properties")
     parameters: list[Parameter] = []
     originals: dict[str, str] = {}
-    for original, value in properties.items():
-        if not isinstance(value, Mapping | bool):
-            raise BadSchema(f"the schema of its {shown(original)} is {shown(value)}, and no object")
-        inner = _followed(value, schema) if isinstance(value, Mapping) else {}
+    for original, inner in properties.items():
+        if not isinstance(inner, Mapping | bool):
+            raise BadSchema(f"the schema of its {shown(original)} is {shown(inner)}, and no object")
+        given = _mapping(inner)
         name = identifier(original, taken=originals)
         originals[name] = original
-        doc = value.get("description", inner.get("description")) if isinstance(value, Mapping) else None
-        default = value.get("default") if isinstance(value, Mapping) else None
-        parameters.append(
-            Parameter(
-                name,
-                annotation(value, schema),
-                original in required,
-                default if is_json(default) else None,
-                _description_line(doc, _shape(value, schema)),
-            )
+        doc = given.get("description", _resolved(given, schema).get("description"))
+        words = " ".join(doc.split()) if isinstance(doc, str) else ""
+        keys = _keys(given, schema)
+        default = given.get("default")
+        parameter = Parameter(
+            name,
+            annotation(inner, schema),
+            original in required,
+            default if is_json(default) else None,
+            f"{words} ({keys})" if words and keys else words or keys,
         )
-    return tuple(sorted(parameters, key=lambda each: not each.required)), originals
+        parameters.append(parameter)
+    return tuple(sorted(parameters, key=lambda one: not one.required)), originals
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return an object of JSON, or an empty one for anything else: schemas are not trusted."""
+    return value if isinstance(value, Mapping) else {}
 
 
 # Types
 
 
 def annotation(schema: Any, root: Mapping[str, Any]) -> str:
-    """The Python type of what a JSON schema allows, as text; ``Any`` for what Python cannot say."""
+    """Return the Python type of a JSON schema as text; ``Any`` if Python cannot express it."""
     return _annotation(schema, root, 0, itertools.count())
 
 
-def _annotation(schema: Any, root: Mapping[str, Any], depth: int, looked_at: Iterator[int]) -> str:
-    if not isinstance(schema, Mapping) or depth > _DEEPEST or next(looked_at) >= _MOST_LOOKED_AT:
+def _annotation(schema: Any, root: Mapping[str, Any], depth: int, counter: Iterator[int]) -> str:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH or next(counter) >= _MAX_SCHEMAS:
         return "Any"
-    schema = _followed(schema, root)
-    inner = partial(_annotation, root=root, depth=depth + 1, looked_at=looked_at)
+    schema = _resolved(schema, root)
+    inner = partial(_annotation, root=root, depth=depth + 1, counter=counter)
     if "const" in schema:
-        return _choices([schema["const"]])
+        return _literal([schema["const"]])
     if isinstance(schema.get("enum"), list):
-        return _choices(schema["enum"])
+        return _literal(schema["enum"])
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(several := schema.get(key), list) and several:
-            return _union([inner(each) for each in several], every=key == "allOf")
+            return _union([inner(one) for one in several], every=key == "allOf")
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _union([inner({**schema, "type": each}) for each in kind])
+        return _union([inner({**schema, "type": one}) for one in kind])
     if kind == "array" or (kind is None and "items" in schema):
-        return _of("list", inner(schema.get("items")))
+        item = inner(schema.get("items"))
+        return "list" if item == "Any" else f"list[{item}]"
     if kind == "object" or (kind is None and "properties" in schema):
-        more = None if schema.get("properties") else schema.get("additionalProperties")
-        return _of("dict", inner(more), key="str, ")
+        item = "Any" if schema.get("properties") else inner(schema.get("additionalProperties"))
+        return "dict" if item == "Any" else f"dict[str, {item}]"
     return _TYPES.get(kind, "Any") if isinstance(kind, str) else "Any"
 
 
-def _of(container: str, item: str, key: str = "") -> str:
-    return container if item == "Any" else f"{container}[{key}{item}]"
-
-
 def _union(types: list[str], *, every: bool = False) -> str:
+    """Join alternatives; ``every`` means that a value has all of the types."""
     different = list(dict.fromkeys(types))
     if every:
-        known = [each for each in different if each != "Any"]
+        known = [one for one in different if one != "Any"]
         return known[0] if len(known) == 1 else "Any"
     return "Any" if not different or "Any" in different else " | ".join(different)
 
 
-def _choices(values: list[Any]) -> str:
-    if not values or len(values) > _MOST_CHOICES or not all(_is_literal(each) for each in values):
+def _literal(values: list[Any]) -> str:
+    known = all(value is None or isinstance(value, str | bool | int) for value in values)
+    if not known or not 0 < len(values) <= _MAX_CHOICES:
         return "Any"
-    return f"Literal[{', '.join(repr(each) for each in values)}]"
+    return f"Literal[{', '.join(map(repr, values))}]"
 
 
-def _is_literal(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool | int)
-
-
-def _followed(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema that a local ``$ref`` leads to; nothing is known of one that leads nowhere or round."""
-    for _ in range(_DEEPEST):
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Follow local ``$ref``s; return an empty schema if one leads nowhere or round."""
+    for _ in range(_MAX_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str):
             return schema
-        found: Any = root
-        for step in reference.removeprefix("#").split("/")[1:] if reference.startswith("#") else ("?",):
-            key = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, Mapping) else None
-        schema = found if isinstance(found, Mapping) else {}
+        found: Any = root if reference.startswith("#") else {}
+        for key in reference.removeprefix("#").split("/")[1:]:
+            found = _mapping(found).get(key.replace("~1", "/").replace("~0", "~"))
+        schema = _mapping(found)
     return {}
 
 
-def _unwrapped(output: Any) -> Mapping[str, Any]:
-    """The schema of a result, out of the object that it is wrapped in."""
-    schema: Mapping[str, Any] = output if isinstance(output, Mapping) else {}
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and list(properties) == ["result"]:
-        inner = properties["result"]
-        return {"$defs": schema.get("$defs", {}), **(inner if isinstance(inner, Mapping) else {})}
-    return schema
+def _without_wrapper(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of ``result``, if that is the only property; SDKs wrap plain values like this."""
+    properties = _mapping(schema.get("properties"))
+    if list(properties) != ["result"]:
+        return schema
+    return {"$defs": schema.get("$defs", {}), **_mapping(properties["result"])}
 
 
-def _shape(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
-    """The keys of an object, or of those in a list, with their types; empty for everything else."""
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+def _keys(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+    """Describe the keys of an object, or of the objects in a list; empty for everything else."""
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return ""
-    schema = _followed(schema, root)
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and properties:
+    schema = _resolved(schema, root)
+    if properties := _mapping(schema.get("properties")):
         keys = (f"{key!r}: {annotation(value, root)}" for key, value in properties.items())
         return f"{{{', '.join(keys)}}}"
-    item = _shape(schema["items"], root, depth + 1) if "items" in schema else ""
+    item = _keys(schema.get("items"), root, depth + 1)
     return f"[{item}]" if item else ""
 
 
-def _description_line(description: Any, shape: str) -> str:
-    """The description of a parameter in one line."""
-    words = " ".join(description.split()) if isinstance(description, str) else ""
-    return f"{words} ({shape})" if words and shape else words or shape
-
-
-def _doc(description: Any, parameters: tuple[Parameter, ...], returns: str) -> str:
-    """The docstring of a tool: third-party text, for the model."""
+def _docstring(description: Any, parameters: tuple[Parameter, ...], returns: str) -> str:
     parts = [description.strip()] if isinstance(description, str) and description.strip() else []
     if parameters:
-        lines = (f"    {each.name} ({each.type}): {each.doc}".rstrip(": ") for each in parameters)
+        lines = (f"    {one.name} ({one.type}): {one.doc}".rstrip(": ") for one in parameters)
         parts.append("\n".join(["Args:", *lines]))
     if returns != "Any":
         parts.append(f"Returns:\n    {returns}")
@@ -216,21 +226,17 @@ def _doc(description: Any, parameters: tuple[Parameter, ...], returns: str) -> s
 
 
 def _mirrored(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
-    """Where the arguments are that ``x-mcp-header`` wants in headers as well."""
+    """Return the headers that ``x-mcp-header`` names, and the path of the argument that each repeats."""
     found: dict[str, tuple[str, ...]] = {}
-    properties = schema.get("properties")
-    for name, value in (properties if isinstance(properties, Mapping) else {}).items():
-        if not isinstance(value, Mapping):
-            continue
-        inner = _mirrored(value, (*path, name))
-        if "x-mcp-header" in value:
-            header = value["x-mcp-header"]
-            if not (isinstance(header, str) and _TOKEN.fullmatch(header)):
+    for name, value in _mapping(schema.get("properties")).items():
+        inner = _mirrored(_mapping(value), (*path, name))
+        if (header := _mapping(value).get("x-mcp-header")) is not None:
+            if not (isinstance(header, str) and _HEADER_NAME.fullmatch(header)):
                 raise BadSchema(
                     f"the x-mcp-header of its {shown(name)} is {shown(header)}, and no name of one"
                 )
             inner[header] = (*path, name)
-        if again := {each.lower() for each in inner} & {each.lower() for each in found}:
+        if again := {one.lower() for one in inner} & {one.lower() for one in found}:
             raise BadSchema(f"it has the x-mcp-header {shown(min(again))} twice")
         found |= inner
     return found
@@ -239,34 +245,39 @@ def _mirrored(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str
 # Results
 
 
-def result_of(result: Mapping[str, Any], what: str) -> Any:
-    """What a call returns: its structured content, or else its texts and the like; ``what`` was called."""
+def result_of(result: Mapping[str, Any], tool: str) -> Any:
+    """Return the value of a call: its structured content, or else its texts and other parts.
+
+    ``tool`` names the tool in errors.
+    """
     content = result.get("content")
-    items = [_item(each) for each in content] if isinstance(content, list) else []
+    items = [_item(one) for one in content] if isinstance(content, list) else []
     if result.get("isError"):
-        said = "\n".join(item for item in items if isinstance(item, str))
-        raise ToolError(said or f"{what} failed and does not say why")
+        text = "\n".join(item for item in items if isinstance(item, str))
+        raise ToolError(text or f"{tool} failed and does not say why")
     if result.get("resultType", "complete") != "complete":
-        raise ToolError(f"{what} asks for input, and nobody is here to give it")
+        raise ToolError(f"{tool} asks for input, and nobody is here to give it")
     structured = result.get("structuredContent")
     if structured is not None:
-        alone = isinstance(structured, dict) and list(structured) == ["result"]
-        return structured["result"] if alone else structured
+        is_wrapped = isinstance(structured, dict) and list(structured) == ["result"]
+        return structured["result"] if is_wrapped else structured
     return items[0] if len(items) == 1 else items or None
 
 
 def _item(item: Any) -> Any:
-    """One part of a result; of images and sounds only what there is, as no program here looks at them."""
-    if not isinstance(item, Mapping):
+    """Convert one part of a result; of images and sounds only the type and size, as programs read text."""
+    kind, given = _mapping(item).get("type"), _mapping(item)
+    if kind == "text":
+        return readable(str(given.get("text", "")))
+    if kind in ("image", "audio"):
+        return {"type": kind, "mime_type": given.get("mimeType"), **_size(given.get("data"))}
+    if kind == "resource" and isinstance(inner := given.get("resource"), Mapping):
+        size = _size(inner["blob"]) if "blob" in inner else {"text": inner.get("text")}
+        return {"type": kind, "uri": inner.get("uri"), "mime_type": inner.get("mimeType"), **size}
+    if not given:
         return item
-    if item.get("type") == "text":
-        return readable(str(item.get("text", "")))
-    if item.get("type") in ("image", "audio"):
-        data = item.get("data")
-        chars = len(data) if isinstance(data, str) else 0
-        return {"type": item["type"], "mime_type": item.get("mimeType"), "base64_chars": chars}
-    if item.get("type") == "resource" and isinstance(inner := item.get("resource"), Mapping):
-        blob = inner.get("blob")
-        size = {"base64_chars": len(blob)} if isinstance(blob, str) else {"text": inner.get("text")}
-        return {"type": "resource", "uri": inner.get("uri"), "mime_type": inner.get("mimeType"), **size}
-    return {key: value for key, value in item.items() if key not in ("annotations", "_meta", "icons")}
+    return {key: value for key, value in given.items() if key not in ("annotations", "_meta", "icons")}
+
+
+def _size(data: Any) -> dict[str, int]:
+    return {"base64_chars": len(data) if isinstance(data, str) else 0}
