@@ -285,8 +285,8 @@ def sleepers_table() -> None:
     with our_server("--max-sessions", "2048", sleeper) as (url, _):
         create = Create("Sleeper", "gym", {})
         sessions = [RemoteSession(Address.of("Sleeper", url), create, 60.0) for _ in range(count)]
-        at_once(sessions, [lambda number: Reset(number, 0)] * count)
-        taken = [timed(lambda: at_once(sessions, [lambda n: Step(n, 0)] * count), 1)[0] for _ in range(3)]
+        at_once(sessions, [Reset(0, 0) for _ in range(count)])
+        taken = [timed(lambda: at_once(sessions, [Step(0, 0) for _ in range(count)]), 1)[0] for _ in range(3)]
         for session in sessions:
             session.close()
     rows = [

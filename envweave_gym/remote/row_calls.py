@@ -115,9 +115,9 @@ class RowCalls:
             outcomes += self._act_without(actions, {id(group) for group in (*live, *left)})
         return in_order(outcomes)
 
-    def _step_of(self, group: RowGroup, actions: Any) -> Callable[[int], Step]:
+    def _step_of(self, group: RowGroup, actions: Any) -> Step:
         packed = pack(part_of(self._action_space, actions, group.rows) if len(self._groups) > 1 else actions)
-        return lambda number: Step(number, packed)
+        return Step(0, packed)
 
     def _act_without(self, actions: Any, done: set[int]) -> list[Outcome]:
         """A step of groups without a session."""

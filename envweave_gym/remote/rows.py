@@ -59,9 +59,9 @@ class RowReset:
     anew: bool
     """Whether every row is reset, so that it can be in another session just as well."""
 
-    def build(self, number: int) -> Reset:
-        """The call with this number."""
-        return Reset(number, self.seed, pack(self.options))
+    def message(self) -> Reset:
+        """The call, which its session numbers."""
+        return Reset(0, self.seed, pack(self.options))
 
     def again(self, error: Exception, started: float) -> Reply | Fault:
         """After a loss: reset in another session, where that is possible and there is time left."""
@@ -76,7 +76,7 @@ def reset_at_once(resets: Sequence[RowReset]) -> list[Any]:
     """Reset many groups: their replies, or the :class:`Fault` that was counted."""
     started, sessions = time.monotonic(), [one.group.fresh_session() for one in resets]
     hope = max((one.group._reset_deadline for one in resets), default=0.0)
-    replies = at_once(sessions, [one.build for one in resets], hope)
+    replies = at_once(sessions, [one.message() for one in resets], hope)
     raise_refusal(replies)
     return [
         one.again(result, started) if isinstance(result, Exception) else result

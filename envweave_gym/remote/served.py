@@ -100,7 +100,7 @@ class ServedEnvironment:
             try:
                 session = self.fresh_session()
                 self.sent_seed = None if session.begun and self.goes_on else seed
-                return session.reset(self.sent_seed, options, hope=hope)
+                return session.reset(self.sent_seed, options, give_up_s=hope)
             except FAULTS as error:
                 self._part(error)
                 hopeless = self._crashed and not self.truncates

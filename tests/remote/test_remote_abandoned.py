@@ -75,7 +75,7 @@ def test_so_does_a_vector(full: RunningServer) -> None:
 def test_a_session_that_cannot_be_closed_while_its_step_runs_leaves_its_place(full: RunningServer) -> None:
     one = RemoteSession(Address(full.url), Create(TROUBLE, kwargs={"nap": 4.0}), 0.5)
     one.reset(0, None)
-    one.send(lambda number: Step(number, 2))
+    one.send(Step(0, 2))
     until(lambda: full.gauge("envweave_sessions_busy") == 1)
     started = time.monotonic()
     one.close()
@@ -95,7 +95,7 @@ def test_it_goes_to_unix_sockets_too(tmp_path: Path) -> None:
         lost.id = one.id
         one.discard()
         until(lambda: not at_work(address.url))
-        lost._committed = 1
+        lost._core.committed = 1
         with pytest.raises(ew.SessionLost, match="there is no session"):
             lost.ask("state")
 
@@ -105,7 +105,7 @@ def test_it_goes_to_unix_sockets_too(tmp_path: Path) -> None:
 
 def in_a_session(there: Peer) -> RemoteSession:
     one = there.session(1.0)
-    one._maybe_there = True
+    one._core.may_exist = True
     return one
 
 
@@ -131,7 +131,7 @@ def test_nothing_is_said_of_a_session_that_never_was_or_is_another_process_s(
     with peer(answers(204)) as server:
         server.session(1.0).discard()
         forked = in_a_session(server)
-        forked._pid = 1
+        forked._disown()
         forked.discard()
         assert said == []
         mine = in_a_session(server)
@@ -156,7 +156,7 @@ def test_what_is_gone_already_is_not_closed_again(
     with peer(answers(204)) as server:
         env = RemoteEnv("x/X-v0", server.url)
         one = env._served.session()
-        one._maybe_there = True
+        one._core.may_exist = True
         env._served.lost(error)
         assert said == [one.id] * says
 

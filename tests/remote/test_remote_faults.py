@@ -93,7 +93,7 @@ def test_somebody_else_at_the_place_of_a_server_that_died_is_a_loss(mortal: Priv
     kill(mortal)
     *_, truncated, info = env.step({"delta": 1})
     assert (truncated, info["fault"].kind) == (True, ew.FaultKind.LOST)
-    assert "somebody else answers where a server has ended" in info["fault"].message
+    assert "answers where one has ended" in info["fault"].message
     env.close()
 
 

@@ -93,25 +93,25 @@ def test_of_a_server_that_is_gone_gives_a_placeholder_after_the_reset_deadline()
 
 def test_who_refuses_is_given_up(transport: str) -> None:
     with soon(), pytest.raises(ConnectionError):
-        nobody().reset(0, None, hope=HOPE)
+        nobody().reset(0, None, give_up_s=HOPE)
 
 
 def test_who_says_nothing_to_a_connection_is_given_up() -> None:
     with peer(says_nothing) as silent, soon(1.5), pytest.raises(TimeoutError):
-        silent.session(LONG).reset(0, None, hope=1.5)
+        silent.session(LONG).reset(0, None, give_up_s=1.5)
 
 
 def test_who_comes_back_in_time_is_not(transport: str) -> None:
     back = plays if transport == "websocket" else plays_over_http
     with peer(answers(502), answers(503), back) as server:
-        assert server.session(LONG).reset(0, None, hope=LONG).observation == 0
+        assert server.session(LONG).reset(0, None, give_up_s=LONG).observation == 0
 
 
 def test_one_that_is_gone_does_not_keep_the_others_for_longer() -> None:
     with peer(naps) as slow:
         sessions = [nobody(), slow.session(LONG), nobody()]
         with soon(NAP):
-            lost, reply, also = at_once(sessions, [lambda number: Reset(number, 0, None)] * 3, HOPE)
+            lost, reply, also = at_once(sessions, [Reset(0, 0, None) for _ in range(3)], HOPE)
         assert isinstance(lost, ConnectionError)
         assert isinstance(also, ConnectionError)
         assert isinstance(reply, Began)
@@ -123,18 +123,18 @@ def test_one_that_is_gone_does_not_keep_the_others_for_longer() -> None:
 @pytest.mark.parametrize("hope", [0.0, HOPE])
 def test_under_way_may_take_longer_than_the_reset_deadline(hope: float, transport: str) -> None:
     with peer(naps if transport == "websocket" else naps_over_http) as slow, soon(NAP):
-        assert slow.session(LONG).reset(0, None, hope=hope).observation == 0
+        assert slow.session(LONG).reset(0, None, give_up_s=hope).observation == 0
 
 
 @pytest.mark.parametrize("script", [plays, naps])
 def test_under_way_goes_on_after_its_connection_was_cut(script: Script) -> None:
     with peer(hangs_up_after_a_while, hangs_up_after_a_while, script) as server:
-        assert server.session(LONG).reset(0, None, hope=HOPE).observation == 0
+        assert server.session(LONG).reset(0, None, give_up_s=HOPE).observation == 0
 
 
 def test_under_way_ends_with_the_call_deadline() -> None:
     with peer(naps) as slow, pytest.raises(TimeoutError):
-        slow.session(0.4).reset(0, None, hope=LONG)
+        slow.session(0.4).reset(0, None, give_up_s=LONG)
 
 
 # Addresses

@@ -93,7 +93,7 @@ def test_a_session_that_is_abandoned_while_its_step_runs_is_deleted_at_once(
 ) -> None:
     one = RemoteSession(Address(service[1]), Create(TROUBLE, kwargs={"nap": 2.0}), 0.5)
     one.reset(0, None)
-    one.send(lambda number: Step(number, 2))
+    one.send(Step(0, 2))
     until(lambda: service[0].sessions.under_way == 1)
     started = time.monotonic()
     one.discard()

@@ -18,7 +18,7 @@ from native_vectors import expect_equal
 import envweave_gym as ew
 from envweave_gym.episode.stream import Stream
 from envweave_gym.episode.vector_infos import StreamRows
-from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.session_core import SessionCore
 
 LINE, FIX, ECHO, KUHN = (f"envweave/{name}-v0" for name in ("LineWorld", "CodeFix", "Echo", "KuhnPoker"))
 ROWS: dict[str, Any] = {"num_envs": 4, "max_steps": 3}
@@ -131,6 +131,6 @@ def cut_off() -> Iterator[None]:
 
     calls = [(socket.socket, name) for name in ("connect", "connect_ex", "send", "sendall", "recv")]
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in [*calls, (RemoteSession, "_begin"), (subprocess.Popen, "__init__")]:
+        for owner, name in [*calls, (SessionCore, "begin"), (subprocess.Popen, "__init__")]:
             patch.setattr(owner, name, barred(getattr(owner, name)))
         yield

@@ -91,7 +91,7 @@ class RayVectorEnv(RemoteVectorEnv):
         acts = self._acts(actions, rows)
         for group in groups:
             packed = pack(part_of(self.single_action_space, acts, group.rows))
-            group.begin(acts, lambda number, packed=packed: Step(number, packed))
+            group.begin(acts, Step(0, packed))
 
     def recv(self, min_ready: int | None = None) -> Results:
         """The results that are ready first, of at least ``min_ready`` rows; by default of all under way."""

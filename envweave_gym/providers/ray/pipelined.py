@@ -14,8 +14,8 @@ import numpy as np
 from envweave_gym.net.framed_socket import FramedSocket
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.rows import RowGroup
-from envweave_gym.remote.session import Build, RemoteSession
-from envweave_gym.wire.messages import Reply
+from envweave_gym.remote.session import RemoteSession
+from envweave_gym.wire.messages import Reply, Reset, Step
 from envweave_gym.wire.values import ARRAY, _read_header, unpack
 
 _LARGE_ARRAY_BYTES = 1 << 16
@@ -42,15 +42,15 @@ class PipelinedSession(RemoteSession):
     _is_sent_ahead = False
     _polled: Reply | Exception | None = None
 
-    def send_ahead(self, build: Build) -> None:
+    def send_ahead(self, message: Step) -> None:
         """Send the next call now; :meth:`send` will be called with the same one later."""
-        super().send(build)
+        super().send(message)
         self._is_sent_ahead = True
 
-    def send(self, build: Build, hope: float = math.inf) -> None:
+    def send(self, message: Reset | Step, give_up_s: float = math.inf) -> None:
         """Send the next call, unless it was sent ahead."""
         if not self._is_sent_ahead:
-            super().send(build, hope)
+            super().send(message, give_up_s)
 
     def poll(self) -> None:
         """Take the reply to the call that was sent ahead; if its attempt failed, send it again."""
@@ -60,12 +60,12 @@ class PipelinedSession(RemoteSession):
             except Exception as error:  # noqa: BLE001 - attempt raises it
                 self._polled = error
 
-    def attempt(self, grace: float = 0.0) -> Reply | None:
+    def attempt(self, grace_s: float = 0.0) -> Reply | None:
         """Return the reply that :meth:`poll` took, else attempt to receive it."""
         polled, self._polled, self._is_sent_ahead = self._polled, None, False
         if isinstance(polled, Exception):
             raise polled
-        return super().attempt(grace) if polled is None else polled
+        return super().attempt(grace_s) if polled is None else polled
 
     @property
     def is_answered(self) -> bool:
@@ -75,7 +75,7 @@ class PipelinedSession(RemoteSession):
     @property
     def handle(self) -> Any:
         """The socket or reference to wait for; ``None`` if the call is overdue or has no connection."""
-        return getattr(self._transport, "next_reply", None) if time.monotonic() < self._call.until else None
+        return getattr(self._transport, "next_reply", None) if time.monotonic() < self.overdue_at else None
 
     def drop(self) -> None:
         """Hang up, and forget the call that was sent ahead."""
@@ -97,11 +97,11 @@ class PipelinedGroup(RowGroup):
             self._closed = self.gone = False
         return self._session
 
-    def begin(self, acts: Any, build: Build) -> None:
+    def begin(self, acts: Any, message: Step) -> None:
         """Send a step, if the episodes of these rows are live."""
         self.acts = acts
         if self.live:
-            self.session().send_ahead(build)
+            self.session().send_ahead(message)
 
     @property
     def is_answered(self) -> bool:

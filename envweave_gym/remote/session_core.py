@@ -1,0 +1,214 @@
+"""State machine of a session at its client: numbers calls, and sends them again or gives them up.
+
+It does no I/O and reads no clock. Each input returns the next :class:`Action`, which ``session.py`` carries
+out, and the simulation on a virtual clock. A frame is sent again, over another connection each time, until
+its reply has come; the server does a call once, however often its frame arrives.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+import msgspec
+
+from envweave_gym.wire.messages import DONE_ALL_THE_SAME, NUMBERLESS, Answer, Refused, Reply
+
+_WAITS = 4
+"""The parts of a call's time; after each of them a frame without a reply is sent again."""
+_HANDSHAKE_S = 0.5
+"""The time of the first handshake of a call; it doubles with each attempt, as a server that has just died may
+leave its connections to the next one unanswered."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 1.0
+
+
+class Action(Enum):
+    """The next action of the loop that drives the state machine."""
+
+    CONNECT = "connect"
+    """Connect until ``call.until``; then ``connected``, ``unsent`` or ``still_starting``."""
+    SEND = "send"
+    """Send ``call.opening`` and ``call.frame`` until ``call.until``; then ``sent`` or ``unsent``."""
+    RECEIVE = "receive"
+    """Receive a reply until ``call.until``; then ``received`` or ``unanswered``."""
+    PAUSE = "pause"
+    """Sleep for ``call.pause_s``; then ``paused``."""
+    DELIVER = "deliver"
+    """Return the reply to the caller."""
+    REFUSE = "refuse"
+    """Raise the refusal that has come."""
+    GIVE_UP = "give up"
+    """Raise the last loss."""
+
+
+# Looking up a member of an enum costs as much as the rest of a method.
+_CONNECT, _SEND, _RECEIVE, _DELIVER = Action.CONNECT, Action.SEND, Action.RECEIVE, Action.DELIVER
+
+
+class Call(msgspec.Struct, gc=False):
+    """A call or a question that is under way."""
+
+    frame: bytes
+    number: int
+    seconds: float
+    wait_s: float
+    """After this time without a reply the frame is sent again."""
+    deadline: float
+    give_up_at: float
+    """Until when a server that is not there may come back; the time on a connection puts it off."""
+    tried_at: float
+    """When it was sent last, or was to be sent."""
+    opening: bytes = b""
+    """The create that goes before it; a refusal of that is one of both."""
+    until: float = 0.0
+    """The deadline of the next action."""
+    pause_s: float = 0.0
+    handshake_s: float = _HANDSHAKE_S
+    unreached_since: float = math.inf
+    was_refused: bool = False
+    """Whether a connection was refused, from when on its deadline counts."""
+
+
+class SessionCore:
+    """One session: made by its first call, which the create is sent along with.
+
+    After an input that leaves ``is_connected`` false, the loop closes its connection.
+    """
+
+    def __init__(self, create: bytes, deadline_s: float) -> None:
+        """``create`` is the frame that makes the session, ``deadline_s`` the time of each call."""
+        self._create, self._deadline_s = create, deadline_s
+        self.committed = -1
+        """The number of the last call that was done; -1 before the create."""
+        self.next_number = 1
+        """The number of the next reset or step."""
+        self.may_exist = False
+        """Whether the server may have this session: its create was sent."""
+        self.since = math.inf
+        """Since when."""
+        self.is_connected = False
+        self.call = Call(b"", NUMBERLESS, 0.0, 0.0, 0.0, 0.0, 0.0)
+        self._questions = NUMBERLESS
+
+    def next_question(self) -> int:
+        """Return a number for a question, which no other has."""
+        self._questions -= 1
+        return self._questions
+
+    def forget(self) -> None:
+        """Forget the session: the next call makes another."""
+        self.committed, self.next_number = -1, 1
+        self.may_exist = self.is_connected = False
+
+    # Inputs
+
+    def begin(
+        self,
+        frame: bytes,
+        number: int,
+        now: float,
+        give_up_s: float = math.inf,
+        *,
+        seconds: float | None = None,
+        waits: int = _WAITS,
+    ) -> Action:
+        """Begin a call or, with a negative number, a question.
+
+        A server that is not there is given up after ``give_up_s``, but for a second attempt.
+        """
+        if seconds is None:
+            seconds = self._deadline_s
+        self.call = call = Call(frame, number, seconds, seconds / waits, now + seconds, now + give_up_s, now)
+        if self.committed < 0 < number:
+            call.opening = self._create
+        if self.is_connected:
+            call.until = now + call.wait_s
+            return _SEND
+        return self.started(now)
+
+    def started(self, now: float) -> Action:
+        """The server was started, which was waited for: the time of the handshake begins now."""
+        call = self.call
+        call.until = min(now + call.handshake_s, call.deadline)
+        return _CONNECT
+
+    def connected(self, now: float) -> Action:
+        """A connection was made."""
+        call = self.call
+        self.is_connected, call.unreached_since = True, math.inf
+        if self.committed < 0 and not self.may_exist:
+            self.may_exist, self.since = True, now
+        call.until = min(now + call.wait_s, call.deadline)
+        return _SEND
+
+    def sent(self, now: float) -> Action:
+        """The frame was sent; the time of the reply begins now, as a large frame may take long."""
+        call = self.call
+        call.until = min(now + call.wait_s, call.deadline)
+        return _RECEIVE
+
+    def received(self, reply: Reply) -> Action:
+        """A reply has come: to this call, or a late copy of another, which is dropped."""
+        if isinstance(reply, Refused):
+            return self._refused(reply)
+        number = reply.number if isinstance(reply, Answer) else reply.call
+        if number != self.call.number:
+            return _RECEIVE
+        if number > self.committed:
+            self.committed, self.next_number = number, number + 1
+        return _DELIVER
+
+    def _refused(self, reply: Refused) -> Action:
+        number, call = reply.number, self.call
+        is_of_create = number < 1 and bool(call.opening)
+        if number not in (call.number, NUMBERLESS) and not is_of_create:
+            return _RECEIVE
+        if number == 0:
+            self.may_exist = False
+        elif number > 0:
+            self.committed = number if reply.kind in DONE_ALL_THE_SAME else max(self.committed, 0)
+            self.next_number = self.committed + 1
+        if (
+            is_of_create
+        ):  # the refusal of the second frame is still to come, and would be that of another call
+            self.is_connected = False
+        return Action.REFUSE
+
+    def unanswered(self, now: float) -> Action:
+        """No reply has come: in time, or before the connection was lost."""
+        action = self._again(now)
+        self.call.give_up_at += now - self.call.tried_at
+        return action
+
+    def unsent(self, now: float, *, was_refused: bool = False) -> Action:
+        """No connection was made, or it was lost before the frame was sent.
+
+        A server that goes away late in a long call has as much time to come back as any: the deadline counts
+        from the first connection that ``was_refused``.
+        """
+        call = self.call
+        call.unreached_since = min(call.unreached_since, now)
+        if was_refused and not call.was_refused:
+            call.was_refused, call.deadline = True, now + call.seconds
+        return self._again(now)
+
+    def still_starting(self, now: float, waited_s: float) -> Action:
+        """The server is being started, which was waited for; that is no attempt to reach it."""
+        self.call.handshake_s /= 2
+        self.call.give_up_at += waited_s
+        return self._again(now)
+
+    def _again(self, now: float) -> Action:
+        self.is_connected, call = False, self.call
+        if now + call.pause_s > call.deadline or call.tried_at > call.give_up_at:
+            return Action.GIVE_UP
+        call.pause_s = min(call.pause_s, max(call.give_up_at - now, 0.0))
+        return Action.PAUSE
+
+    def paused(self, now: float) -> Action:
+        """The pause is over: it is longer the next time, and so is the handshake."""
+        call = self.call
+        call.pause_s = min(1.5 * call.pause_s + _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        call.handshake_s = min(2 * call.handshake_s, max(call.give_up_at - now, _HANDSHAKE_S))
+        call.tried_at = now
+        return self.started(now)
