@@ -20,10 +20,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from envweave_gym import __version__
 from envweave_gym.cli import fleet, k8s
 from envweave_gym.cli.serve import add_options
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
+from envweave_gym.core.version import __version__
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 

@@ -38,7 +38,7 @@ class WithTransform(gym.Wrapper[Any, str, Any, str]):
         if not hasattr(core, "transform"):
             raise InvalidArgument(
                 f"{name_of(self)} runs elsewhere, where no transform can be sent to; "
-                "wrap it in envweave_gym.RewardTransform(env, transform)"
+                "wrap it in envweave_gym.rewards.RewardTransform(env, transform)"
             )
         core.transform = value  # pyright: ignore[reportAttributeAccessIssue]
 

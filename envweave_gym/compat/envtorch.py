@@ -4,8 +4,8 @@ A program written for it needs another import and nothing else::
 
     from envweave_gym.compat.envtorch import CodeAction, create_codeact_env
 
-New programs use :func:`envweave_gym.codeact_env`, which makes a ``gymnasium.Env``. A transform is a reward
-function here too, and changes no observation.
+New programs use :func:`envweave_gym.compat.constructors.codeact_env`, which makes a ``gymnasium.Env``. A transform
+is a reward function here too, and changes no observation.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CodeActEnvironment:
     """``envweave/CodeAct-v0`` with observations that hold all that a step gives."""
 
     def __init__(self, env: WithTransform) -> None:
-        """``env`` is what :func:`envweave_gym.codeact_env` makes."""
+        """``env`` is what :func:`envweave_gym.compat.constructors.codeact_env` makes."""
         self.env = env
 
     @property
@@ -174,7 +174,7 @@ def _result_of(done: Execution, took: float) -> ExecutionResult:
 
 
 def create_codeact_env(**kwargs: Any) -> CodeActEnvironment:
-    """An environment; ``kwargs`` are those of :func:`envweave_gym.codeact_env`."""
+    """An environment; ``kwargs`` are those of :func:`envweave_gym.compat.constructors.codeact_env`."""
     return CodeActEnvironment(codeact_env(**kwargs))
 
 

@@ -87,7 +87,7 @@ def state_of(env: Any) -> Any:
     one = "each of its environments" if isinstance(env, VectorEnv) else "it"
     raise InvalidArgument(
         f"state_of({name_of(env)}): nothing there counts episodes; make it with envweave_gym.make, "
-        f"or wrap {one} in envweave_gym.RequestStream"
+        f"or wrap {one} in envweave_gym.wrappers.RequestStream"
     )
 
 

@@ -70,7 +70,7 @@ def make(
       ``"kubernetes"``, ``"ray"``, the URL of a server, or a list of URLs.
     - ``max_steps`` (or ``max_episode_steps``) truncates its episodes, ``on_fault`` says what becomes of its
       exceptions and ``reset_deadline`` how long a failing reset is tried again (see
-      :class:`envweave_gym.RequestStream`); everything else goes to the environment.
+      :class:`envweave_gym.wrappers.RequestStream`); everything else goes to the environment.
     - ``reproducible=True`` seeds every reset of an ID of another package, as those of this one always are;
       by default its first reset gets a seed, and later ones without a seed let its generator go on.
     - ``reward="sum"``, ``"first"`` or a function makes one number of rewards that are lists, arrays or dicts,

@@ -22,7 +22,7 @@ from envweave_gym.testing.seed_checks import SEED, expect_same
 from envweave_gym.testing.subject import NotApplicable, Subject, translated
 from envweave_gym.testing.traces import Moment, Sampler, Trace
 
-ADVICE = "leave resetting to envweave_gym.Autoreset"
+ADVICE = "leave resetting to envweave_gym.wrappers.Autoreset"
 SAME_DRAWS = "draw the same from one seed, and reset at the same steps"
 NO_TEXT = "Gymnasium's Text comes back as '000…' from shared memory: make that space an envweave_gym.Unicode"
 BESIDE = "see that one environment can live beside another"

@@ -15,7 +15,7 @@ class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
     """Adds the stream to a ParallelEnv: all live agents act, and each sees its part of the last step.
 
     Wrong actions, calls out of order and exceptions of the environment have the same effects as in
-    :class:`envweave_gym.AECStream`.
+    :class:`envweave_gym.wrappers.AECStream`.
     """
 
     @property

@@ -303,7 +303,7 @@ def offer_of_factory(
     """Offer what an environment class or a factory makes, under its own name or another.
 
     It makes a Gymnasium or PettingZoo environment, or any object with ``reset`` and ``step``, whose types are
-    read off their hints (:class:`envweave_gym.TypedEnv`); ``action`` and ``observation`` are the dataclasses
+    read off their hints (:class:`envweave_gym.typed.TypedEnv`); ``action`` and ``observation`` are the dataclasses
     of one without hints. A client may give the arguments in ``kwargs`` and no others, and the reset options
     that the environment names in ``metadata["reset_options"]``. ::
 

@@ -14,10 +14,11 @@ from cli_program import PROGRAM, run, typed, until
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 import envweave_gym
-from envweave_gym import Chat, Unicode
+from envweave_gym import Unicode
 from envweave_gym.cli import main
 from envweave_gym.cli.play import as_text, event_line, hint
 from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.spaces import Chat
 from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind
 
 

@@ -12,8 +12,9 @@ import pytest
 from remote_worlds import url
 
 import envweave_gym as ew
-from envweave_gym import codeact_env, math_transform, mcp_env, safe_transform
+from envweave_gym.compat.constructors import codeact_env, mcp_env
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.rewards import RewardTransform, math_transform, safe_transform
 
 __all__ = ["url"]
 SERVER = str(Path(__file__).parents[1] / "support" / "mcp_misbehaving.py")
@@ -64,7 +65,7 @@ def test_actions_and_observations(env: Any) -> None:
 )
 @pytest.mark.parametrize("backend", [None, "subprocess"])
 def test_a_final_answer_is_the_answer_of_its_step(code: str, earned: float, backend: str | None) -> None:
-    env = ew.RewardTransform(codeact_env(backend=backend), math_transform(42))
+    env = RewardTransform(codeact_env(backend=backend), math_transform(42))
     env.reset(seed=0)
     _, reward, terminated, _, info = env.step(code)
     env.close()
@@ -177,7 +178,7 @@ def test_elsewhere_a_transform_cannot_be_replaced_and_the_sentence_says_what_can
     assert env.transform is None
     with pytest.raises(InvalidArgument, match="RewardTransform"):
         env.transform = math_transform(42)
-    judged = ew.RewardTransform(env, math_transform(42))
+    judged = RewardTransform(env, math_transform(42))
     assert judged.step("21 * 2")[1] == pytest.approx(1.1)
     env.close()
     with pytest.raises(InvalidArgument, match="transform"):

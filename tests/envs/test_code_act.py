@@ -18,6 +18,7 @@ from sandboxes import WORKER
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.envs.code.program_env import MAX_CODE
+from envweave_gym.rewards import RewardFailed, math_transform
 
 __all__ = ["code_act"]
 Make = Callable[..., Any]
@@ -333,7 +334,7 @@ def test_a_seed_decides_what_programs_draw(code_act: Make) -> None:
 
 
 def test_a_transform_says_what_a_step_is_worth(code_act: Make) -> None:
-    env = code_act(transform=ew.math_transform(42))
+    env = code_act(transform=math_transform(42))
     *_, info = result = env.step("21 * 2")
     assert result[1] == pytest.approx(1.1)
     assert info["reward_parts"] == {"earned": 1.0, "style": 0.1}
@@ -353,7 +354,7 @@ def test_a_transform_may_be_replaced_in_mid_episode(code_act: Make) -> None:
 
 def test_a_transform_that_fails_is_no_reward(code_act: Make) -> None:
     env = code_act(transform=lambda action, observation, info: math.nan)
-    with pytest.raises(ew.RewardFailed, match=CODE_ACT):
+    with pytest.raises(RewardFailed, match=CODE_ACT):
         env.step("1")
 
 

@@ -22,6 +22,7 @@ from code_episodes import CODE_ACT, code_act, left, ran, settles, value
 from gymnasium.vector import AsyncVectorEnv
 
 import envweave_gym as ew
+from envweave_gym.rewards import math_transform
 from envweave_gym.sandbox import Sandbox, Session, sharing
 from envweave_gym.sandbox.forkserver import _Zygote
 
@@ -248,7 +249,7 @@ def test_worker_processes_have_sandboxes_of_their_own(context: str) -> None:
 
 
 def test_a_vector_tells_of_each_row_by_itself() -> None:
-    envs = ew.make(CODE_ACT, num_envs=2, tools=[count], transform=ew.math_transform(2))
+    envs = ew.make(CODE_ACT, num_envs=2, tools=[count], transform=math_transform(2))
     envs.reset(seed=[1, 2])
     _, rewards, terminations, _, infos = envs.step(("count(1)\n2", "final_answer(3)"))
     assert [one.value for one in infos["result"]] == [2, None]

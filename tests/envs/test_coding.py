@@ -12,6 +12,7 @@ import pytest
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
+from envweave_gym.rewards import math_transform
 
 CODING = "envweave/Coding-v0"
 
@@ -143,7 +144,7 @@ def test_unsafe_names_can_be_allowed() -> None:
 
 
 def test_another_transform_takes_its_place(env: Any) -> None:
-    judged = ew.make(CODING, transform=ew.math_transform(4))
+    judged = ew.make(CODING, transform=math_transform(4))
     judged.reset(seed=0)
     assert judged.step("2 + 2")[1] == pytest.approx(1.1)
     judged.close()

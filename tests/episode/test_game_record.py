@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from envweave_gym import Event, EventKind, Request, RequestKind, ResetNeeded, message, reveal
+from envweave_gym import Event, EventKind, Request, ResetNeeded, message, reveal
 from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultKind, FaultStorm, InvalidAction
 from envweave_gym.episode.game_record import GameRecord
+from envweave_gym.episode.stream import RequestKind
 
 FAULT = Fault(FaultKind.LOST, "the server is gone", True)
 

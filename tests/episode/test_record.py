@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from envweave_gym import Event, EventKind, Request, RequestKind, ResetNeeded, Stream, message
+from envweave_gym import Event, EventKind, Request, ResetNeeded, Stream, message
 from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultKind, FaultStorm
 from envweave_gym.episode.record import EpisodeRecord
+from envweave_gym.episode.stream import RequestKind
 
 FAULT = Fault(FaultKind.CRASH, "it fell over", True)
 

@@ -12,11 +12,11 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 
 import envweave_gym
-from envweave_gym import Emitter, Event, EventKind, Request, RequestKind, Stream, message, metrics, reveal
+from envweave_gym import Emitter, Event, EventKind, Request, Stream, message, metrics, reveal
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.emitter import drain
 from envweave_gym.episode.record import EpisodeRecord
-from envweave_gym.episode.stream import UNNUMBERED, number
+from envweave_gym.episode.stream import UNNUMBERED, RequestKind, number
 from envweave_gym.wire.values import dumps, loads
 
 EVENT = Event(3, EventKind.MESSAGE, "player_0", ("player_0",), {"role": "user", "content": "héllo"})

@@ -19,14 +19,14 @@ from envweave_gym import (
     Fault,
     FaultKind,
     InvalidArgument,
-    RequestKind,
-    RequestStream,
     Stream,
     message,
     messages_of,
     stream_of,
     trainable,
 )
+from envweave_gym.episode.stream import RequestKind
+from envweave_gym.wrappers import RequestStream
 
 LINE = "envweave/LineWorld-v0"
 

@@ -18,6 +18,7 @@ import requests
 from servers import running_server, until
 
 import envweave_gym as ew
+from envweave_gym.core.faults import MissingExtra
 from envweave_gym.providers.subprocess import PrivateServer, private_server
 from envweave_gym.remote.env import RemoteEnv
 
@@ -207,7 +208,7 @@ def test_one_that_stands_still_is_stopped_all_the_same(monkeypatch: pytest.Monke
 
 def test_without_the_servers_packages_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("envweave_gym.providers.subprocess.find_spec", lambda name: None)
-    with pytest.raises(ew.MissingExtra, match=r"pip install 'envweave-gym\[server\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'envweave-gym\[server\]'"):
         PrivateServer()
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import envweave_gym as ew
+from envweave_gym.core.faults import MissingExtra
 from envweave_gym.providers.ray import cluster as ray_cluster
 
 COUNTER = "envweave/Counter-v0"
@@ -171,7 +172,7 @@ def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.M
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ew.MissingExtra, match=r"needs ray, .* pip install 'envweave-gym\[ray\]'"):
+    with pytest.raises(MissingExtra, match=r"needs ray, .* pip install 'envweave-gym\[ray\]'"):
         ew.make(COUNTER, backend="ray")
 
 

@@ -14,9 +14,9 @@ import msgspec
 import pettingzoo
 import pytest
 
-from envweave_gym import EnvCard, InvalidArgument, UnknownEnvironment, cards, register_all
+from envweave_gym import EnvCard, InvalidArgument, UnknownEnvironment, cards
 from envweave_gym.core.faults import PACKAGE
-from envweave_gym.registry.catalog import CARDS, GROUP, card_of, package_of, register_card
+from envweave_gym.registry.catalog import CARDS, GROUP, card_of, package_of, register_all, register_card
 
 REGISTRIES: dict[str, Any] = {
     "gym": gym.registry,

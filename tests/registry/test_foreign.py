@@ -13,11 +13,11 @@ from gymnasium.wrappers import TimeLimit
 from pettingzoo import ParallelEnv
 
 import envweave_gym as ew
-from envweave_gym import InvalidArgument, RequestStream, stream_of
+from envweave_gym import InvalidArgument, stream_of
 from envweave_gym.core.protocols import layers
 from envweave_gym.envs.games import kuhn_poker, line_race
 from envweave_gym.envs.toy.echo import EchoEnv
-from envweave_gym.wrappers import Autoreset
+from envweave_gym.wrappers import Autoreset, RequestStream
 from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
 from envweave_gym.wrappers.scalar_rewards import as_number

@@ -22,8 +22,9 @@ from gymnasium.wrappers import TimeLimit
 from scripted_envs import Scripted
 
 import envweave_gym as ew
-from envweave_gym import InvalidArgument, NativeVectorEnv, stream_of
+from envweave_gym import InvalidArgument, stream_of
 from envweave_gym.registry.catalog import CARDS, register_card
+from envweave_gym.vector.native import NativeVectorEnv
 
 LINE = "envweave/LineWorld-v0"
 

@@ -11,7 +11,8 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import envweave_gym as ew
-from envweave_gym import InvalidArgument, MissingExtra, NotAvailable, UnknownEnvironment
+from envweave_gym import InvalidArgument, NotAvailable, UnknownEnvironment
+from envweave_gym.core.faults import MissingExtra
 from envweave_gym.registry.catalog import register_card
 
 KUHN, LINE = "envweave/KuhnPoker-v0", "envweave/LineWorld-v0"

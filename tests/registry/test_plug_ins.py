@@ -272,7 +272,7 @@ def test_cards_beside_environments_are_left_out_where_the_plug_in_comes_first(mi
 import warnings
 warnings.simplefilter("ignore")
 import flat, envweave_gym
-envweave_gym.register_all()
+envweave_gym.registry.catalog.register_all()
 print(json.dumps(sorted(envweave_gym.cards())))
 """
     assert "flat/Guess-v0" in run(mixed, code)

@@ -15,6 +15,7 @@ from remote_worlds import TROUBLE, transport
 from servers import TOKEN, RunningServer, running_server, serving_at, until
 
 import envweave_gym as ew
+from envweave_gym.core.faults import EnvironmentCrashed
 from envweave_gym.remote import abandoned_sessions, session, upkeep
 from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address, remember_token
@@ -145,7 +146,7 @@ def test_nothing_is_said_of_a_session_that_never_was_or_is_another_process_s(
         (TimeoutError("late"), True),
         (ConnectionError("cut"), True),
         (ew.SessionLost("the server says that it is gone"), False),
-        (ew.EnvironmentCrashed("its session goes on"), False),
+        (EnvironmentCrashed("its session goes on"), False),
     ],
 )
 def test_what_is_gone_already_is_not_closed_again(

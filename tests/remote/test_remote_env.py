@@ -20,7 +20,7 @@ from remote_worlds import KEEPER_GAME, TROUBLE, UNMADE, kill, mortal, transport,
 from servers import running_server
 
 import envweave_gym as ew
-from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, EnvironmentCrashed, FaultStorm
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
@@ -140,7 +140,7 @@ def test_every_builtin_exception_can_be_raised_by_its_name():
     for name, kind in vars(builtins).items():
         if isinstance(kind, type) and issubclass(kind, BaseException):
             made = pickle.loads(pickle.dumps(crash(name, "the hub is down")))
-            assert isinstance(made, ew.EnvironmentCrashed)
+            assert isinstance(made, EnvironmentCrashed)
             assert (str(made), made.cause) == ("the hub is down", name)
 
 
@@ -153,13 +153,13 @@ def test_what_a_constructor_raises_there_keeps_its_type(name: str, url: str):
     ):
         with pytest.raises(getattr(builtins, name), match=f"cannot be made: {name}: '?no such card") as told:
             make()
-        assert isinstance(told.value, ew.EnvironmentCrashed)
+        assert isinstance(told.value, EnvironmentCrashed)
         copied = pickle.loads(pickle.dumps(told.value))
         assert (type(copied), str(copied), copied.cause) == (type(told.value), str(told.value), name)
 
 
 def test_an_exception_of_another_package_is_named(url: str):
-    with pytest.raises(ew.EnvironmentCrashed, match="cannot be made: Empty: no such") as told:
+    with pytest.raises(EnvironmentCrashed, match="cannot be made: Empty: no such") as told:
         ew.make(UNMADE, backend=url, error="Empty")
     assert told.value.cause == "Empty"
 
@@ -355,7 +355,7 @@ def test_an_environment_that_raises_ends_its_own_episode(transport: str, url: st
 def test_an_environment_that_raises_is_told_of_where_faults_raise(url: str):
     env = RemoteEnv(TROUBLE, url, on_fault="raise")
     env.reset(seed=1)
-    with pytest.raises(ew.EnvironmentCrashed, match="OSError: the disk is full"):
+    with pytest.raises(EnvironmentCrashed, match="OSError: the disk is full"):
         env.step(1)
     with pytest.raises(ew.ResetNeeded):
         env.step(0)
@@ -418,5 +418,5 @@ def test_too_many_faults_in_a_row_are_a_storm(url: str):
         env.reset()
         assert "fault" in env.step(1)[4]
     env.reset()
-    with pytest.raises(ew.FaultStorm, match=f"{MAX_FAULTS_IN_A_ROW} faults in a row"):
+    with pytest.raises(FaultStorm, match=f"{MAX_FAULTS_IN_A_ROW} faults in a row"):
         env.step(1)

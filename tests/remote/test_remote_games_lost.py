@@ -21,7 +21,7 @@ from remote_worlds import kill, mortal, transport, url
 from toy_games import CRASH
 
 import envweave_gym as ew
-from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, Fault, FaultKind
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, EnvironmentCrashed, Fault, FaultKind, FaultStorm
 from envweave_gym.episode.stream import EventKind, RequestKind
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.games import RemoteAEC, RemoteParallel
@@ -112,14 +112,14 @@ def test_a_crash_of_a_round_truncates_everybody_who_lives(transport: str, url: s
 def test_a_crash_is_raised_where_that_is_wanted(api: str, url: str) -> None:
     env = REMOTE[api](WHISPER, url, on_fault="raise")
     env.reset(seed=1)
-    with pytest.raises(ew.EnvironmentCrashed, match=r"^RuntimeError: lost in step$"):
+    with pytest.raises(EnvironmentCrashed, match=r"^RuntimeError: lost in step$"):
         env.step(CRASH if api == "aec" else {"player_0": CRASH})
     assert env.agents == []
     with pytest.raises(ew.ResetNeeded, match=r"step\(\) was called after the episode ended"):
         env.step(0)
     assert ew.state_of(env)["episode"] == 0
     assert env.record.events[0].data == {"seed": 1}, "what crashed can still be asked"
-    with pytest.raises(ew.EnvironmentCrashed, match="lost in reset"):
+    with pytest.raises(EnvironmentCrashed, match="lost in reset"):
         env.reset(options={"crash": True})
     env.reset(seed=1)
     env.step(0 if api == "aec" else {"player_0": 0})
@@ -350,7 +350,7 @@ def test_too_many_faults_in_a_row_are_a_storm(api: str, url: str) -> None:
         env.reset(seed=0)
         env.step(crash)
     env.reset(seed=0)
-    with pytest.raises(ew.FaultStorm, match=f"{MAX_FAULTS_IN_A_ROW} faults in a row"):
+    with pytest.raises(FaultStorm, match=f"{MAX_FAULTS_IN_A_ROW} faults in a row"):
         env.step(crash)
     assert env.agents == []
     with pytest.raises(ew.ResetNeeded):

@@ -12,6 +12,7 @@ from remote_worlds import block_websockets, transport
 from servers import TOKEN, RunningServer, running_server
 
 import envweave_gym as ew
+from envweave_gym.core.faults import AtCapacity
 from envweave_gym.remote import address, upkeep
 from envweave_gym.remote.address import TOKEN as TOKEN_VARIABLE
 from envweave_gym.remote.address import Address, remember_token
@@ -175,7 +176,7 @@ def test_a_proxy_whose_server_is_not_there_is_asked_again(
         (502, HTML, "text/html", ConnectionError),
         (503, b"", "text/plain", ConnectionError),
         (504, b"\x93", "application/octet-stream", ConnectionError),
-        (503, FULL, "application/json", ew.AtCapacity),
+        (503, FULL, "application/json", AtCapacity),
         (413, HTML, "text/html", ew.InvalidArgument),
         (404, HTML, "text/html", ew.NotAvailable),
         (200, b"\x93", "application/msgpack", ew.NotAvailable),
@@ -192,7 +193,7 @@ def test_what_stands_before_a_server_is_no_description(
     ("script", "error"),
     [
         (answers(413), ew.InvalidArgument),
-        (answers(503, FULL, "application/json"), ew.AtCapacity),
+        (answers(503, FULL, "application/json"), AtCapacity),
     ],
 )
 def test_what_will_not_change_is_told_at_once_over_http(
@@ -241,7 +242,7 @@ def test_a_session_that_is_there_waits_for_a_connection_until_its_deadline() -> 
 
 def test_a_new_session_is_told_at_once_that_there_is_no_room() -> None:
     full = peer(answers(503, FULL, "application/json"))
-    with full as server, at_once(), pytest.raises(ew.AtCapacity):
+    with full as server, at_once(), pytest.raises(AtCapacity):
         server.session(PATIENT).reset(0, None)
 
 

@@ -16,6 +16,7 @@ from rare_values import RARE, Asarray, Lent, Strict
 import envweave_gym as ew
 from envweave_gym.core.arrays import foreign_array
 from envweave_gym.wire.values import NoForm, dumps, loads, pack_exactly
+from envweave_gym.wrappers import NumericInfo
 from envweave_gym_server.protocols.rest.json_values import plain
 
 ID = "rare_values:rare/Values-v0"
@@ -114,7 +115,7 @@ def test_arrays_that_cannot_be_read_here_are_none():
 
 
 def test_numeric_infos_have_them_on_every_backend(env: Any):
-    env = ew.NumericInfo(env)
+    env = NumericInfo(env)
     info = env.reset(seed=1)[1]
     np.testing.assert_array_equal(info["array"], np.array([[1], [2]], np.float32), strict=True)
     assert info.keys() == {"array", "seq", "trainable"}

@@ -17,7 +17,7 @@ from remote_rows import MORTAL
 from remote_worlds import stop, url
 
 import envweave_gym as ew
-from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW
+from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, FaultStorm
 from envweave_gym.core.seeding import draw_seed
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.vector import RemoteVectorEnv
@@ -192,7 +192,7 @@ class TestAStepThatLosesAServer:
             lose(env, 0)
             assert env.step(ACTIONS[LINE])[3].all()
         lose(env, 0)
-        with pytest.raises(ew.FaultStorm, match="10 faults in a row"):
+        with pytest.raises(FaultStorm, match="10 faults in a row"):
             env.step(ACTIONS[LINE])
         env.close()
 

@@ -12,7 +12,6 @@ from arithmetic_env import Arithmetic
 from gymnasium.vector import SyncVectorEnv
 
 import envweave_gym
-from envweave_gym import NumericInfo
 from envweave_gym.core.faults import Fault, FaultKind, InvalidAction
 from envweave_gym.core.program_result import Result
 from envweave_gym.episode.stream import Event, EventKind, Stream, trainable
@@ -25,6 +24,7 @@ from envweave_gym.rewards.transforms import (
     TaskCompletion,
     math_transform,
 )
+from envweave_gym.wrappers import NumericInfo
 
 
 def test_the_wrapper_pays_what_the_transform_says() -> None:

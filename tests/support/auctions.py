@@ -6,8 +6,8 @@ from typing import Any
 
 from toy_games import Auction
 
-from envweave_gym import TurnBasedParallel
 from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 ID = "test/Auction-v0"
 

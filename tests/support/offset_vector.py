@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from envweave_gym import Event, InvalidArgument, NativeVectorEnv, message
+from envweave_gym import Event, InvalidArgument, message
+from envweave_gym.vector.native import NativeVectorEnv
 
 
 class Offset(NativeVectorEnv):

@@ -7,7 +7,8 @@ from typing import Any
 
 from scripted_envs import Scripted
 
-from envweave_gym import EventKind, RequestStream, stream_of
+from envweave_gym import EventKind, stream_of
+from envweave_gym.wrappers import RequestStream
 
 NAME = "test/Scripted-v0"
 

@@ -17,7 +17,7 @@ from gymnasium.wrappers import TransformAction
 from tensordict import NonTensorData
 from torchrl.envs import GymWrapper, PettingZooWrapper, check_env_specs
 
-from envweave_gym import NumericInfo
+from envweave_gym.wrappers import NumericInfo
 
 pytestmark = [
     pytest.mark.trainers,

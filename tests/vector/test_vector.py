@@ -14,7 +14,8 @@ from gymnasium.wrappers.vector import DictInfoToList
 from native_vectors import FIX, LINE, actions_of, expect_equal, native, sync
 
 import envweave_gym
-from envweave_gym import NativeVectorEnv, stream_of
+from envweave_gym import stream_of
+from envweave_gym.vector.native import NativeVectorEnv
 
 # As SyncVectorEnv
 

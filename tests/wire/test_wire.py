@@ -28,6 +28,7 @@ from hypothesis.extra import numpy as hnp
 
 import envweave_gym as ew
 from envweave_gym.core.program_result import Result
+from envweave_gym.core.spaces import Chat
 from envweave_gym.episode.stream import stream_of
 from envweave_gym.sandbox import Execution, Final, Variable
 from envweave_gym.wire import messages
@@ -92,7 +93,7 @@ SPACES = [
     ew.Unicode(None),
     ew.Json(),
     ew.Json(None),
-    ew.Chat(99),
+    Chat(99),
     Dict({"b": Discrete(2), "a": Dict({"c": Box(0, 1, (2,))})}),
     Dict({1: Discrete(2), "a": Discrete(3)}),
     Dict(OrderedDict([("z", Discrete(2)), ("a", Discrete(3))])),

@@ -13,17 +13,9 @@ from gymnasium.vector import SyncVectorEnv
 from scripted_envs import Scripted
 
 import envweave_gym
-from envweave_gym import (
-    Autoreset,
-    EventKind,
-    InvalidAction,
-    RequestKind,
-    RequestStream,
-    ResetNeeded,
-    state_of,
-    stream_of,
-    trainable,
-)
+from envweave_gym import EventKind, InvalidAction, ResetNeeded, state_of, stream_of, trainable
+from envweave_gym.episode.stream import RequestKind
+from envweave_gym.wrappers import Autoreset, RequestStream
 
 LINE = "envweave/LineWorld-v0"
 

@@ -16,7 +16,8 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from pettingzoo import AECEnv, ParallelEnv
 from scripted_envs import Scripted
 
-from envweave_gym import NumericInfo, RequestStream, messages_of, state_of, stream_of, trainable
+from envweave_gym import messages_of, state_of, stream_of, trainable
+from envweave_gym.wrappers import NumericInfo, RequestStream
 
 LINE, KUHN, RACE = "envweave/LineWorld-v0", "envweave/KuhnPoker-v0", "envweave/LineRace-v0"
 

@@ -21,17 +21,17 @@ from envweave_gym import (
     EventKind,
     InvalidAction,
     InvalidArgument,
-    MissingExtra,
     Request,
-    RequestKind,
-    RequestStream,
     ResetNeeded,
     Stream,
     message,
     state_of,
     stream_of,
 )
+from envweave_gym.core.faults import MissingExtra
 from envweave_gym.core.seeding import draw_seed
+from envweave_gym.episode.stream import RequestKind
+from envweave_gym.wrappers import RequestStream
 
 # The stream
 

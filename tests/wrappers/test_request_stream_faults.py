@@ -14,17 +14,17 @@ from envweave_gym import (
     EventKind,
     Fault,
     FaultKind,
-    FaultStorm,
     InvalidAction,
     Request,
-    RequestKind,
-    RequestStream,
     ResetNeeded,
     Stream,
     message,
     stream_of,
     trainable,
 )
+from envweave_gym.core.faults import FaultStorm
+from envweave_gym.episode.stream import RequestKind
+from envweave_gym.wrappers import RequestStream
 
 
 @pytest.mark.parametrize("reward", [None, np.zeros(2), "much", [], 1j])

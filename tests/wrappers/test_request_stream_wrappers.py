@@ -19,7 +19,8 @@ from gymnasium.wrappers import (
 from scripted_envs import Scripted
 from scripted_streams import Malformed, scripted
 
-from envweave_gym import EventKind, InvalidAction, RequestStream, state_of, stream_of
+from envweave_gym import EventKind, InvalidAction, state_of, stream_of
+from envweave_gym.wrappers import RequestStream
 
 
 def test_third_party_wrappers_work_inside_and_outside() -> None:

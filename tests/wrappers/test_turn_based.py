@@ -14,12 +14,14 @@ from pettingzoo.utils.conversions import parallel_to_aec
 from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
 from toy_games import BID, LEAVE, PASS, Auction, Relay
 
-from envweave_gym import NumericInfo, TurnBasedParallel, state_of, trainable
+from envweave_gym import state_of, trainable
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
 from envweave_gym.envs.games import kuhn_poker, line_race
 from envweave_gym.episode.stream import EventKind, RequestKind
+from envweave_gym.wrappers import NumericInfo
 from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
+from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 
 def kinds(info: dict[str, Any]) -> list[str]:

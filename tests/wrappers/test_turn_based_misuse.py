@@ -8,10 +8,11 @@ import pytest
 from auctions import ID, asked, auction
 from toy_games import BURN, LEAVE, PASS, REFUSE, Auction
 
-from envweave_gym import TurnBasedParallel, state_of
+from envweave_gym import state_of
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.envs.games import kuhn_poker
 from envweave_gym.wrappers.aec_stream import AECStream
+from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 
 @pytest.mark.parametrize(

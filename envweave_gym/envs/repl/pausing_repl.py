@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from envweave_gym import sandbox
+import envweave_gym.sandbox as sandbox
 from envweave_gym.core.faults import ResetNeeded, ToolError
 from envweave_gym.envs.code.program_journal import CALLED_OTHERWISE, Call, ProgramStep, take_call
 from envweave_gym.envs.repl.observation import SNAPSHOT

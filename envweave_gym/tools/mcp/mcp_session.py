@@ -244,7 +244,7 @@ def too_large(server: str) -> ToolError:
 
 
 def _client_info() -> Message:
-    from envweave_gym import __version__
+    from envweave_gym.core.version import __version__
 
     return {"name": "envweave-gym", "version": __version__}
 

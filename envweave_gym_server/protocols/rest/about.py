@@ -7,7 +7,7 @@ from typing import Any
 from flask import Blueprint, Response, current_app
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from envweave_gym import __version__
+from envweave_gym.core.version import __version__
 from envweave_gym_server.protocols.current_app import service
 from envweave_gym_server.protocols.rest import bodies
 from envweave_gym_server.protocols.rest.bodies import json_response

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from flask import Flask
 
-from envweave_gym import __version__
+from envweave_gym.core.version import __version__
 from envweave_gym_server.protocols.rest.bodies import Problem
 
 _JSON = "application/json"
