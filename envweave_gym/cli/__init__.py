@@ -1,7 +1,7 @@
-"""The program ``envweave``: list, play, info, doctor, serve, fleet, k8s.
+"""The program ``envweave``, with the commands list, play, info, doctor, serve, fleet and k8s.
 
-Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name; as shells count
-signals, 130 after Ctrl-C and 141 when the reader of the output went away. An error is one line on stderr, and
+Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name. As shells count
+signals, 130 means Ctrl-C, and 141 that the reader of the output went away. An error is one line on stderr;
 ``--debug`` adds its traceback. Each command is a module that is imported when it runs.
 """
 
@@ -29,13 +29,13 @@ FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program with these arguments (``sys.argv`` by default) and give its exit code."""
+    """Run the program with these arguments (by default ``sys.argv``), and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     return reported(lambda: _run(words), debug="--debug" in words)
 
 
 def reported(run: Callable[[], int], *, debug: bool) -> int:
-    """Run a program and give its exit code; whatever goes wrong is one line on stderr."""
+    """Run a program and return its exit code; an exception becomes one line on stderr."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the shell
@@ -78,12 +78,12 @@ def _show_warning(message: Warning | str, *where: Any) -> None:
 
 
 def _complain(text: str) -> None:
-    """One line on stderr, without the colours some put into their messages."""
+    """Print one line on stderr, without the colour codes that some messages contain."""
     print("envweave:", " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split()), file=sys.stderr)
 
 
 def _output_is_closed() -> bool:
-    """Whether the reader of stdout has gone, so that a broken pipe is no failure of the environment."""
+    """Return whether the reader of stdout is gone: then a broken pipe is no failure of the environment."""
     try:
         watch = select.poll()
         watch.register(sys.stdout.fileno(), 0)
@@ -93,10 +93,10 @@ def _output_is_closed() -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises on wrong usage, so that it is reported like every other error."""
+    """A parser that raises on wrong usage, so that the program reports it like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as ``InvalidArgument``."""
+        """Raise :class:`InvalidArgument` with the message."""
         raise InvalidArgument(f"{message}; see {self.prog} --help")
 
 

@@ -10,7 +10,7 @@ Status = Literal["ok", "missing", "broken"]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the report."""
+    """The result of one check: what was checked, whether it works, and the next step if it does not."""
 
     part: Literal["base", "extra", "plug-in", "machine"]
     name: str
@@ -19,5 +19,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
 
     def fails(self) -> bool:
-        """Whether it must be repaired: something installed is broken, or a part of the base is missing."""
+        """Return whether it must be repaired: something installed is broken, or a part of the base is
+        missing."""
         return self.status == "broken" or (self.part == "base" and self.status != "ok")

@@ -1,10 +1,10 @@
 """``envweave doctor``: checks what works on this machine, and names the next step for what does not.
 
-It reads the metadata of installed packages and imports none of them but the plug-ins.
+It reads the metadata of installed packages, and imports none of them except plug-ins.
 
-Exit code 1 says that something is to be repaired: a part of the base does not work, a plug-in raised, or an
-extra is installed with a version that does not fit. What is merely not installed, in whole or in part, is no
-failure: a package that an extra needs may be there for other reasons.
+Exit code 1 means that something must be repaired: a part of the base does not work, a plug-in raised, or an
+extra is installed with a version that does not fit. An extra that is missing, in whole or in part, is no
+failure, as a package that an extra needs may be installed for other reasons.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENGINE_TIMEOUT_S = 2.0
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; 1 if something is broken, 0 if at most optional things are missing."""
+    """Print the report; return 1 if something is broken, 0 if at most optional things are missing."""
     if args.sweep:
         from envweave_gym.cli.sweep import sweep_all
 
@@ -87,7 +87,7 @@ def _python() -> Check:
 
 
 class Requirement(NamedTuple):
-    """A distribution that is needed, its extras and versions, and the extra of ours it is for."""
+    """A distribution that is needed, its extras and versions, and the extra of ours that needs it."""
 
     name: str
     extras: tuple[str, ...]
@@ -99,7 +99,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[([^]]*)\])?([^;]*)(?:;.*?extra\s*==
 
 
 def read_requirement(line: str) -> Requirement:
-    """``"tinker<0.37,>=0.25; extra == 'tinker'"`` in its parts."""
+    """Parse a requirement such as ``"tinker<0.37,>=0.25; extra == 'tinker'"``."""
     match = _REQUIREMENT.match(line)
     assert match is not None, line
     name, extras, bounds, extra = match.groups()
@@ -107,7 +107,7 @@ def read_requirement(line: str) -> Requirement:
 
 
 def _packages() -> Iterator[Check]:
-    """The package itself, each of its requirements, and each of its extras."""
+    """Check the package itself, each of its requirements, and each of its extras."""
     try:
         own, lines = version(PACKAGE), requires(PACKAGE) or []
     except PackageNotFoundError:
@@ -145,7 +145,7 @@ def _extra(extra: str, needs: list[Requirement]) -> Check:
 
 
 def _needs_of(extra: str, needed: list[Requirement]) -> list[Requirement]:
-    """The requirements of an extra, with those of the extras it includes."""
+    """Return the requirements of an extra, with those of the extras that it includes."""
     bring: list[Requirement] = []
     for requirement in needed:
         if requirement.extra == extra:
@@ -167,7 +167,7 @@ def _installed(requirement: Requirement) -> tuple[Status, str]:
 
 
 def within(found: str, bounds: str) -> bool:
-    """Whether a version satisfies the ``>=`` and ``<`` bounds of a requirement."""
+    """Return whether a version satisfies the ``>=`` and ``<`` bounds of a requirement."""
     have = _release(found)
     for sign, bound in re.findall(r"(>=|<)(?!=)\s*([\d.]+)", bounds):
         if (have >= _release(bound)) != (sign == ">="):
@@ -176,7 +176,7 @@ def within(found: str, bounds: str) -> bool:
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """The numbers of a version, without zeros at the end: 2.0 is 2."""
+    """Return the numbers of a version, without zeros at the end, so that 2.0 equals 2."""
     match = re.match(r"\d+(\.\d+)*", text)
     numbers = [int(part) for part in match[0].split(".")] if match else []
     while numbers and numbers[-1] == 0:
@@ -185,7 +185,10 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def _plug_ins() -> Iterator[Check]:
-    """Every package that brings IDs; registering again, which changes nothing, shows which cannot."""
+    """Check every package that registers IDs.
+
+    Registering once more changes nothing, and warns of broken ones.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         register_all()
@@ -207,7 +210,7 @@ def _plug_in(plug_in: EntryPoint, complaints: list[str]) -> Check:
 
 
 def _docker() -> Iterator[Check]:
-    """Ping a container engine over its socket; count the containers that killed owners have left."""
+    """Ping a container engine over its socket, and count the containers that killed owners have left."""
     addresses = _engine_addresses()
     problems: list[str] = []
     for address in addresses:
@@ -233,7 +236,7 @@ def _docker() -> Iterator[Check]:
 
 
 def _engine_addresses() -> list[str]:
-    """Where an engine listens: where DOCKER_HOST says, else its usual sockets, as far as they exist."""
+    """Return the address in ``DOCKER_HOST``, or else the usual sockets of an engine that exist here."""
     chosen = os.environ.get("DOCKER_HOST")
     if chosen:
         return [chosen]
@@ -242,7 +245,7 @@ def _engine_addresses() -> list[str]:
 
 
 def _images(address: str) -> Iterator[Check]:
-    """The images of the IDs that the engine has; nothing if the engine does not answer."""
+    """Check which images of our IDs the engine has; yields nothing if the engine does not answer."""
     wanted = sorted({card.image for card in cards().values() if card.image is not None})
     try:
         found = json.loads(_get(address, "/images/json"))
@@ -261,7 +264,7 @@ def _images(address: str) -> Iterator[Check]:
 
 
 def _left_behind(address: str) -> Iterator[Check]:
-    """The number of containers whose owners are gone; nothing if the engine does not answer."""
+    """Count the containers whose owners are gone; yields nothing if the engine does not answer."""
     labelled = quote(json.dumps({"label": [OWNER]}))
     try:
         found = json.loads(_get(address, f"/containers/json?all=1&filters={labelled}"))
@@ -274,7 +277,10 @@ def _left_behind(address: str) -> Iterator[Check]:
 
 
 def _get(address: str, path: str) -> bytes:
-    """GET a path of a container engine; raises ``OSError``, or ``ValueError`` for a bad address."""
+    """Return the body of a GET from a container engine.
+
+    Raise ``OSError``, or ``ValueError`` for a bad address.
+    """
     url = urlsplit(address)
     if url.scheme == "unix":
         with socket.socket(socket.AF_UNIX) as connection:

@@ -1,6 +1,6 @@
 """``envweave fleet``: starts several servers, restarts those that die, and ends them together.
 
-The process that does this (the *keeper*) runs in the foreground or, with ``--detach``, in the background.
+The process that does this, the *keeper*, runs in the foreground or, with ``--detach``, in the background.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ from envweave_gym.providers.base import provider_of
 
 _FLEET_ENDS_WITHIN_S = 90.0
 _PODS_END_WITHIN_S = 30.0
-"""Measured on a real cluster: a Pod is gone 3 to 15 s after its deletion, later if its node pulls images."""
+"""Seconds that ``down`` waits for Pods to be deleted.
+
+Measured on a real cluster: a Pod is gone 3 to 15 s after its deletion, later if its node pulls images.
+"""
 _POLL_S = 0.5
-_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IS_ENDING = (
     b"envweave: the fleet is ending; once more ends this command at once, and leaves what is still there to "
     b"'envweave doctor --sweep'\n"
@@ -46,14 +49,17 @@ _OWN_FLAGS = {
     "ids": "the IDs without a name",
     "token": "--token-file PATH",
 }
-"""Options of a fleet that have a flag of their own, so ``--option`` refuses them."""
+"""Options of ``Fleet`` that have a flag of their own, by option; ``--option`` refuses them."""
 _PROGRAM = "import sys; from envweave_gym.cli import main; sys.exit(main())"
 
 
 def add_options(
     parser: argparse.ArgumentParser, add: Callable[..., Any], option: Callable[[str], Any]
 ) -> None:
-    """Add the subcommands to ``parser``; ``add`` makes one of them, and ``option`` parses ``NAME=VALUE``."""
+    """Add the subcommands to ``parser``.
+
+    ``add`` creates a subcommand, and ``option`` parses ``NAME=VALUE``.
+    """
     commands = parser.add_subparsers(metavar="up|status|down", required=True)
     up = add(commands, "up", "Start a fleet, and keep it up until Ctrl-C, SIGTERM or 'envweave fleet down'.")
     up.set_defaults(action=_up)
@@ -116,8 +122,8 @@ def _kept_up(args: argparse.Namespace) -> int:
     token_file = Path(args.token_file or own_token_file(args.name)).absolute()
     provider = provider_of(args.backend)
     keys = provider.place_options if provider else ()
-    place = {key: str(value) for key, value in args.option if key in keys and value is not None}
-    known = FleetFile(name=args.name, backend=args.backend, token_file=str(token_file), place=place)
+    cluster = {key: str(value) for key, value in args.option if key in keys and value is not None}
+    known = FleetFile(name=args.name, backend=args.backend, token_file=str(token_file), cluster=cluster)
     output = _output(args)
     with _interruptible():
         known.claim()
@@ -132,9 +138,9 @@ def _kept_up(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Generator[None]:
-    """Turn the first of SIGTERM, SIGINT and SIGHUP into ``KeyboardInterrupt``.
+    """Turn the first of SIGTERM, SIGINT and SIGHUP into ``KeyboardInterrupt``, which takes the fleet down.
 
-    The fleet is then taken down. The second one prints that; the third one ends this process at once.
+    The second signal prints that the fleet is ending; the third one ends this process at once.
     """
 
     def interrupt(*_: Any) -> None:
@@ -147,7 +153,7 @@ def _interruptible() -> Generator[None]:
             signal.signal(one, signal.SIG_DFL)
         os.write(2, _IS_ENDING)  # print may be in the middle of a line
 
-    caught = [one for one in _ENDS if signal.getsignal(one) != signal.SIG_IGN]
+    caught = [one for one in _END_SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
     before = {one: signal.signal(one, interrupt) for one in caught}
     try:
         yield
@@ -157,7 +163,7 @@ def _interruptible() -> Generator[None]:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of ``Fleet`` that the flags stand for."""
+    """Return the keyword arguments of ``Fleet`` that the flags stand for."""
     from envweave_gym.registry.catalog import cards
 
     options: dict[str, Any] = dict(args.option)
@@ -172,7 +178,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _announcement(known: FleetFile, args: argparse.Namespace) -> str:
-    """The text, or JSON, that a started fleet prints: its URLs, its token file and a line of Python."""
+    """Return the text, or JSON, that a started fleet prints: its URLs, its token file and a line of Python.
+    Return the text, or JSON, that a started fleet prints: its URLs, its token file and a line of Python."""
     env_id = args.ids[0] if args.ids else "envweave/Counter-v0"
     use = f"gymnasium.make({env_id!r}, backend={known.urls}, token={f'file:{known.token_file}'!r})"
     if args.json:
@@ -191,7 +198,7 @@ def _announcement(known: FleetFile, args: argparse.Namespace) -> str:
 
 
 def _output(args: argparse.Namespace) -> Any:
-    """The file for the announcement: stdout, or in the background a pipe that no server inherits."""
+    """Return the file for the announcement: stdout, or in the background a pipe that no server inherits."""
     if not args.background:
         return sys.stdout
     pipe = os.fdopen(os.dup(1), "w")
@@ -261,7 +268,7 @@ def _detached(args: argparse.Namespace) -> int:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The parsed options as command-line words again."""
+    """Return the parsed options as command-line words, for the keeper in the background."""
     words = [f"--option={name}={json.dumps(value)}" for name, value in args.option]
     for name in ("backend", "replicas", "image", "memory", "cpus", "token_file", "name"):
         if (value := getattr(args, name)) is not None:
@@ -298,7 +305,7 @@ def _named(name: str) -> FleetFile:
 
 
 def _report(known: FleetFile) -> dict[str, Any]:
-    """The state of a fleet and of its replicas; removes what a fleet whose keeper died has left behind."""
+    """Return the state of a fleet and of its replicas; remove the leftovers of a fleet whose keeper died."""
     from envweave_gym.providers.fleet import statuses
 
     report: dict[str, Any] = {"name": known.name, "backend": known.backend, "pid": known.pid}
@@ -325,7 +332,7 @@ def _report(known: FleetFile) -> dict[str, Any]:
 
 
 def _token_of(known: FleetFile) -> str | None:
-    """Its token, or ``None`` with a warning; without it the number of sessions is unknown."""
+    """Return the fleet's token, or ``None`` with a warning: then the number of sessions is unknown."""
     try:
         return read_token(Path(known.token_file))
     except InvalidArgument as error:
@@ -383,10 +390,10 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _still_ending(known: FleetFile) -> tuple[list[str], list[str]]:
-    """Wait until the Pods are deleted; return those that remain, and why the cluster cannot be asked."""
+    """Wait until the fleet's Pods are deleted; return those that remain, and errors of the cluster."""
     provider, deadline = provider_of(known.backend), time.monotonic() + _PODS_END_WITHIN_S
     try:
-        while ending := provider.ending(f"{known.pid}-{known.began}", known.place) if provider else []:
+        while ending := provider.ending(f"{known.pid}-{known.began}", known.cluster) if provider else []:
             if time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
@@ -410,7 +417,7 @@ def _removed(cleaned: dict[str, Any]) -> str:
 
 
 def _clean(known: FleetFile) -> dict[str, list[str]]:
-    """Remove the leftovers of a fleet whose keeper is gone; return names, and what was not seen."""
+    """Remove the leftovers of a fleet whose keeper is gone; return their names, and the errors."""
     from envweave_gym.cli.sweep import sweep_of
 
     leftovers = sweep_of(known.backend, [known])

@@ -29,27 +29,29 @@ class FleetFile(msgspec.Struct, kw_only=True):
     began: str = msgspec.field(default_factory=lambda: began(os.getpid()))
     boot: str = msgspec.field(default_factory=processes_seen)
     urls: list[str] = []
-    """The URLs of its replicas; empty while they start."""
+    """The URLs of the fleet's replicas; empty while they start."""
     restarts: list[int] = []
     problems: dict[str, str] = {}
-    place: dict[str, str] = {}
-    """The context and namespace of its Pods, if they differ from the kubeconfig's."""
+    cluster: dict[str, str] = {}
+    """The Kubernetes context and namespace of the fleet's Pods, where they differ from the kubeconfig's."""
 
     def __post_init__(self) -> None:
         if len(self.restarts) != len(self.urls):
             raise ValueError("restarts and urls must have the same length")
 
     def is_kept(self) -> bool:
-        """Whether its keeper is alive."""
+        """Return whether the keeper of this fleet is alive."""
         return self.boot == processes_seen() and began(self.pid) == self.began != ""
 
     def is_there(self) -> bool:
-        """Whether the file on disk still belongs to this fleet, and not to a newer one of the same name."""
+        """Return whether the file on disk still belongs to this fleet, and not to a newer one of the same
+        name."""
         found = find(self.name)
         return found is not None and (found.pid, found.began, found.boot) == (self.pid, self.began, self.boot)
 
     def claim(self) -> None:
-        """Create the file before the fleet starts; raises if a fleet of this name has one."""
+        """Create the file before the fleet starts; raise ``NotAvailable`` if a fleet of this name has one."""
+        # A link never replaces a file, and readers never see half of one.
         draft = self._draft()
         try:
             os.link(draft, _file(self.name))
@@ -80,7 +82,7 @@ class FleetFile(msgspec.Struct, kw_only=True):
 
 
 def taken(name: str) -> NotAvailable:
-    """The error for a name that another fleet has."""
+    """Return the error for a name that a running fleet has."""
     return NotAvailable(
         f"a fleet {shown(name)} is up already; end it with 'envweave fleet down --name {name}', "
         "or choose another --name"
@@ -88,7 +90,7 @@ def taken(name: str) -> NotAvailable:
 
 
 def find(name: str) -> FleetFile | None:
-    """Read the state file of this name."""
+    """Return the state of the fleet with this name, or ``None`` if there is none."""
     try:
         return msgspec.json.decode(_file(name).read_bytes(), type=FleetFile)
     except FileNotFoundError:
@@ -98,7 +100,7 @@ def find(name: str) -> FleetFile | None:
 
 
 def find_all() -> tuple[list[FleetFile], list[str]]:
-    """All fleets of this user, and an error for each file that cannot be read."""
+    """Return all fleets of this user, and an error for each file that cannot be read."""
     found: list[FleetFile | None] = []
     wrong: list[str] = []
     for path in sorted(_folder().glob("*.json")):
@@ -110,17 +112,17 @@ def find_all() -> tuple[list[FleetFile], list[str]]:
 
 
 def own_token_file(name: str) -> Path:
-    """The default token file of a fleet."""
+    """Return the path of a fleet's default token file."""
     return _file(name).with_suffix(".token")
 
 
 def log_file(name: str) -> Path:
-    """The stderr file of a keeper in the background."""
+    """Return the path of the log with the stderr of a keeper that runs in the background."""
     return _file(name).with_suffix(".log")
 
 
 def token_in(path: Path) -> str:
-    """Read the token from a file; generates one if the file does not exist."""
+    """Return the token in a file; write a new token first if the file does not exist."""
     try:
         if not path.exists():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
@@ -134,7 +136,7 @@ def token_in(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Read the token from a file."""
+    """Return the token in a file; raise :class:`InvalidArgument` if the file holds none."""
     try:
         with path.open("rb") as file:
             token = file.read(_LONGEST_TOKEN + 1).decode().strip()

@@ -21,7 +21,10 @@ from envweave_gym.registry.names import resolve
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the environment, describe it and close it; without ``--kwarg`` with its card's trial arguments."""
+    """Make the environment, print its description and close it.
+
+    Without ``--kwarg`` it is made with the trial arguments of its card.
+    """
     card = card_named(args.id)
     env = make_single(args.id, dict(args.kwarg) or (dict(card.trial) if card else {}))
     try:
@@ -36,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_single(name: str, kwargs: Mapping[str, Any]) -> Any:
-    """A Gymnasium environment or a game, but no vector of them."""
+    """Make a Gymnasium environment or a game; refuse arguments that make a vector."""
     env = make(name, **kwargs)
     if not isinstance(env, gym.Env | AECEnv | ParallelEnv):
         env.close()
@@ -45,12 +48,12 @@ def make_single(name: str, kwargs: Mapping[str, Any]) -> Any:
 
 
 def card_named(name: str) -> EnvCard | None:
-    """The card of a name in the grammar of ``make``; ``None`` for an environment without one."""
+    """Return the card of a name in the grammar of ``make``; ``None`` for an environment without a card."""
     return cards().get(resolve(name) or "")
 
 
 def describe(name: str, env: Any) -> dict[str, Any]:
-    """The document that ``envweave info`` prints."""
+    """Return the description that ``envweave info`` prints, as a dict."""
     card, core = card_named(name), env.unwrapped
     path = card and (card.gym or card.parallel or card.aec)
     constructor = pkgutil.resolve_name(path) if path else type(core)
@@ -72,7 +75,7 @@ def describe(name: str, env: Any) -> dict[str, Any]:
 
 
 def _arguments(constructor: Callable[..., Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The constructor's arguments with their defaults, and the names of those that have none."""
+    """Return the constructor's arguments with their defaults, and the names of those without a default."""
     parameters = inspect.signature(constructor).parameters.values()
     named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     named.update(given)
@@ -81,7 +84,7 @@ def _arguments(constructor: Callable[..., Any], given: Mapping[str, Any]) -> tup
 
 
 def _documentation(constructor: Callable[..., Any], core: Any) -> str:
-    """The docstring of the class, else of its factory, else of its module."""
+    """Return the docstring of the class, else of its factory, else of its module."""
     module = inspect.getmodule(type(core))
     return inspect.cleandoc(type(core).__doc__ or constructor.__doc__ or (module and module.__doc__) or "")
 
@@ -117,7 +120,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _agent_rows(agents: dict[str, dict[str, str]]) -> list[tuple[str, str]]:
-    """The agents and their spaces, written once where all agents have the same."""
+    """Return rows with the agents and their spaces, which are listed once if all agents have the same."""
     first, *others = agents.values()
     rows = [("agents", ", ".join(agents))]
     if all(spaces == first for spaces in others):

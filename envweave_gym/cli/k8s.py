@@ -17,7 +17,7 @@ from envweave_gym.providers.kubernetes import manifests
 from envweave_gym.providers.kubernetes.manifests import Manifest, PodTemplate, check_name, check_service_name
 from envweave_gym.remote.address import TOKEN
 
-_MOST = 10_000
+_MAX_PODS = 10_000
 _TEMPLATE = ("memory", "cpus", "lifetime", "pull_policy", "pull_secret")
 _EPILOG = (
     "Apply it with: envweave k8s manifest ID | kubectl apply -f -. The token is that of the environment "
@@ -27,7 +27,7 @@ _EPILOG = (
 
 
 def add_options(parser: argparse.ArgumentParser, add: Callable[..., Any]) -> None:
-    """Add the subcommands to ``parser``; ``add`` makes one of them."""
+    """Add the subcommands to ``parser``; ``add`` creates a subcommand."""
     commands = parser.add_subparsers(metavar="manifest", required=True)
     about = "Print the documents that make a cluster serve an environment, as YAML."
     parser = add(commands, "manifest", about)
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser, add: Callable[..., Any]) -> Non
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the documents."""
+    """Print the manifests, as YAML or JSON."""
     found = documents(args)
     if args.json:
         print_json({"apiVersion": "v1", "kind": "List", "items": found})
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def documents(args: argparse.Namespace) -> list[Manifest]:
-    """The manifests for these arguments."""
+    """Return the manifests that these arguments ask for."""
     card = card_named(args.id)
     image = args.image or (card and card.image)
     if not image:
@@ -69,8 +69,8 @@ def documents(args: argparse.Namespace) -> list[Manifest]:
             f"{args.id} is in no image that is known; name the one that has it with --image"
         )
     check_image(image)
-    if args.replicas is not None and not 1 <= args.replicas <= _MOST:
-        raise InvalidArgument(f"--replicas {args.replicas} is no number of Pods from 1 to {_MOST}")
+    if args.replicas is not None and not 1 <= args.replicas <= _MAX_PODS:
+        raise InvalidArgument(f"--replicas {args.replicas} is no number of Pods from 1 to {_MAX_PODS}")
     check = check_name if args.replicas is None else check_service_name
     name = check("--name", _name_of(args.id) if args.name is None else args.name)
     given = {key: getattr(args, key) for key in _TEMPLATE if getattr(args, key) is not None}
@@ -90,6 +90,6 @@ def documents(args: argparse.Namespace) -> list[Manifest]:
 
 
 def _name_of(env_id: str) -> str:
-    """A legal object name for an ID, like ``envweave-counter-v0``."""
+    """Return a legal object name for an ID, such as ``envweave-counter-v0``."""
     name = re.sub(r"[^a-z0-9]+", "-", env_id.lower()).strip("-")
     return (f"env-{name}" if name[:1].isdigit() else name)[:60].strip("-")

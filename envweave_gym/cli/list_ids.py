@@ -45,5 +45,5 @@ def _extra(card: EnvCard) -> str:
 
 
 def _missing(card: EnvCard) -> list[str]:
-    """The modules it needs that are not installed."""
+    """Return the modules that an ID needs and that are not installed."""
     return [module for module in card.requires if find_spec(module.partition(".")[0]) is None]

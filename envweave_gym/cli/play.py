@@ -1,8 +1,8 @@
-"""``envweave play``: people play one episode at one keyboard.
+"""``envweave play``: people play one episode, at one keyboard.
 
-Every environment is played as a game; a Gymnasium environment is one with a single seat. The stream says who
-must act. Players are shown only what their agents may see; at a terminal each gets a clean screen. The last
-line is a verdict: success or not where the environment says so, else how the episode ended.
+Every environment is played as a game; a Gymnasium environment is one with a single seat. The stream says
+which agents must act. Players see only events that their agents may see; at a terminal each gets a clean
+screen. The last line is a verdict: success or not if the environment says so, else how the episode ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _CLEAR = "\033[2J\033[3J\033[H"
 _QUOTES = '"""'
 _FENCE = re.compile(r"\s*(```+)[^`]*$")
 _SUCCESS = ("correct", "resolved", "solved")
-"""Metrics of our environments that say whether an episode was a success."""
+"""Names of metrics of our environments that say whether an episode was a success."""
+"""Kinds of events that are not printed."""
 _SILENT = {EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.METRICS, EventKind.IGNORED}
 
 
@@ -43,7 +44,7 @@ class _Quit(Exception):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play one episode, or as much of it as the players like; 1 if it was lost to a fault."""
+    """Play one episode until it ends or a player quits; return 1 if it was lost to a fault."""
     env = _make(args.id, dict(args.kwarg))
     card = card_named(args.id)
     print(f"{card.id}: {card.doc}" if card else args.id)
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make(name: str, kwargs: dict[str, Any]) -> Any:
-    """The environment, with a picture in text where it can draw one that only one player looks at."""
+    """Make the environment; one that renders text gets ``render_mode="ansi"``, but no game, as all see it."""
     env = make_single(name, kwargs)
     drawn = isinstance(env, gym.Env) and "ansi" in (env.metadata.get("render_modes") or ())
     if not drawn or "render_mode" in kwargs:
@@ -80,7 +81,7 @@ def _as_game(env: Any) -> Any:
 
 
 class _Solo:
-    """A Gymnasium environment as a parallel game with one seat."""
+    """A Gymnasium environment in the form of a parallel game with one agent."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         self.env, self.agents = env, [AGENT]
@@ -105,14 +106,14 @@ class Seats:
         self.lost = False
         """Whether the episode ended in a fault."""
         self.steps, self.ended = 0, ""
-        """The steps so far, and how Gymnasium calls the end of the episode; empty while it goes on."""
+        """The count of steps so far, and ``terminated`` or ``truncated`` once the episode is over."""
         self._metrics: dict[str, Any] = {}
         self._news: dict[str, dict[int, Event]] = {}
         self._shown: dict[str, int] = {}
         self._seated: str | None = None
 
     def play(self, seed: int | None) -> None:
-        """Prompt each agent with an open ``act`` request, until there is none."""
+        """Play an episode: let each agent with an open ``act`` request act, until there is none."""
         observations, infos = self.game.reset(seed=seed)
         self.totals = dict.fromkeys(self.game.agents, 0.0)
         self._introduce(infos)
@@ -154,7 +155,7 @@ class Seats:
         return _common_stream(infos).agents()
 
     def _prompt(self, agent: str, observation: Any) -> Any:
-        """Show an agent its news, then read lines until one parses as an action."""
+        """Show an agent its new events, then read lines until one parses as an action."""
         self._seat(agent)
         news = self._news.pop(agent, {})
         self._shown[agent] = max(news, default=self._shown.get(agent, -1))
@@ -169,7 +170,7 @@ class Seats:
                 print("not an action:", _one_line(error))
 
     def verdict(self) -> str:
-        """How the episode ended, with its metrics."""
+        """Return a line that says how the episode ended, with its metrics."""
         known = [bool(self._metrics[name]) for name in _SUCCESS if name in self._metrics]
         how = ("success" if all(known) else "no success") if known else self.ended
         how = (
@@ -182,14 +183,14 @@ class Seats:
         return f"{how} ({count}; {numbers})" if numbers else f"{how} ({count})"
 
     def _seat(self, agent: str) -> None:
-        """Before somebody else looks at the terminal, wipe what only the last player may know."""
+        """Hand the terminal to an agent; wipe it first if another player's hidden events are on it."""
         shared = len(self.totals) > 1 and sys.stdin.isatty() and sys.stdout.isatty()
         if shared and agent != self._seated:
             _read(f"{_CLEAR}{agent}, it is your turn: press Enter ")
         self._seated = agent
 
     def _show(self, events: Iterable[Event], agent: str, observation: Any) -> None:
-        """Print what happened and what there is to see, but not again what a message has said."""
+        """Print the events and the observation, without texts that a printed message contains already."""
         said: list[str] = []
         for event in events:
             _print_event(event, agent)
@@ -203,7 +204,10 @@ class Seats:
             print(as_text(observation))
 
     def _conclude(self, observations: Mapping[str, Any]) -> None:
-        """Show how it ended: in a game to all, so only what all may see."""
+        """Show the end of the episode.
+
+        All players of a game look on, so only events visible to all are printed.
+        """
         if isinstance(self.env, gym.Env):
             self._show(self._news.get(AGENT, {}).values(), AGENT, observations[AGENT])
             return
@@ -224,7 +228,7 @@ def _is_said(value: Any, said: list[str]) -> bool:
 
 
 def _common_stream(infos: Mapping[str, Any]) -> Stream:
-    """The stream of any agent: all have the same open requests."""
+    """Return the stream of any agent: all agents have the same open requests."""
     return stream_of(next(iter(infos.values()), {}))
 
 
@@ -233,7 +237,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _read(prompt: str) -> str:
-    """A line from the keyboard, unless it is the one that quits."""
+    """Read a line from the keyboard; a ``q`` ends the game."""
     line = _line(prompt)
     if line.strip() == "q":
         raise _Quit
@@ -241,7 +245,7 @@ def _read(prompt: str) -> str:
 
 
 def _line(prompt: str) -> str:
-    """A line from the keyboard; one from a file is printed, so that the transcript is complete."""
+    """Read a line from stdin. If it is no terminal, print the line, so that the transcript is complete."""
     try:
         line = input(prompt)
     except EOFError:
@@ -253,9 +257,9 @@ def _line(prompt: str) -> str:
 
 
 def _whole(first: str) -> str:
-    """The text whose first line is given: if that opens quotes or a Markdown fence, up to the closing line.
+    """Read the rest of a text whose first line opens quotes or a Markdown fence, up to the closing line.
 
-    The quotes are no part of the text; a fence is, as a model's reply has it.
+    The quotes are not part of the text. A fence is, as a model's reply would contain it.
     """
     fence = _FENCE.match(first)
     if first.strip() != _QUOTES and fence is None:
@@ -272,7 +276,7 @@ def _is_text(space: Space[Any]) -> bool:
 
 
 def event_line(event: Event, viewer: str | None) -> str | None:
-    """An event as a line for ``viewer`` (``None``: for all), or ``None`` where there is nothing to say."""
+    """Return an event as a line for ``viewer`` (``None``: for all), or ``None`` if it is not printed."""
     data = event.data
     if event.kind in _SILENT or (event.kind == EventKind.ACT and event.agent == viewer):
         return None
@@ -288,7 +292,7 @@ def event_line(event: Event, viewer: str | None) -> str | None:
 
 
 def as_text(observation: Any) -> str:
-    """An observation for human eyes."""
+    """Return an observation as text for people."""
     if isinstance(observation, str):
         return observation
     if isinstance(observation, Mapping):
@@ -307,7 +311,7 @@ def _entry(key: str, text: str) -> str:
 
 
 def hint(space: Space[Any], names: Sequence[str] = ()) -> str:
-    """What to type for a member of ``space``; ``names`` are what the environment calls its choices."""
+    """Return a hint at the input for ``space``; ``names`` are the environment's names of its choices."""
     if _is_text(space):
         return f"any text, of several lines between two lines {_QUOTES} or in a ``` fence"
     if isinstance(space, Discrete) and len(names) == space.n:

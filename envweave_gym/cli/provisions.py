@@ -1,6 +1,6 @@
 """Checks of ``envweave doctor`` beyond packages: sandbox levels, data sets and tokens.
 
-They look at this machine alone: no hub is asked, no token is shown, and nothing is downloaded.
+They look at this machine alone: no hub is queried, no token is printed, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKENS = {
 
 
 def provisions() -> Iterator[Check]:
-    """The level of the sandbox, the data sets in the data folder, and which tokens are set."""
+    """Check the sandbox, the data sets in the data folder, and which tokens are set."""
     yield _sandbox()
     yield _data()
     for name, use in _TOKENS.items():
@@ -37,7 +37,7 @@ def provisions() -> Iterator[Check]:
 
 
 def _sandbox() -> Check:
-    """The levels that this machine reaches; ``isolation=`` names another than the default."""
+    """Check which isolation levels of the sandbox this machine supports; ``isolation=`` picks one of them."""
     from envweave_gym.sandbox import levels
 
     why_not = {level: levels.why_missing(level) for level in levels.LEVELS}
@@ -55,7 +55,7 @@ def _sandbox() -> Check:
 
 
 def _data() -> Check:
-    """The files of our data sets that the data folder has; without them the hub is asked."""
+    """Check which files of our data sets the data folder has; missing ones are downloaded from the hub."""
     from envweave_gym.data.gsm8k import GSM8K
     from envweave_gym.data.sources import FOLDER, _in_folder
     from envweave_gym.data.swebench_lite import SOURCE

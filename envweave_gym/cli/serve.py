@@ -70,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def require() -> None:
-    """Raise ``MissingExtra`` if a package of the server is not installed."""
+    """Raise ``MissingExtra`` if a package that the server needs is not installed."""
     for module in ("flask", "gunicorn", "prometheus_client"):
         need(module, "server", "envweave serve")
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The parsed options as command-line words again."""
+    """Return the parsed options as command-line words, for the server program."""
     words: list[str] = []
     for name, value in vars(args).items():
         option = f"--{name.replace('_', '-')}"

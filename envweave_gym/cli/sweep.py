@@ -12,7 +12,7 @@ from envweave_gym.providers.base import Leftovers, provider_names, provider_of
 
 
 def sweep_all(*, as_json: bool) -> int:
-    """Remove the leftovers and list them; 1 if some could not be looked for, or removed."""
+    """Remove the leftovers and list them; return 1 if some could not be found or removed."""
     fleets, unseen = find_all()
     gone = [known for known in fleets if not known.is_kept()]
     removed: dict[str, list[str]] = {}
@@ -32,11 +32,11 @@ def sweep_all(*, as_json: bool) -> int:
 
 
 def sweep_of(backend: str, gone: Sequence[FleetFile]) -> Leftovers:
-    """Remove the leftovers of one backend, also where these fleets had their replicas."""
+    """Remove the leftovers of one backend, including those in the clusters of the fleets in ``gone``."""
     try:
         provider = provider_of(backend)
     except EnvweaveError as error:
         return Leftovers({}, [str(error)])
     if provider is None:
         return Leftovers({}, [f"there is no backend {backend!r} any more; install its package"])
-    return provider.sweep(known.place for known in gone if provider_of(known.backend) is provider)
+    return provider.sweep(known.cluster for known in gone if provider_of(known.backend) is provider)

@@ -15,12 +15,12 @@ _NARROWEST = 30
 
 
 def screen_width() -> int:
-    """The width of the terminal in columns; in a pipe a number that keeps each row on one line."""
+    """Return the width of the terminal in columns; in a pipe, a number that keeps each row on one line."""
     return shutil.get_terminal_size((_UNBOUNDED, 24)).columns
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Rows in aligned columns; the last column wraps, and moves below the row if it has too little room."""
+    """Return rows in aligned columns. The last column wraps; if it is too narrow, it moves below the row."""
     sizes = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
     narrow = width - sum(sizes) - 2 * len(sizes) < _NARROWEST
     return "\n".join(_stacked(row, width) if narrow else _aligned(row, sizes, width) for row in rows)
@@ -36,7 +36,7 @@ def _stacked(row: Sequence[str], width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """``text`` with its own line breaks, and further ones where a line is too long."""
+    """Return ``text`` with its own line breaks, and further ones in lines that are too long."""
     return "\n".join(_filled(line, width) for line in text.splitlines())
 
 

@@ -1,8 +1,8 @@
-"""Typed clients: an environment, mostly of a server, behind ``reset``, ``step`` and ``state`` with types.
+"""Typed clients: play an environment through ``reset``, ``step`` and ``state`` with typed values.
 
-They speak through :func:`envweave_gym.make` rather than plain HTTP: so a call is done once however often the
-connection breaks, containers are started and removed as everywhere, and a client without a server plays in
-this process.
+The environment usually runs on a server. Clients use :func:`envweave_gym.make` rather than plain HTTP. So a
+call is carried out once however often the connection breaks, and containers are started and removed as
+everywhere. A client without a server plays in this process.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ ObservationType = TypeVar("ObservationType")
 
 
 class StepResult(msgspec.Struct, Generic[ObservationType], frozen=True, kw_only=True):
-    """What a reset or a step gives."""
+    """The result of a reset or a step."""
 
     observation: ObservationType
     reward: float | None = None
-    """What the step has earned; ``None`` for a reset."""
+    """The reward of the step; ``None`` for a reset."""
     done: bool = False
     """Whether the episode is over."""
     info: dict[str, Any] = {}
-    """What the environment tells beside it, as ``step`` of Gymnasium gives it."""
+    """The ``info`` that Gymnasium's ``step`` returns."""
 
 
 @dataclass(kw_only=True)
 class Action:
-    """What actions may inherit from."""
+    """Optional base of action classes."""
 
 
 @dataclass(kw_only=True)
 class Observation:
-    """What observations may inherit from."""
+    """Optional base of observation classes."""
 
 
 @dataclass(kw_only=True)
@@ -54,27 +54,27 @@ class State:
     """The state of a running episode."""
 
     episode_id: str | None = None
-    """Another for each episode; ``None`` before the first."""
+    """An identifier that differs for each episode; ``None`` before the first."""
     step_count: int = 0
 
 
 class TypedClient(Generic[ActionType, ObservationType]):
     """Plays one environment with typed actions and observations.
 
-    A subclass names its environment in ``env_id`` and says by ``_step_payload``, ``_parse_result`` and
-    ``_parse_state`` how its types are JSON, where they are not what JSON has anyway. A number in a payload
-    also stands for an array of one number, and a truth value for 0 or 1.
+    A subclass names its environment in ``env_id``. It overrides ``_step_payload``, ``_parse_result`` and
+    ``_parse_state`` where its types differ from their plain JSON form. A number in a payload also stands for
+    an array of one number, and a bool for 0 or 1.
 
-    A lost episode raises (:class:`envweave_gym.SessionLost`); the next reset begins another.
+    A lost episode raises :class:`envweave_gym.SessionLost`; the next reset begins another.
     """
 
     env_id: ClassVar[str] = ""
-    """The ID of the environment; where there is none, it is the only one that the server has."""
+    """The ID of the environment; empty for the only one of a server."""
 
     def __init__(self, base_url: str | None = None, *, env_id: str | None = None, **kwargs: Any) -> None:
         """``base_url`` is that of a server; without one the environment runs in this process.
 
-        ``kwargs`` are those of :func:`envweave_gym.make`, as ``token="env:NAME"``.
+        ``kwargs`` are those of :func:`envweave_gym.make`, such as ``token="env:NAME"``.
         """
         wanted = self.env_id if env_id is None else env_id
         if base_url is None and not wanted:
@@ -92,7 +92,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
     def from_docker_image(cls, image: str, **kwargs: Any) -> Self:
         """Start a container of this image, which is removed when the client is closed.
 
-        ``kwargs`` are those of the constructor, and what ``backend="docker"`` takes, as ``memory="512m"``.
+        ``kwargs`` are those of the constructor and those of ``backend="docker"``, such as ``memory="512m"``.
         """
         return cls(f"docker://{image}", **kwargs)
 
@@ -102,7 +102,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
         return self._result(observation, None, False, info)
 
     def step(self, action: ActionType) -> StepResult[ObservationType]:
-        """Act once."""
+        """Act, and return the result."""
         member = self._member(self._payload_of(action))
         observation, reward, terminated, truncated, info = self._env.step(member)
         return self._result(observation, float(reward), bool(terminated or truncated), info)
@@ -114,7 +114,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
         return self._parse_state({"episode_id": f"{self._name}-{episode}" if episode >= 0 else None, **known})
 
     def close(self) -> None:
-        """End the session, and a container that was started for it."""
+        """End the session, and remove a container that was started for it."""
         self._env.close()
 
     def __enter__(self) -> Self:
@@ -123,18 +123,18 @@ class TypedClient(Generic[ActionType, ObservationType]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # How types are JSON
+    # Conversions between types and JSON
 
     def _step_payload(self, action: ActionType) -> Any:
-        """The action as JSON: by default its fields."""
+        """Return the action as JSON, by default its fields."""
         return msgspec.to_builtins(action, str_keys=True)
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObservationType]:
-        """The result that ``{"observation": …, "reward": …, "done": …}`` stands for."""
+        """Return the result for ``{"observation": …, "reward": …, "done": …}``."""
         return StepResult(**payload)
 
     def _parse_state(self, payload: dict[str, Any]) -> Any:
-        """The state that ``{"episode_id": …, "step_count": …, …}`` stands for."""
+        """Return the state for ``{"episode_id": …, "step_count": …, …}``."""
         return payload
 
     def _result(
@@ -152,7 +152,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
             raise InvalidAction(f"{name_of(self._env)}: {why}") from error
 
     def _member(self, payload: Any) -> Any:
-        """The action of the environment that a payload stands for."""
+        """Return the member of the environment's action space that a payload stands for."""
         space = self._env.action_space
         is_text = isinstance(space, Text) and not isinstance(space, Json)
         try:
@@ -162,7 +162,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
 
 
 def _fitted(space: Space[Any], payload: Any) -> Any:
-    """A payload in the form that :func:`read_action` takes."""
+    """Return a payload in the form that :func:`read_action` parses."""
     if isinstance(space, Dict) and isinstance(payload, dict):
         members: dict[str, Any] = payload
         return {key: _fitted(space[key], value) for key, value in members.items() if key in space.spaces}
@@ -174,7 +174,7 @@ def _fitted(space: Space[Any], payload: Any) -> Any:
 
 
 def _plain(space: Space[Any], value: Any) -> Any:
-    """An observation as a payload has it."""
+    """Return an observation in the form of payloads: an array of one number becomes that number."""
     if isinstance(space, Dict):
         return {key: _plain(inner, value[key]) for key, inner in space.items()}
     plain = jsonable(value)
@@ -186,18 +186,18 @@ def _plain(space: Space[Any], value: Any) -> Any:
 
 @dataclass
 class EchoAction(Action):
-    """Says something."""
+    """An action with a message to echo."""
 
     message: str
 
 
 @dataclass
 class EchoObservation(Observation):
-    """What comes back."""
+    """An observation with the echoed message."""
 
     echoed_message: str
     message_length: int
-    """Its characters; 0 where nothing was said yet."""
+    """The count of its characters; 0 before the first step."""
 
 
 class EchoEnv(TypedClient[EchoAction, EchoObservation]):
@@ -230,18 +230,18 @@ class CodeAction(Action):
 
 @dataclass
 class CodeObservation(Observation):
-    """What came of a program."""
+    """An observation with the result of a program."""
 
     stdout: str
     """Its output, and the value of its last expression."""
     stderr: str
     exit_code: int
-    """1 where it ended with an error, else 0."""
+    """The exit code: 1 if the program ended with an error, else 0."""
 
 
 @dataclass(kw_only=True)
 class CodeState(State):
-    """The state of an episode of programs."""
+    """The state of an episode in which programs are run."""
 
     last_exit_code: int = 0
 

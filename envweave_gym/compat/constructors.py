@@ -1,4 +1,4 @@
-"""CodeAct in one call: an environment whose reward may be replaced, and one with the tools of MCP servers."""
+"""Constructors of CodeAct environments: one with a replaceable reward, and one with tools of MCP servers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class WithTransform(gym.Wrapper[Any, str, Any, str]):
 
     @property
     def spec(self) -> Any:
-        """The spec of the ID, which names no wrappers."""
+        """The spec of the ID, which lists no wrappers."""
         return self.unwrapped.spec
 
     @property
     def transform(self) -> RewardFunction | None:
-        """What says how much a step is worth."""
+        """The function that computes the reward of a step."""
         return getattr(self.unwrapped, "transform", None)
 
     @transform.setter
@@ -43,16 +43,16 @@ class WithTransform(gym.Wrapper[Any, str, Any, str]):
         core.transform = value  # pyright: ignore[reportAttributeAccessIssue]
 
     def state(self) -> Any:
-        """What :func:`envweave_gym.state_of` gives."""
+        """Return the result of :func:`envweave_gym.state_of`."""
         return state_of(self.env)
 
     def parse_action(self, text: str, agent: str | None = None) -> str:
-        """The program in a model's reply."""
+        """Return the program in a model's reply."""
         return parse_action(self.env, text, agent)
 
 
 def codeact_env(transform: RewardFunction | None = None, **kwargs: Any) -> WithTransform:
-    """``envweave/CodeAct-v0``, where ``env.transform = …`` takes effect later too.
+    """Make ``envweave/CodeAct-v0`` in a wrapper whose ``transform`` may be replaced at any time.
 
     ``kwargs`` are those of :func:`envweave_gym.make`.
     """
@@ -61,10 +61,10 @@ def codeact_env(transform: RewardFunction | None = None, **kwargs: Any) -> WithT
 
 
 def mcp_env(servers: Any = None, **kwargs: Any) -> WithTransform:
-    """``envweave/CodeAct-v0`` with the tools of MCP servers: one, or a list of several.
+    """Make ``envweave/CodeAct-v0`` with the tools of one MCP server, or of a list of servers.
 
-    A server is what ``mcp.json`` says of it, all of an ``mcp.json``, or a URL. Without servers there are
-    ``file_read`` and ``file_write``, for files of the episode.
+    A server is given by its entry in an ``mcp.json``, a whole ``mcp.json``, or a URL. Without servers the
+    tools are ``file_read`` and ``file_write``, for files of the episode.
     """
     if servers is None:
         kwargs.setdefault("files", True)

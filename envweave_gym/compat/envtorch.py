@@ -1,6 +1,6 @@
-"""CodeAct under the names that its first users know, who knew it as EnvTorch.
+"""CodeAct under the class names of EnvTorch, by which its first users know it.
 
-A program written for it needs another import and nothing else::
+A program written for EnvTorch needs another import and nothing else::
 
     from envweave_gym.compat.envtorch import CodeAction, create_codeact_env
 
@@ -60,7 +60,7 @@ MathProblemTransform, TaskCompletionTransform, CompositeTransform = MathAnswer, 
 
 @dataclass
 class CodeAction(clients.CodeAction):
-    """A program to run, which is not empty."""
+    """An action with a program to run, which must not be empty."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.code, str) or not self.code.strip():
@@ -69,12 +69,12 @@ class CodeAction(clients.CodeAction):
 
 @dataclass(kw_only=True)
 class ExecutionResult:
-    """What running a program came to."""
+    """The result of running a program."""
 
     stdout: str = ""
     stderr: str = ""
     return_value: Any = None
-    """The value of the last expression, as JSON; of what is none its ``repr``."""
+    """The value of the last expression, as JSON; a value that has no JSON form as its ``repr``."""
     exception_type: str = ""
     traceback_str: str = ""
     execution_time_ms: float = 0.0
@@ -93,30 +93,30 @@ class CodeObservation(Observation):
 
     execution_result: ExecutionResult = field(default_factory=ExecutionResult)
     reward: float | None = None
-    """What the transform has said; ``None`` where there is none, and for a reset."""
+    """The reward from the transform; ``None`` without a transform, and for a reset."""
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The ``info`` of Gymnasium."""
+    """The ``info`` that Gymnasium's ``reset`` or ``step`` returns."""
 
 
 @dataclass(kw_only=True)
 class CodeState(State):
-    """How an episode stands."""
+    """The state of a running episode."""
 
     variables: dict[str, str] = field(default_factory=dict[str, str])
-    """What programs have defined, and the types of it."""
+    """The type names of the variables that programs have defined, by name."""
 
 
 class CodeActEnvironment:
-    """``envweave/CodeAct-v0`` with observations that hold all that a step gives."""
+    """``envweave/CodeAct-v0`` with the interface of EnvTorch, in which all results are in the observation."""
 
     def __init__(self, env: WithTransform) -> None:
-        """``env`` is what :func:`envweave_gym.compat.constructors.codeact_env` makes."""
+        """``env`` is the result of :func:`envweave_gym.compat.constructors.codeact_env`."""
         self.env = env
 
     @property
     def transform(self) -> RewardFunction | None:
-        """What says how much a step is worth; it may be replaced at any time."""
+        """The function that computes the reward of a step; it may be replaced at any time."""
         return self.env.transform
 
     @transform.setter
@@ -129,7 +129,7 @@ class CodeActEnvironment:
         return CodeObservation(metadata=info)
 
     def step(self, action: clients.CodeAction) -> CodeObservation:
-        """Run a program."""
+        """Run a program, and return its result, reward and info as an observation."""
         if not isinstance(action, clients.CodeAction):
             raise InvalidArgument(f"{shown(action)} is no action; give CodeAction(code=…)")
         started = time.monotonic()
@@ -144,13 +144,13 @@ class CodeActEnvironment:
 
     @property
     def state(self) -> CodeState:
-        """How the episode stands."""
+        """The state of the running episode."""
         known = self.env.state()
         episode = str(known["episode"]) if known["episode"] >= 0 else None
         return CodeState(episode_id=episode, step_count=known["step_count"], variables=known["variables"])
 
     def close(self) -> None:
-        """End the episode and its processes."""
+        """End the episode and the processes of its programs."""
         self.env.close()
 
     def __enter__(self) -> Self:
@@ -174,20 +174,20 @@ def _result_of(done: Execution, took: float) -> ExecutionResult:
 
 
 def create_codeact_env(**kwargs: Any) -> CodeActEnvironment:
-    """An environment; ``kwargs`` are those of :func:`envweave_gym.compat.constructors.codeact_env`."""
+    """Make an environment; ``kwargs`` are those of :func:`envweave_gym.compat.constructors.codeact_env`."""
     return CodeActEnvironment(codeact_env(**kwargs))
 
 
 def create_mcp_environment(servers: Any = None, **kwargs: Any) -> CodeActEnvironment:
-    """An environment with the tools of MCP servers, or else ``file_read`` and ``file_write``."""
+    """Make an environment with the tools of MCP servers, or else with ``file_read`` and ``file_write``."""
     return CodeActEnvironment(mcp_env(servers, **kwargs))
 
 
 def create_math_env_transform(expected_answer: Any, tolerance: float = 1e-6) -> Composite:
-    """For a problem with one answer."""
+    """Return a transform that rewards programs for the one expected answer of a problem."""
     return math_transform(expected_answer, tolerance)
 
 
 def create_safe_env_transform() -> Composite:
-    """For a task that is done when the program runs."""
+    """Return a transform that rewards programs for running without an error."""
     return safe_transform()

@@ -1,4 +1,4 @@
-"""Small environments to start from."""
+"""Small environments that can be copied as a start for new ones."""
 
 from envweave_gym.envs.toy.counter import CounterEnv as CounterEnv
 from envweave_gym.envs.toy.echo import EchoEnv as EchoEnv

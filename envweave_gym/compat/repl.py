@@ -15,28 +15,28 @@ from envweave_gym.envs.repl.repl_config import ReplModelConfig
 
 @dataclass
 class REPLAction(Action):
-    """A program to run, or the last answer."""
+    """An action: a program to run, or the final answer."""
 
     code: str = ""
     is_final: bool = False
-    """Whether ``final_answer`` ends the episode; then nothing is run."""
+    """Whether the action ends the episode with ``final_answer``; then no program is run."""
     final_answer: str | None = None
 
 
 @dataclass
 class CodeBlockResult:
-    """What running a program came to."""
+    """The result of running a program."""
 
     stdout: str = ""
-    """Its output, and the value of its last expression."""
+    """The text that the program printed, and the value of its last expression."""
     stderr: str = ""
     locals_snapshot: dict[str, str] = field(default_factory=dict[str, str])
-    """The variables that are new or have changed, as their ``repr``."""
+    """The variables that are new or have changed, each as its ``repr``."""
     execution_time: float = 0.0
-    """Seconds, with the way to a server."""
+    """The seconds that the step took, including the transport to a server."""
     success: bool = True
     exception: str | None = None
-    """The traceback, where it raised."""
+    """The traceback, if the program raised."""
 
 
 @dataclass
@@ -52,12 +52,12 @@ class REPLObservation(Observation):
     done: bool = False
     reward: float | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    """``task_prompt``, ``final_answer`` (``None`` while there is none) and ``execution_time``."""
+    """A dict with ``task_prompt``, ``final_answer`` (``None`` until it is given) and ``execution_time``."""
 
 
 @dataclass(kw_only=True)
 class REPLState(State):
-    """How an episode stands."""
+    """The state of an episode, as far as the client knows it."""
 
     context: str | None = None
     task_prompt: str | None = None
@@ -117,7 +117,8 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         """``base_url`` is that of a server; without one the environment runs in this process.
 
         ``kwargs`` are those of the environment and of :func:`envweave_gym.make`, such as ``token=``.
-        Functions that answer sub-calls belong to the process of the environment: a server takes none.
+        Functions that answer sub-calls must run in the process of the environment, so they cannot be combined
+        with a server.
         """
         given: dict[str, Any] = {"compat": "stdout"}
         if base_url is not None:
@@ -137,7 +138,10 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         project_path: str | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Start a container of the image of a Hugging Face Space; ``kwargs`` are as for images."""
+        """Start a container with the image of a Hugging Face Space.
+
+        ``kwargs`` are those of :meth:`from_docker_image`.
+        """
         if not use_docker:
             wanted = project_path or f"the project of the Space {repo_id}"
             space = repo_id.replace("/", "-").lower()
@@ -162,8 +166,8 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
     ) -> StepResult[REPLObservation]:
         """Begin an episode.
 
-        With ``hf_token`` sub-calls ask Hugging Face's inference in this episode, wherever it is played. The
-        token is handed over on its own, after the reset: it is no option, which would be written down.
+        With ``hf_token`` sub-calls of this episode query Hugging Face's inference API, wherever it is played.
+        The token is sent separately after the reset, as options of a reset are recorded in the stream.
         """
         options |= {"context": context, "task_prompt": task_prompt, "max_iterations": max_iterations}
         if llm_model is not None:
@@ -181,14 +185,14 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         return self._noted(result, 0.0)
 
     def step(self, action: REPLAction) -> StepResult[REPLObservation]:
-        """Run a program, or give the last answer."""
+        """Run a program, or end the episode with the final answer."""
         started = time.monotonic()
         result = super().step(action)
         self._known.step_count += 1
         return self._noted(result, time.monotonic() - started)
 
     def _noted(self, result: StepResult[REPLObservation], took: float) -> StepResult[REPLObservation]:
-        """The result, with what only this client knows, which remembers it."""
+        """Store a result, and add the fields that only this client knows; return the result."""
         self._last, known, seen = result, self._known, result.observation
         seen.result.execution_time = took
         known.total_execution_time += took
@@ -201,7 +205,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         return result
 
     def execute(self, code: str) -> StepResult[REPLObservation]:
-        """Run a program."""
+        """Run a program as one step."""
         return self.step(REPLAction(code=code))
 
     def submit_final_answer(self, answer: str) -> StepResult[REPLObservation]:
@@ -209,21 +213,21 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         return self.step(REPLAction(is_final=True, final_answer=answer))
 
     def get_variable(self, name: str) -> StepResult[REPLObservation]:
-        """Print the ``repr`` of a variable; that is a step as any other."""
+        """Print the ``repr`` of a variable; this counts as a step."""
         return self.execute(f"print(repr({name}))")
 
     def list_variables(self) -> list[str]:
-        """The variables that there are; nobody is asked for that."""
+        """Return the names of the variables after the last step, without a request to the server."""
         return [] if self._last is None else list(self._last.observation.available_variables)
 
     def state(self) -> REPLState:
-        """How the episode stands, as this client knows it: the context does not travel again."""
+        """Return the state of the episode as this client knows it, without a request to the server."""
         if self._last is not None:
             self._known.iteration = self._last.observation.iteration
             self._known.namespace_keys = self.list_variables()
         return replace(self._known)
 
-    # How types are JSON
+    # Conversions between types and JSON
 
     def _step_payload(self, action: REPLAction) -> str:
         if not action.is_final:

@@ -1,7 +1,7 @@
 """The sandbox as the Python executor of smolagents: ``CodeAgent(…, executor=SandboxExecutor())``.
 
-Programs run in a process that has given up what it does not need, at the speed of Python and with all of its
-language; tools run here. smolagents itself is not imported.
+Programs run in a confined process, at the speed of Python and with the whole language. Tools run in this
+process. smolagents itself is not imported.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from envweave_gym.tools import Parameter, Tool, ToolRegistry
 from envweave_gym.tools.json_values import is_json
 
 _ANSWER = "final_answer"
-_ENDING = '''
+_FINAL_ANSWER_SOURCE = '''
 def {name}({argument}):
     """Give the final answer, which ends the task at once."""
     import __main__
 
     __main__._answer({argument})
 '''
-"""Models give the answer by position and by name, as smolagents lets them."""
+"""Source of the function that ends a task: models call it by position or by keyword, as in smolagents."""
 _TYPES = {
     "string": "str",
     "boolean": "bool",
@@ -39,28 +39,28 @@ _TYPES = {
     "object": "dict",
     "null": "None",
 }
-"""What smolagents calls types, as Python does; anything else is ``Any``."""
+"""Python types by their names in smolagents; other names become ``Any``."""
 
 
 class ProgramFailed(EnvweaveError):
-    """A program raised, took too long, or was killed; the text is its traceback, for the model."""
+    """A program raised, took too long, or was killed; the error text is its traceback, for the model."""
 
 
 class CodeOutput(msgspec.Struct, frozen=True):
-    """What came of a program, as ``CodeAgent`` reads it."""
+    """The result of a program, with the fields that ``CodeAgent`` reads."""
 
     output: Any
-    """The value of the last expression, as JSON or as its ``repr``; or the final answer."""
+    """The final answer, or else the value of the last expression, as JSON or as its ``repr``."""
     logs: str
-    """Its output."""
+    """The text that the program printed."""
     is_final_answer: bool
 
 
 class SandboxExecutor:
     """Runs the programs of one agent; variables last until :meth:`cleanup`.
 
-    Arguments and results of tools, variables and the final answer travel as JSON; an answer that is no JSON
-    is its text.
+    Arguments and results of tools, variables and the final answer travel as JSON. An answer without a JSON
+    form becomes its text.
     """
 
     def __init__(
@@ -72,43 +72,47 @@ class SandboxExecutor:
         python: str | None = None,
         warm: Sequence[str] = (),
     ) -> None:
-        """``step_timeout`` is how many seconds of its own a program may take; ``warm`` names modules."""
+        """``step_timeout`` limits the seconds of a program, without its tools.
+
+        ``warm`` names modules to import early.
+        """
         config = ProgramConfig(
             step_timeout=step_timeout, isolation=isolation, memory=memory, python=python, warm=warm
         )
         self.state: dict[str, Any] = {"_print_outputs": ""}
-        """``_print_outputs`` is what the last program printed; where it failed, the agent reads it here."""
+        """The state that the agent reads: ``_print_outputs`` is the output of the last program, also if it
+        failed."""
         self._timeout, self._lease = config.step_timeout, Lease(setup_of(config))
         self._session: Session | None = None
         self._closing: weakref.finalize[..., Any] | None = None
-        """Ends the session, also with an executor that is forgotten."""
+        """Ends the session when called, or when the executor is garbage collected."""
         self._tools, self._finish = ToolRegistry(), None
         self._variables: dict[str, Any] = {}
-        self._untold: dict[str, Any] | None = {}
-        """The variables that the session does not know yet; ``None`` where it knows all there is to know."""
+        self._unsent: dict[str, Any] | None = {}
+        """The variables that the session does not have yet; ``None`` if it has all variables and tools."""
 
-    # What smolagents calls
+    # The interface of smolagents
 
     def send_tools(self, tools: Mapping[str, Any]) -> None:
-        """Offer these tools, and no others any more; ``final_answer`` among them has the last word."""
+        """Replace all tools by these; ``final_answer`` among them is called with the final answer."""
         rest = {name: tool for name, tool in tools.items() if name != _ANSWER}
         self._tools = ToolRegistry([_tool(name, tool) for name, tool in rest.items()])
         self._finish = tools.get(_ANSWER)
-        self._untold = self._untold or {}
+        self._unsent = self._unsent or {}
 
     def send_variables(self, variables: Mapping[str, Any]) -> None:
-        """Give variables their values."""
+        """Set variables to these values, which must have a JSON form."""
         for name, value in variables.items():
             if not is_json(value):
                 raise InvalidArgument(
                     f"the values of variables are JSON in the sandbox, and {shown(name)} is {shown(value)}; "
-                    "give what it is read from, or a tool that tells of it"
+                    "give a path to read it from, or a tool that returns it"
                 )
         self._variables |= variables
-        self._untold = {**(self._untold or {}), **variables}
+        self._unsent = {**(self._unsent or {}), **variables}
 
     def __call__(self, code_action: str) -> CodeOutput:
-        """Run a program; :class:`ProgramFailed` says why it failed."""
+        """Run a program and return its result; raise :class:`ProgramFailed` if it failed."""
         done = self._live().run(code_action, timeout=self._timeout)
         self.state["_print_outputs"] = logs = done.stdout + done.stderr
         if done.final is not None:
@@ -118,24 +122,24 @@ class SandboxExecutor:
         return CodeOutput(done.value, logs, False)
 
     def cleanup(self) -> None:
-        """End the process; the next program begins without variables."""
+        """End the process; the next program starts a new one without variables."""
         self._end_session()
         self._lease.close()
-        self._variables, self._untold = {}, {}
+        self._variables, self._unsent = {}, {}
 
-    # How it does that
+    # Session and tools
 
     def _live(self) -> Session:
-        """The session, which knows the tools and the variables; another where it is lost."""
+        """Return the session with the current tools and variables; replace a session that is lost."""
         session = self._session
         if session is None or session.why_lost:
             self._end_session()
             self._session = session = self._lease.open()
             self._closing = weakref.finalize(self, session.close)
-            self._untold = dict(self._variables)
-        if self._untold is not None:
-            session.name(self._names(self._untold), self._tools)
-            self._untold = None
+            self._unsent = dict(self._variables)
+        if self._unsent is not None:
+            session.name(self._names(self._unsent), self._tools)
+            self._unsent = None
         return session
 
     def _end_session(self) -> None:
@@ -145,17 +149,17 @@ class SandboxExecutor:
 
     def _names(self, values: dict[str, Any]) -> Names:
         argument = next(iter(getattr(self._finish, "inputs", ())), "answer")
-        source = _ENDING.format(name=_ANSWER, argument=argument)
+        source = _FINAL_ANSWER_SOURCE.format(name=_ANSWER, argument=argument)
         return Names(values=values, ends={"_answer": "final"}, source=source, seed=secrets.randbits(31))
 
     def _answer(self, final: Final) -> Any:
-        """The final answer, as the agent's own ``final_answer`` gives it."""
+        """Return the final answer, converted by the agent's own ``final_answer`` tool if there is one."""
         value = final.text if final.value is None and final.text != "None" else final.value
         return value if self._finish is None else self._finish(value)
 
 
 def _tool(name: str, tool: Callable[..., Any]) -> Tool:
-    """A tool of smolagents, or an agent that is managed by another, as one of ours."""
+    """Convert a tool of smolagents, or a managed agent, to a :class:`Tool`."""
     inputs: Mapping[str, Any] | None = getattr(tool, "inputs", None)
     if inputs is None:
         return Tool.of(tool, name=name)

@@ -1,1 +1,1 @@
-"""Demos that learn: one file a demo, run as ``python -m envweave_gym.training.lineworld``."""
+"""Demos that train a policy: one file for each, run as ``python -m envweave_gym.training.lineworld``."""

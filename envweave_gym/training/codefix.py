@@ -2,10 +2,10 @@
 
     python -m envweave_gym.training.codefix --num-envs 32
 
-An episode is one step: read a program, choose the operator that fixes it, be paid 1.0 if its tests pass. The
+An episode is one step: read a program, choose the operator that fixes it, get 1.0 if its tests pass. The
 vector environment resets in the same step, so every row of every step is an episode. The final evaluation
-draws its programs with seeds never trained on, and says separately how the policy does on programs it has
-never seen.
+draws its programs with seeds never trained on. It also reports the success on those programs among them that
+did not occur in training by chance.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ID = "envweave/CodeFix-v0"
+"""Base of the evaluation's seeds, far above those of the training."""
 HELD_OUT_SEED = 1_000_000_000
 HEADS = 4
 
@@ -47,7 +48,7 @@ class Options(CommonOptions):
     threads: int = option(1, "CPU threads of torch; more than there are idle cores slow it down")
 
     def __post_init__(self) -> None:
-        """Refuse a width that the attention heads cannot share."""
+        """Refuse a width that is not a multiple of the number of attention heads."""
         super().__post_init__()
         if self.width % HEADS:
             raise ValueError(
@@ -56,7 +57,7 @@ class Options(CommonOptions):
 
 
 def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.Module:
-    """Token and place embeddings, two encoder layers, a mean over the tokens, one score for each action.
+    """Build the policy: token and position embeddings, two encoder layers, a mean, a score for each action.
 
     Padding is moved to the end and cut off before the encoder, which saves half of its work.
     """
@@ -67,7 +68,7 @@ def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.M
         def __init__(self) -> None:
             super().__init__()
             self.tokens = nn.Embedding(vocabulary, width, padding_idx=0)
-            self.places = nn.Parameter(torch.randn(length, width) * 0.02)
+            self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
             layer = nn.TransformerEncoderLayer(
                 width, HEADS, 2 * width, dropout=0.0, batch_first=True, norm_first=True
             )
@@ -78,7 +79,7 @@ def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.M
             real = tokens != 0
             order = real.int().argsort(dim=1, descending=True, stable=True)[:, : int(real.sum(1).max())]
             tokens, real = tokens.gather(1, order), real.gather(1, order).unsqueeze(-1)
-            embedded = self.tokens(tokens) + self.places[order]
+            embedded = self.tokens(tokens) + self.positions[order]
             encoded = self.encoder(embedded, src_key_padding_mask=~real.squeeze(-1))
             return self.head((encoded * real).sum(1) / real.sum(1))
 
@@ -86,7 +87,7 @@ def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.M
 
 
 class Learner:
-    """The policy, its optimiser, and the memory of which programs it has been trained on."""
+    """The policy, its optimiser, and the set of the programs that it was trained on."""
 
     def __init__(self, env: Any, options: Options) -> None:
         import torch
@@ -113,14 +114,14 @@ class Learner:
         return torch.multinomial(chances, 1, generator=self.generator).squeeze(-1).numpy()
 
     def best(self, observations: Any) -> Any:
-        """The likeliest action of each row."""
+        """Return the most probable action of each row."""
         import torch
 
         with torch.no_grad():
             return self.policy(torch.from_numpy(observations)).argmax(-1).numpy()
 
     def learn(self, observations: Any, actions: Any, rewards: Any) -> float:
-        """One step up the policy gradient; the loss."""
+        """Take one step up the policy gradient, and return the loss."""
         import torch
 
         self.seen.update(row.tobytes() for row in observations)
@@ -137,12 +138,15 @@ class Learner:
 
 
 def make_env(options: Options, num_envs: int) -> Any:
-    """The vector of environments; the step that ends an episode starts the next."""
-    return envweave_gym.make(ID, num_envs=num_envs, autoreset_mode="SameStep", **options.place)
+    """Make the vector of environments; the step that ends an episode also starts the next."""
+    return envweave_gym.make(ID, num_envs=num_envs, autoreset_mode="SameStep", **options.backend_arguments)
 
 
 def play(env: Any, observations: Any, learner: Learner, steps: int) -> tuple[tuple[Any, Any, Any], Any]:
-    """Play ``steps`` episodes in every row: (programs, choices, rewards), and the next programs."""
+    """Play ``steps`` episodes in every row.
+
+    Return their programs, actions and rewards, and the next programs.
+    """
     batches = []
     for _ in range(steps):
         actions = learner.act(observations)
@@ -155,7 +159,7 @@ def play(env: Any, observations: Any, learner: Learner, steps: int) -> tuple[tup
 
 
 def evaluate(learner: Learner, options: Options) -> dict[str, float]:
-    """Success on held-out programs: all of them, and those that no training step has shown."""
+    """Return the success rate on held-out programs, of all of them and of those never seen in training."""
     env = make_env(options, options.evaluation)
     observations, _ = env.reset(seed=HELD_OUT_SEED + options.seed)
     _, rewards, *_ = env.step(learner.best(observations))
@@ -169,7 +173,7 @@ def evaluate(learner: Learner, options: Options) -> dict[str, float]:
 
 
 def train(options: Options) -> dict[str, Any]:
-    """Train, write the metrics, save the weights, and return what came out."""
+    """Train, write the metrics, save the weights, and return the results."""
     torch = need("torch", "train", "training on CodeFix")
     tqdm = need("tqdm", "demo", "the progress bar").tqdm
     env = make_env(options, options.num_envs)
@@ -203,7 +207,7 @@ def train(options: Options) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the demo from the command line, and return its exit code."""
     return run_demo(train, parse_options(Options, __doc__ or "", argv))
 
 

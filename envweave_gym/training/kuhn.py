@@ -1,11 +1,11 @@
-"""Self-play on Kuhn poker: one table, both seats, policy gradient towards the equilibrium, one file.
+"""Self-play on Kuhn poker: one policy in both seats, policy gradient towards the equilibrium, one file.
 
     python -m envweave_gym.training.kuhn
 
-Each update plays ``hands`` hands of the current policy against itself and follows the gradient of what
-betting was worth over passing, held back by an entropy term that fades. A policy in self-play circles around
-the equilibrium, but its average over all updates comes to rest there: the average is what is saved, and its
-exact NashConv (how much a perfect opponent could still win from either seat) is what is reported.
+Each update plays ``hands`` hands of the current policy against itself. The gradient is the difference of what
+betting and passing won, less an entropy term that fades. A policy in self-play circles around the
+equilibrium, but its average over all updates converges to it. So the average is saved, and its exact NashConv
+is reported: how much a perfect opponent could still win from either seat.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
 
 ID = "envweave/KuhnPoker-v0"
+"""Indices of the policy's entries, by the name of the information set."""
 INDEX = {key: index for index, key in enumerate(INFORMATION_SETS)}
 LARGEST_LOGIT = 6.0
 Floats = NDArray[np.float64]
@@ -55,7 +56,7 @@ class Options(CommonOptions):
 
 
 def read_observation(observation: NDArray[np.float32]) -> str:
-    """The name of what a player knows: its card and the moves so far, read off its observation."""
+    """Return the name of an information set (the card and the moves so far), read from an observation."""
     bits = observation.tolist()
     moves = bits[len(CARDS) :]
     history = "".join(MOVES[i % 2] for i, made in enumerate(moves) if made)
@@ -63,7 +64,7 @@ def read_observation(observation: NDArray[np.float32]) -> str:
 
 
 def play_hand(env: Any, bets: Floats, rng: np.random.Generator) -> list[tuple[int, int, float]]:
-    """Play one hand: (information set, action, what its player won) of every decision."""
+    """Play one hand; return the information set, the action and the player's gain of every decision."""
     env.reset()
     path: list[tuple[str, int, int]] = []
     while not any(env.terminations.values()):
@@ -77,7 +78,7 @@ def play_hand(env: Any, bets: Floats, rng: np.random.Generator) -> list[tuple[in
 
 
 def worth_of_betting(env: Any, policy: Floats, options: Options, rng: np.random.Generator) -> Floats:
-    """How much more betting won than passing, for each information set in which both were tried."""
+    """Return how much more betting won than passing, by information set; 0 if only one of them was tried."""
     bets = (1 - options.exploration) * policy + options.exploration / 2
     sums, counts = np.zeros((len(INDEX), 2)), np.zeros((len(INDEX), 2))
     for _ in range(options.hands):
@@ -89,15 +90,15 @@ def worth_of_betting(env: Any, policy: Floats, options: Options, rng: np.random.
 
 
 def as_mapping(policy: Floats) -> dict[str, float]:
-    """The probability of betting by the name of the information set."""
+    """Return the probability of betting, by the name of the information set."""
     return {key: float(policy[index]) for key, index in INDEX.items()}
 
 
 def train(options: Options) -> dict[str, Any]:
-    """Train, save the average policy, and return what came out."""
+    """Train, save the average policy, and return the results."""
     tqdm = need("tqdm", "demo", "the progress bar").tqdm
     rng = np.random.default_rng(options.seed)
-    env = envweave_gym.make(ID, api="aec", **options.place)
+    env = envweave_gym.make(ID, api="aec", **options.backend_arguments)
     env.reset(seed=options.seed)
     logits = np.zeros(len(INDEX))
     total, weights = np.zeros(len(INDEX)), 0.0
@@ -124,7 +125,7 @@ def train(options: Options) -> dict[str, Any]:
 
 
 def report(folder: Path, average: Floats, options: Options, seconds: float) -> dict[str, Any]:
-    """What the saved policy is worth, exactly."""
+    """Return the exact value and NashConv of the saved policy, and the figures of the run."""
     named = as_mapping(average)
     return {
         "NashConv/2": nash_conv(named) / 2,
@@ -138,7 +139,7 @@ def report(folder: Path, average: Floats, options: Options, seconds: float) -> d
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the demo from the command line, and return its exit code."""
     return run_demo(train, parse_options(Options, __doc__ or "", argv))
 
 

@@ -22,6 +22,7 @@ from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
 
 ID = "envweave/LineWorld-v0"
+"""Base of the evaluation's seeds, far above those of the training."""
 HELD_OUT_SEED = 1_000_000
 Floats = NDArray[np.floating[Any]]
 
@@ -50,7 +51,7 @@ class Policy:
         self._mean, self._square, self._updates = np.zeros_like(self.weights), np.zeros_like(self.weights), 0
 
     def probabilities(self, observations: NDArray[np.float32]) -> Floats:
-        """The chance of each action, row by row."""
+        """Return the probability of each action, row by row."""
         logits = self._features(observations) @ self.weights
         exps = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return exps / exps.sum(axis=-1, keepdims=True)
@@ -63,7 +64,7 @@ class Policy:
     def improve(
         self, observations: NDArray[np.float32], actions: NDArray[np.int64], advantages: Floats, rate: float
     ) -> None:
-        """One step of Adam up the policy gradient."""
+        """Take one step of Adam up the policy gradient."""
         errors = np.eye(self.weights.shape[1])[actions] - self.probabilities(observations)
         gradient = self._features(observations).T @ (errors * advantages[:, None]) / len(actions)
         self._updates += 1
@@ -81,7 +82,7 @@ class Policy:
 
 @dataclass
 class Rollout:
-    """``horizon`` vector steps; arrays are (time, environment)."""
+    """The results of ``horizon`` vector steps, as arrays of shape (time, environment, …)."""
 
     observations: NDArray[np.float32]
     actions: NDArray[np.int64]
@@ -90,7 +91,7 @@ class Rollout:
     trainable: NDArray[np.bool_]
 
     def returns(self, discount: float) -> Floats:
-        """The discounted rewards from each step to the end of its episode, or of the rollout."""
+        """Return the discounted rewards from each step to the end of its episode, or of the rollout."""
         following = np.zeros(self.rewards.shape[1])
         returns = np.empty_like(self.rewards)
         for t in range(len(self.rewards) - 1, -1, -1):
@@ -102,7 +103,7 @@ class Rollout:
 def play(
     env: Any, observations: Any, policy: Policy, horizon: int, rng: np.random.Generator
 ) -> tuple[Rollout, Any]:
-    """Play ``horizon`` steps of every environment."""
+    """Play ``horizon`` steps of every environment; return them, and the next observations."""
     steps = []
     for _ in range(horizon):
         actions = policy.act(observations, rng)
@@ -113,7 +114,7 @@ def play(
 
 
 def learn(policy: Policy, rollout: Rollout, options: Options) -> None:
-    """Improve the policy by what it has lived through."""
+    """Improve the policy by the returns of a rollout, each less the mean and over the standard deviation."""
     mask = rollout.trainable
     returns = rollout.returns(options.discount)[mask]
     advantages = (returns - returns.mean()) / (returns.std() + 1e-8)
@@ -121,7 +122,7 @@ def learn(policy: Policy, rollout: Rollout, options: Options) -> None:
 
 
 def evaluate(policy: Policy, options: Options) -> float:
-    """The share of episodes, on seeds never trained on, in which the policy reaches the goal."""
+    """Return the share of episodes, on seeds never trained on, in which the policy reaches the goal."""
     env, rng = make_env(options, options.evaluation), np.random.default_rng(options.seed)
     observations, _ = env.reset(seed=HELD_OUT_SEED + options.seed)
     reached = np.zeros(options.evaluation, np.bool_)
@@ -135,12 +136,14 @@ def evaluate(policy: Policy, options: Options) -> float:
 
 
 def make_env(options: Options, num_envs: int) -> Any:
-    """The vector of environments."""
-    return envweave_gym.make(ID, num_envs=num_envs, length=options.length, slip=options.slip, **options.place)
+    """Make the vector of environments."""
+    return envweave_gym.make(
+        ID, num_envs=num_envs, length=options.length, slip=options.slip, **options.backend_arguments
+    )
 
 
 def train(options: Options) -> dict[str, Any]:
-    """Train, write the metrics, and return what came out."""
+    """Train, write the metrics, and return the results."""
     tqdm = need("tqdm", "demo", "the progress bar").tqdm
     rng = np.random.default_rng(options.seed)
     policy, env = Policy(rng), make_env(options, options.num_envs)
@@ -174,7 +177,8 @@ def train(options: Options) -> dict[str, Any]:
 
 
 def measures(rollout: Rollout) -> dict[str, float]:
-    """Success of the episodes that ended in this rollout; all its rewards and steps for each of those."""
+    """Return the success rate of the episodes that ended, and the rewards and steps of the rollout per
+    episode."""
     ended = int(rollout.ended.sum())
     if not ended:
         return {}
@@ -186,7 +190,7 @@ def measures(rollout: Rollout) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the demo from the command line, and return its exit code."""
     return run_demo(train, parse_options(Options, __doc__ or "", argv))
 
 

@@ -1,4 +1,5 @@
-"""What a run leaves behind: ``metrics.jsonl``, one JSON object an update, and ``metrics.png``, its curves."""
+"""Metrics of a training run, as ``metrics.jsonl`` (a JSON object per update) and curves in ``metrics.png``.
+Metrics of a training run, as ``metrics.jsonl`` (a JSON object per update) and curves in ``metrics.png``."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from envweave_gym.core.faults import InvalidArgument, need
 
 
 class RunMetrics:
-    """Writes each update as a line at once, and draws the curves on the way out, also after Ctrl-C."""
+    """Appends each update to the file at once, and draws the curves at the end, also after Ctrl-C."""
 
     def __init__(self, folder: str | Path, curves: tuple[str, ...]) -> None:
-        """``curves`` are the metrics to draw, each in a panel of its own.
+        """``curves`` are the metrics to draw, each in its own panel.
 
-        A folder that cannot be written to is refused here, before anything is trained.
+        A folder that cannot be written to is refused here, before the training.
         """
         need("matplotlib", "demo", "drawing metrics.png")
         self.folder = Path(folder)
@@ -37,7 +38,7 @@ class RunMetrics:
 
     @property
     def seconds(self) -> float:
-        """Since the run started."""
+        """The seconds since the run started."""
         return time.perf_counter() - self._started
 
     def __enter__(self) -> RunMetrics:
@@ -46,7 +47,7 @@ class RunMetrics:
         return self
 
     def write(self, **values: float) -> None:
-        """Add one update."""
+        """Append the metrics of one update."""
         assert self._file is not None, "write() belongs inside the with block"
         row = {"update": len(self.rows), **values, "seconds": round(self.seconds, 3)}
         self.rows.append(row)
@@ -63,7 +64,7 @@ class RunMetrics:
 
 
 def draw(rows: list[dict[str, Any]], curves: tuple[str, ...], path: Path) -> None:
-    """Draw each of ``curves`` over the updates."""
+    """Draw each of ``curves`` over the updates, and save the picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -78,7 +79,7 @@ def draw(rows: list[dict[str, Any]], curves: tuple[str, ...], path: Path) -> Non
 
 
 def summary(title: str, values: dict[str, Any]) -> str:
-    """A short table of what came out."""
+    """Return a short table of the results of a run."""
     width = max(map(len, values))
     lines = [f"  {name:<{width}}  {_shown(value)}" for name, value in values.items()]
     return "\n".join([title, *lines])

@@ -1,4 +1,4 @@
-"""The options of a demo: one dataclass, which is also its ``--help`` page."""
+"""Command-line options of the demos: one dataclass each, which is also the ``--help`` page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
 Options = TypeVar("Options")
 
 _LARGEST_SEED = 2**63 - 1
-_IN_IMAGES = ("docker", "docker_http", "kubernetes")
-"""The backends whose servers are in containers."""
+_CONTAINER_BACKENDS = ("docker", "docker_http", "kubernetes")
+"""Names of the backends whose servers run in containers."""
 
 
 def option(
@@ -25,19 +25,19 @@ def option(
     least: float | None = None,
     most: float = sys.float_info.max,
 ) -> Any:
-    """A field of an options dataclass, with its line on the help page.
+    """Return a field of an options dataclass, with its line on the help page.
 
-    A number is finite and from ``least`` to ``most``; without ``least`` it is above zero.
+    A number must be finite and from ``least`` to ``most``; without ``least`` it must be above zero.
     """
     return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
 @dataclasses.dataclass
 class CommonOptions:
-    """What every demo takes."""
+    """The options that every demo takes."""
 
     demo: ClassVar[str] = "demo"
-    """What its runs are called unless they are given a name."""
+    """The default name of its runs."""
 
     seed: int = option(
         0,
@@ -54,7 +54,7 @@ class CommonOptions:
     out: str = option("runs", "folder of all runs")
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be, and a run that is no name."""
+        """Refuse numbers out of range, a run name that is a path, and an image without containers."""
         for field in dataclasses.fields(self):
             if isinstance(field.default, int | float):
                 _check_number(field, getattr(self, field.name))
@@ -63,21 +63,21 @@ class CommonOptions:
                 f"--run {shown(self.run)} is a path; give a name, and the folder of all runs as --out"
             )
 
-        if self.docker_image and self.backend not in _IN_IMAGES:
+        if self.docker_image and self.backend not in _CONTAINER_BACKENDS:
             raise ValueError(
-                f"--docker-image {shown(self.docker_image)} is for --backend {' or '.join(_IN_IMAGES)}, "
+                f"--docker-image {shown(self.docker_image)} is for --backend {' or '.join(_CONTAINER_BACKENDS)}, "
                 f"not {shown(self.backend)}"
             )
 
     @property
-    def place(self) -> dict[str, Any]:
-        """What ``make`` takes to run the environments there."""
+    def backend_arguments(self) -> dict[str, Any]:
+        """The arguments of ``make`` that select the backend."""
         image = {"image": self.docker_image} if self.docker_image else {}
         return {"backend": self.backend, **image}
 
     @property
     def folder(self) -> Path:
-        """Where the files of the run go."""
+        """The folder for the files of the run."""
         return Path(self.out) / (self.run or self.demo)
 
 
@@ -92,7 +92,7 @@ def _check_number(field: dataclasses.Field[Any], value: float) -> None:
 
 
 def parse_options(kind: type[Options], description: str, argv: Sequence[str] | None = None) -> Options:
-    """Read ``kind`` from the command line; a wrong value ends the program with one line."""
+    """Parse the command line into ``kind``; a wrong value ends the program with one line."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -108,9 +108,10 @@ def parse_options(kind: type[Options], description: str, argv: Sequence[str] | N
 
 
 def run_demo(train: Callable[[Any], Any], options: Any) -> int:
-    """Run a demo; Ctrl-C ends it early with what was measured so far, an error of ours is one line.
+    """Run a demo and return its exit code; print an error of this package as one line.
 
-    Exit codes: 0 done, 1 something is missing or failed, 2 wrong usage, 130 after Ctrl-C.
+    Ctrl-C ends it early and retains the metrics so far. Exit codes: 0 done, 1 something is missing or failed,
+    2 wrong usage, 130 after Ctrl-C.
     """
     try:
         train(options)

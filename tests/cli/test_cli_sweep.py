@@ -98,7 +98,7 @@ def test_pods_of_a_keeper_that_was_killed_are_deleted_where_they_are(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], api: KubernetesApi
 ) -> None:
     name = orphan("team")
-    dead("old", backend="kubernetes", place={"namespace": "team"})
+    dead("old", backend="kubernetes", cluster={"namespace": "team"})
     out, err = said(capsys, "fleet", *words, "--json", code=1 if words[0] == "status" else 0)
     told = json.loads(out)
     known = told["fleets"][0] if words[0] == "status" else told
