@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from envweave_gym.sandbox.execution import Execution, Final, Usage, Variable
+from envweave_gym.sandbox.execution import Call, Execution, Final, Usage, Variable
 from envweave_gym.sandbox.sandbox import Sandbox
 from envweave_gym.sandbox.session import Names, Session
 from envweave_gym.sandbox.setup import Limits, Setup
 from envweave_gym.sandbox.sharing import Lease
-from envweave_gym.sandbox.step import Call
 
 __all__ = [
     "Call",

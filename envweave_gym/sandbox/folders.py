@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.owned_folders import owned_folder, remove_left_behind
@@ -21,8 +22,9 @@ _UNLISTED = 0o311
 _roots: dict[str, str] = {}
 """The folder of each live episode, with the root that it is in."""
 _CHUNK = 1 << 20
-_OPEN_SAFELY = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 """Open flags for files of a program: follow no links, and do not wait for the writer of a pipe."""
+_READ_FOLDER = _READ_FILE | os.O_DIRECTORY
 
 
 def root_folder() -> str:
@@ -72,15 +74,8 @@ class _Copy:
         self._bytes, self._files = MAX_COPIED_BYTES, MAX_COPIED_FILES
 
     def copy(self, folder: str, copy: str) -> None:
-        source = os.open(folder, _OPEN_SAFELY | os.O_DIRECTORY)
-        try:
-            target = os.open(copy, _OPEN_SAFELY | os.O_DIRECTORY)
-            try:
-                self._folder(source, target, MAX_DEPTH)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+        with _opened(folder, _READ_FOLDER) as source, _opened(copy, _READ_FOLDER) as target:
+            self._folder(source, target, MAX_DEPTH)
 
     def _folder(self, source: int, target: int, depth: int) -> None:
         if depth == 0:
@@ -95,38 +90,27 @@ class _Copy:
                 _copy_owner(name, source, target)
             elif stat.S_ISDIR(kind):
                 os.mkdir(name, 0o700, dir_fd=target)
-                self._within(name, source, target, depth)
+                with (
+                    _opened(name, _READ_FOLDER, source) as inner,
+                    _opened(name, _READ_FOLDER, target) as copy,
+                ):
+                    self._folder(inner, copy, depth - 1)
             elif stat.S_ISREG(kind):
                 self._file(name, source, target)
         _copy_metadata(source, target)
 
-    def _within(self, name: str, source: int, target: int, depth: int) -> None:
-        inner = os.open(name, _OPEN_SAFELY | os.O_DIRECTORY, dir_fd=source)
-        try:
-            copy = os.open(name, _OPEN_SAFELY | os.O_DIRECTORY, dir_fd=target)
-            try:
-                self._folder(inner, copy, depth - 1)
-            finally:
-                os.close(copy)
-        finally:
-            os.close(inner)
-
     def _file(self, name: str, source: int, target: int) -> None:
-        original = os.open(name, _OPEN_SAFELY, dir_fd=source)
-        try:
-            if not stat.S_ISREG(os.fstat(original).st_mode):
+        with _opened(name, _READ_FILE, source) as original:
+            if not stat.S_ISREG(
+                os.fstat(original).st_mode
+            ):  # the program has replaced it since it was listed
                 return
-            copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
-            try:
+            with _opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, target) as copy:
                 while data := os.read(original, _CHUNK):
                     self._count(size=len(data))
-                    while data:  # a disk that is full may take a part
+                    while data:  # a full disk may take a part
                         data = data[os.write(copy, data) :]
                 _copy_metadata(original, copy)
-            finally:
-                os.close(copy)
-        finally:
-            os.close(original)
 
     def _count(self, size: int = 0, files: int = 0) -> None:
         self._bytes -= size
@@ -134,6 +118,15 @@ class _Copy:
         if self._bytes < 0 or self._files < 0:
             limit = f"{MAX_COPIED_BYTES >> 20} MiB or {MAX_COPIED_FILES} files"
             raise NotAvailable(f"the folder cannot be copied: it has more than {limit}")
+
+
+@contextmanager
+def _opened(name: str, flags: int, folder: int | None = None) -> Generator[int]:
+    descriptor = os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _names(folder: int) -> Iterator[str]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.sandbox import levels
+from envweave_gym.sandbox.execution import ToolThreads
 from envweave_gym.sandbox.folders import episode_folder, remove, remove_all, root_folder
 from envweave_gym.sandbox.forking import WorkerResources, forked
 from envweave_gym.sandbox.forkserver import ONE_THREAD, ForkServer, Program
 from envweave_gym.sandbox.memory_groups import MemoryGroups
 from envweave_gym.sandbox.session import Session
 from envweave_gym.sandbox.setup import Setup
-from envweave_gym.sandbox.step import ToolThreads
 from envweave_gym.sandbox.worker_process import WorkerDied, WorkerProcess
 
 _START = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from inside.{} import main; sys.path.pop(0); main()"
@@ -54,11 +54,6 @@ class Sandbox:
         self._filling, self._owner = threading.Lock(), Owner()
         self.is_closed = False
         self._end = weakref.finalize(self, _end, self._forks, self._cgroups, self._root, self._owner)
-
-    @property
-    def level(self) -> str:
-        """The isolation that is in force, which is the one in ``setup``."""
-        return self.setup.isolation
 
     def open(self) -> Session:
         """Begin an episode, and have the next worker forked in a thread."""

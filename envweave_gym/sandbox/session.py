@@ -12,26 +12,23 @@ import msgspec
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, ToolError, shown
 from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.sandbox.execution import (
+    MAX_CALLS,
+    MAX_OPEN_BYTES,
+    MAX_OPEN_CALLS,
+    Call,
     Execution,
+    Step,
+    ToolThreads,
     Usage,
     Variable,
     execution_from,
     json_of,
-    number_of,
+    reply,
     text_of,
 )
 from envweave_gym.sandbox.folders import remove
 from envweave_gym.sandbox.inside.channel import Message
 from envweave_gym.sandbox.setup import Limits
-from envweave_gym.sandbox.step import (
-    MAX_CALLS,
-    MAX_OPEN_BYTES,
-    MAX_OPEN_CALLS,
-    Call,
-    Step,
-    ToolThreads,
-    reply,
-)
 from envweave_gym.sandbox.worker_process import FRAME_BYTES, WorkerDied, WorkerProcess
 
 MAX_SOURCE = 4 << 20
@@ -320,10 +317,8 @@ class Session:
         self.usage = Usage(
             seconds=seconds,
             wall=wall,
-            cpu=number_of(report.get("cpu")),
             calls=step.call_count,
             written=process.out.size + process.err.size,
-            threads=int(number_of(report.get("threads"))),
         )
         if not step.death:
             process.freeze()

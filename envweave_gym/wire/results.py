@@ -14,7 +14,7 @@ from envweave_gym.wire import values
 
 _CLASSES = {
     "result": "envweave_gym.core.program_result:Result",
-    "execution": "envweave_gym.sandbox.execution:Execution",
+    "execution": "envweave_gym.sandbox:Execution",
 }
 """The classes that travel, by the names they have on the way."""
 

@@ -12,7 +12,7 @@ from sandboxes import needs
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.sandbox import Call, Execution, Names, Sandbox, Session, Setup
-from envweave_gym.sandbox.step import MAX_OPEN_BYTES, Step
+from envweave_gym.sandbox.execution import MAX_OPEN_BYTES, Step
 from envweave_gym.tools import ToolError, ToolRegistry
 
 
@@ -149,7 +149,7 @@ def test_calls_that_wait_have_so_many_bytes() -> None:
 
 
 def test_a_call_counts_with_the_bytes_of_its_frame(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envweave_gym.sandbox.step.MAX_OPEN_BYTES", 1000)
+    monkeypatch.setattr("envweave_gym.sandbox.execution.MAX_OPEN_BYTES", 1000)
     assert session.run("add('x' * 500, 'y')").value == "x" * 500 + "y"
     done = session.run("add('x' * 1000, 'y')")
     assert (done.error_type, "256 of them with 33554432 bytes at once" in done.error) == ("ToolError", True)

@@ -247,7 +247,7 @@ def _differences(done: Execution, session: Session, expect: dict[str, Any]) -> I
         "outmax": lambda wanted: max(len(done.stdout), len(done.stderr)) <= wanted,
         "valmax": lambda wanted: len(done.shown) <= wanted,
         "value": lambda wanted: re.fullmatch(wanted, done.shown) is not None,
-        "threads": lambda wanted: session.usage.threads == wanted,
+        "threads": lambda wanted: session.process.thread_count() - 1 == wanted,
         "not_out": lambda wanted: wanted not in told,
     }
     for name, check in checks.items():

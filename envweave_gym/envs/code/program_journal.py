@@ -10,7 +10,7 @@ import msgspec
 
 from envweave_gym.core.faults import ToolError
 from envweave_gym.envs.code.offered_tools import OfferedTools
-from envweave_gym.sandbox.step import LONGEST_REPLY
+from envweave_gym.sandbox.execution import LONGEST_REPLY
 
 MAX_CALL_BYTES = 64 << 20
 """Bytes of JSON in all tool calls of an episode, arguments and results, which journal and stream hold."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Dict
 
 from . import landlock, seccomp
-from .kernel import end_with_parent, syscall
+from .kernel import be_killed_first, end_with_parent, syscall
 from .syscalls import machine
 
 Confinement = Dict[str, Any]
@@ -116,11 +116,7 @@ def _limit(rules: Confinement) -> None:
     for none in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK):
         _set(none, 0)
     _set(resource.RLIMIT_SIGPENDING, _SIGNALS)
-    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-    try:
-        os.write(descriptor, b"1000")
-    finally:
-        os.close(descriptor)
+    be_killed_first()
 
 
 def _set(limit: int, soft: int, hard: int | None = None) -> None:

@@ -15,8 +15,7 @@ from .syscalls import number
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _SIGACTION, _FLAGS, _SA_NOCLDSTOP = 256, 136, 1
 """A buffer larger than ``struct sigaction`` of the C library, and the offset of its flags."""
-_FIRST = b"1000"
-"""The highest score: the kernel kills such processes first when memory runs out."""
+_HIGHEST_OOM_SCORE = b"1000"
 
 
 def end_with_parent(how: signal.Signals, parent: int) -> None:
@@ -116,9 +115,14 @@ def confine(memory: int | None) -> None:
         memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    be_killed_first()
+
+
+def be_killed_first() -> None:
+    """Have the kernel kill this process before others when memory runs out."""
     descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     try:
-        os.write(descriptor, _FIRST)
+        os.write(descriptor, _HIGHEST_OOM_SCORE)
     finally:
         os.close(descriptor)
 

@@ -240,11 +240,9 @@ class Worker:
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._is_interrupted = False  # that of the last step may have come only now
-        started = time.process_time()
         report = self._report(order)
         report["watched"] = self._watched(order["watch"]) if self._final is None else {}
         self._names.update(self._host_names)
-        report["threads"], report["cpu"] = threading.active_count() - 1, time.process_time() - started
         self.channel.send({"ev": "result", "seq": order["seq"], "final": self._final, **report})
 
     def _report(self, order: Message) -> Message:
