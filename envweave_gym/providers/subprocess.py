@@ -1,67 +1,66 @@
-"""A private server in a process of its own, on loopback, for this process and those it forks.
+"""A private server in a process of its own, on a framed Unix socket, for this process and those it forks.
 
-The listening socket belongs to this process: the port is known before the server runs, clients that come too
-early wait in its queue, and a server that died is started again behind the same address. The server holds the
-other end of a pipe and ends when that closes, whichever way its owner ends.
+The listening socket belongs to this process: the address is known before the server runs, clients that come
+too early wait in its queue, and a server that died is started again behind the same address. The server holds
+the other end of a pipe and ends when that closes, whichever way its owner ends.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from urllib.parse import quote
 
-from envweave_gym.core.faults import PACKAGE, MissingExtra, NotAvailable
+from envweave_gym.core.faults import NotAvailable
+from envweave_gym.net.framed_socket import listen
+from envweave_gym.os_support.owned_folders import owned_folder
+from envweave_gym.os_support.process_local import ProcessLocal, in_forked_child
 from envweave_gym.providers.base import Provider
-from envweave_gym.providers.pipe_log import PipeLog
 from envweave_gym.providers.pool import ReplicaUrl
 from envweave_gym.providers.replica import AT_REST, Replica, with_code
 
-_BACKLOG = 2048
-_PATIENCE = 60.0
-_GRACE = 2.0
-_FLUSH = 0.5
-_lock = threading.Lock()
-_server: PrivateServer | None = None
-_servers: WeakSet[PrivateServer] = WeakSet()
+_STARTUP_S = 60.0
+_GRACE_S = 2.0
+"""How long a server may take to end once its pipe is closed."""
+_FLUSH_S = 0.5
+"""How long the rest of the log is awaited of a server that has ended."""
+_LOG_LIMIT = 1 << 18
+"""Bytes of a server's log that are retained."""
+_STDERR = 2
 
 
 class PrivateServer(Replica):
     """One server process, started when it is needed."""
 
     def __init__(self, *, token: str | None = None, ids: Sequence[str] = ()) -> None:
-        """``token`` is what it asks for, by default one that is made up; ``ids`` what it serves: all."""
-        for module in ("flask", "gunicorn"):
-            if find_spec(module) is None:
-                raise MissingExtra(
-                    f"backend='subprocess' needs {module}, which is not installed: "
-                    f"pip install '{PACKAGE}[server]'"
-                )
+        """``token`` is by default a random one; ``ids`` are served, by default all that can be made."""
         super().__init__("the server of backend='subprocess'", token)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._address = _new_address()
+        self._listener = listen(self._address)
+        self.url = f"unix://{quote(self._address, safe='')}"
         self._ids = list(ids)
         self._process: subprocess.Popen[bytes] | None = None
         self._log: PipeLog | None = None
         self._code = 0
-        _servers.add(self)
+        in_forked_child(self, PrivateServer._forget)
         self._begin(now=False)
 
     def wait(self) -> PrivateServer:
         """Start it, and wait until it serves."""
         try:
             self.ensure()
-            self._wait_until_healthy(self.url, _PATIENCE)
+            self._wait_until_healthy(self.url, _STARTUP_S)
         except BaseException:
             self.stop()
             raise
@@ -100,7 +99,7 @@ class PrivateServer(Replica):
             return None
         _close_pipe(process)  # its processes that are left hold its log open
         if self._log is not None:
-            self._log.wait(_FLUSH)
+            self._log.wait(_FLUSH_S)
         return with_code(process.returncode, self.logs())
 
     @property
@@ -123,7 +122,7 @@ class PrivateServer(Replica):
             _end_process(process)
             self._code = process.returncode
         if self._log is not None:
-            self._log.wait(_FLUSH)
+            self._log.wait(_FLUSH_S)
 
     def _end(self) -> None:
         self._remove()
@@ -131,13 +130,22 @@ class PrivateServer(Replica):
 
     def _close(self) -> None:
         self._listener.close()
+        if not self._address.startswith("@"):
+            shutil.rmtree(Path(self._address).parent, ignore_errors=True)
 
-    def forget(self) -> None:
-        """In a process forked from the owner: let go of what keeps the server alive."""
+    def _forget(self) -> None:
+        """In a process forked from the owner: close what keeps the server alive."""
         if self._process is not None:
             _close_pipe(self._process)
         self._process = None
         self._listener.close()
+
+
+def _new_address() -> str:
+    """An address for a socket: an abstract one where there are such, as it leaves no file behind."""
+    if sys.platform == "linux":
+        return f"@envweave-{secrets.token_hex(6)}"
+    return str(owned_folder("envweave-private-") / "socket")
 
 
 def _close_pipe(process: subprocess.Popen[bytes]) -> None:
@@ -150,18 +158,45 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     """End a server with all its processes; one that stands still does not hear that it should."""
     _close_pipe(process)
     try:
-        process.wait(_GRACE)
+        process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-# What asks for it
+class PipeLog:
+    """Copies the stderr of a server to that of this process, in a thread, and retains the end of it."""
+
+    def __init__(self, descriptor: int) -> None:
+        """``descriptor`` is the reading end of a pipe, which is read until the server has closed it."""
+        self._descriptor, self._retained = descriptor, bytearray()
+        self._thread = threading.Thread(target=self._read, name="log of a server", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while chunk := os.read(self._descriptor, 1 << 16):
+            with suppress(OSError):  # this process has closed its stderr
+                os.write(_STDERR, chunk)
+            self._retained += chunk
+            del self._retained[:-_LOG_LIMIT]
+        os.close(self._descriptor)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the server has closed it."""
+        self._thread.join(seconds)
+
+    def text(self) -> str:
+        """Return the retained text."""
+        return bytes(self._retained).decode(errors="replace")
+
+
+_lock = ProcessLocal(threading.Lock)
+_server: PrivateServer | None = None
 
 
 def own_url() -> ReplicaUrl:
-    """Where the private server of this process is; in pickles that of whoever reads them.
+    """The URL of the private server of this process; unpickled elsewhere, that of the reading process.
 
     So environments go to other processes without the token, and are served there after this one has ended.
     """
@@ -171,7 +206,7 @@ def own_url() -> ReplicaUrl:
 def private_server() -> PrivateServer:
     """The private server of this process, or of the one it was forked from."""
     global _server
-    with _lock:
+    with _lock.value:
         if _server is None:
             _server = PrivateServer()
     return _server
@@ -194,13 +229,3 @@ class SubprocessProvider(Provider):
 
 def _started(token: str | None = None, ids: Sequence[str] = ()) -> PrivateServer:
     return PrivateServer(token=token, ids=ids).wait()
-
-
-def _forget_all() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
-    for server in list(_servers):
-        server.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -52,6 +52,7 @@ def make(
     ``local://name``                   a factory given to :func:`envweave_gym.register` in this process
     ``http://host:port#ID``            ``ID`` on a server, also ``https``; without ``#ID`` the only one it has
     ``http+unix://%2Fpath#ID``         the same on a server at a Unix socket
+    ``unix://%40name#ID``              the same on a private server of this machine
     ``ray+actor://…``                  the same on a Ray actor
     ``docker://image:tag#ID``          the same in a container of an image
     ``openenv://…``, ``prime://…``     reserved for other ecosystems; refused by this version

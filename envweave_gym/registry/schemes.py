@@ -24,6 +24,7 @@ SCHEMES = {
     "http": f"{__name__}:make_on_server",
     "https": f"{__name__}:make_on_server",
     "http+unix": f"{__name__}:make_on_server",
+    "unix": f"{__name__}:make_on_server",
     "ray+actor": f"{__name__}:make_on_server",
     "docker": f"{__name__}:make_in_docker",
     "openenv": f"{__name__}:refuse_openenv",

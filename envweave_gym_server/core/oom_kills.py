@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+TOO_LARGE = "it took more memory than there is; give the server more, as with memory="
+"""Why a process has ended that the kernel has killed."""
 _COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """The counters of the two versions of the kernel's control groups."""
 _KILLED = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)

@@ -18,18 +18,17 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 
 from envweave_gym_server.core.logs import JsonLines, named
-from envweave_gym_server.core.oom_kills import oom_kills
+from envweave_gym_server.core.oom_kills import TOO_LARGE, oom_kills
 from envweave_gym_server.core.owner_pipe import is_gone
-from envweave_gym_server.gunicorn.drain import Drain
 from envweave_gym_server.gunicorn.worker import Worker
 from envweave_gym_server.protocols.client_sockets import SOCKET, TAKEN
 from envweave_gym_server.protocols.current_app import service_of
+from envweave_gym_server.sessions.drain import Drain
 
 _SPARE_THREADS = 64
 """Threads for requests that are no sessions, and for clients that are turned away."""
 _GRACE_S = 5
 """How much longer than the worker its parent waits before it kills what is left."""
-TOO_LARGE = "it took more memory than there is; give the server more, as with memory="
 _WORKER_SIGNALS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 """The signals at which gunicorn starts other workers."""
 _log = logging.getLogger(__name__)

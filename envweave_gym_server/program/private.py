@@ -1,45 +1,150 @@
 """``python -m envweave_gym_server.program.private FD``: a server of the process that starts it and trusts it.
 
-Its owner gives it a listening socket, and a token over the pipe that is its standard input. When the pipe
-closes the owner is gone, or wants it to go: then the whole process group ends at once.
+Its owner passes a listening Unix socket, and a token over the pipe that is its standard input. This process
+only supervises: it forks the worker that answers clients, and another one when that has died. When the pipe
+closes, the owner is gone or wants the server to go, and the whole process group is killed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import resource
+import select
 import signal
 import socket
 import sys
 import threading
+import time
+import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from envweave_gym.sandbox.inside.kernel import end_with_parent
-from envweave_gym_server.app.app import create_app
-from envweave_gym_server.gunicorn.server import GunicornServer
+from envweave_gym_server.core.oom_kills import TOO_LARGE, oom_kills
+from envweave_gym_server.core.settings import settings_of_owner
 from envweave_gym_server.offers.everything import Everything
+from envweave_gym_server.offers.offers import Offers, offers_of
+from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
+from envweave_gym_server.sessions.drain import Drain
+from envweave_gym_server.sessions.service import SessionService
+
+_SHORT_S, _PAUSE_S = 1.0, 0.1
+"""The pause before the next worker when one has ended within a short time."""
+_log = logging.getLogger(__name__)
 
 
-class PrivateProcess(GunicornServer):
-    """The server process, which ends with its owner."""
+class Supervisor:
+    """Keeps one worker running until SIGTERM, or until the pipe on standard input closes.
 
-    def _begin(self, worker: Any) -> None:
-        super()._begin(worker)
-        threading.Thread(target=_end_with_owner, name="owner", daemon=True).start()
+    It loads the code of the server and runs none of it, so that nothing of a worker's state is copied into
+    the next one.
+    """
 
+    def __init__(self, offers: Offers, token: str, listener: socket.socket) -> None:
+        self._offers, self._token, self._listener = offers, token, listener
+        self._worker, self._is_ending = 0, False
+        self._wakes, self._waker = os.pipe()
+        os.set_blocking(self._wakes, False)
+        os.set_blocking(self._waker, False)
 
-def _end_with_owner() -> None:
-    while os.read(0, 4096):
-        pass
-    os.killpg(0, signal.SIGKILL)
+    def run(self) -> int:
+        """Return the exit code of the last worker."""
+        signal.set_wakeup_fd(self._waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the byte in the pipe is all that matters
+        signal.signal(signal.SIGTERM, self._end)
+        why = ""
+        while True:
+            kills, began = oom_kills(), time.monotonic()
+            self._fork(why)
+            code = self._wait()
+            if self._is_ending:
+                return code
+            why = TOO_LARGE if oom_kills() > kills else f"it ended with exit code {code}"
+            if time.monotonic() - began < _SHORT_S:
+                time.sleep(_PAUSE_S)
+
+    def _end(self, *_: Any) -> None:
+        """Let the worker finish its calls, at the second time without them, and end with it."""
+        self._is_ending = True
+        with suppress(ProcessLookupError):
+            if self._worker:
+                os.kill(self._worker, signal.SIGTERM)
+
+    def _fork(self, why: str) -> None:
+        """Fork a worker; ``why`` is the reason for which the one before it has ended."""
+        parent = os.getpid()
+        # SIGTERM waits until this process knows the worker's id, and the worker has handlers of its own.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        self._worker = os.fork()
+        if self._worker == 0:
+            self._run_worker(parent, why)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if self._is_ending:
+            self._end()
+
+    def _wait(self) -> int:
+        """Wait for the end of the worker, and return its exit code; end with the owner."""
+        poll = select.poll()
+        poll.register(sys.stdin.fileno(), select.POLLIN)
+        poll.register(self._wakes, select.POLLIN)
+        while True:
+            pid, status = os.waitpid(self._worker, os.WNOHANG)
+            if pid:
+                self._worker = 0
+                return os.waitstatus_to_exitcode(status)
+            for descriptor, _ in poll.poll():
+                if not os.read(descriptor, 4096):
+                    os.killpg(0, signal.SIGKILL)
+
+    def _run_worker(self, parent: int, why: str) -> None:
+        """Answer clients in the process that was forked for it, and exit."""
+        code = 1
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if sys.platform == "linux":
+                with suppress(OSError):  # where this is not allowed, the drain looks for the parent
+                    end_with_parent(signal.SIGKILL, parent)
+            with open(os.devnull, "rb") as null:  # an environment that reads it would read the owner's pipe
+                os.dup2(null.fileno(), sys.stdin.fileno())
+            self._serve(why)
+            code = 0
+        except BaseException:  # noqa: BLE001 - nothing may get past the end of this process
+            traceback.print_exc()
+        finally:
+            with suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _serve(self, why: str) -> None:
+        """Answer clients until the drain is over; ``why`` is the reason why the last worker has ended."""
+        over, (wakes, waker) = threading.Event(), os.pipe()
+        os.set_blocking(waker, False)
+        # The kernel may deliver a signal to any thread. Its handler runs in this one, which the byte wakes.
+        signal.set_wakeup_fd(waker)
+        service = SessionService(self._offers, settings_of_owner())
+
+        def stop() -> None:
+            over.set()
+            os.write(waker, b"\0")
+
+        Drain(service, stop).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if why:
+            service.sessions.others_ended(why)
+            _log.warning("server restarted: %s; all sessions are lost", why)
+        FramedSessions(service, self._listener, self._token, is_shared=True).start()
+        while not over.is_set():
+            os.read(wakes, 4096)
 
 
 def _end_with_owner_though_stopped() -> None:
-    """See that the group ends with its owner also where it was stopped (SIGSTOP), and reads no pipe.
+    """End the process group with its owner also while it is stopped (SIGSTOP), and reads no pipe.
 
     Linux sends the signal when the thread ends that has started this process, which may be long before the
-    owner does: so it is one that wakes and does no harm, and who is woken looks whether there is an owner.
+    owner does. So it is one that only wakes this process, which then looks whether there is an owner.
     """
     own, owner = os.getpid(), os.getppid()
 
@@ -52,18 +157,17 @@ def _end_with_owner_though_stopped() -> None:
         end_with_parent(signal.SIGCONT, owner)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> int:
     """Serve until the pipe closes."""
     if sys.platform == "linux":
         _end_with_owner_though_stopped()
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # each connection is an open file
     start = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = start["paths"]
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    limits: dict[str, Any] = {"max_sessions": 4096, "idle_timeout": 60.0}
-    limits |= {"max_rows": 1 << 20, "max_environments": 1 << 24}
-    what = start["ids"] or [Everything()]
-    PrivateProcess(create_app(*what, token=start["token"], **limits), listener).run()
+    offers = offers_of(start["ids"]) if start["ids"] else Everything()
+    return Supervisor(offers, start["token"], socket.socket(fileno=int(arguments[0]))).run()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,6 @@ from typing import Any
 import gymnasium as gym
 import psutil
 import pytest
-import requests
 from cli_program import run
 from engines import client
 from servers import runs, until
@@ -87,9 +86,9 @@ def test_its_token_is_in_a_file_for_its_owner_alone(fleet: Envweave, tmp_path: P
     assert token not in done.stdout
     assert token not in (folder / "default.json").read_text()
     url = told["urls"][0]
-    headers = {"Authorization": f"Bearer {token}"}
-    assert requests.get(f"{url}/v1/envs", headers=headers, timeout=10).status_code == 200
-    assert requests.get(f"{url}/v1/envs", timeout=10).status_code == 401
+    gym.make(COUNTER, backend=url, token=f"file:{file}").close()
+    with pytest.raises(ew.NotAvailable, match="token"):
+        gym.make(COUNTER, backend=url)
 
 
 def test_a_token_file_of_ones_own_is_used_and_kept(fleet: Envweave, tmp_path: Path):

@@ -142,10 +142,10 @@ def test_who_was_forked_ends_nothing_of_its_parent():
 
 
 def test_the_locks_of_who_was_forked_are_free():
-    with pool._pools.value.lock, subprocess._lock, parallel._running.value.lock:
+    with pool._pools.value.lock, subprocess._lock.value, parallel._running.value.lock:
         pid = os.fork()
         if pid == 0:
-            locks = (pool._pools.value.lock, subprocess._lock, parallel._running.value.lock)
+            locks = (pool._pools.value.lock, subprocess._lock.value, parallel._running.value.lock)
             os._exit(0 if all(lock.acquire(timeout=1) for lock in locks) else 1)
     assert os.waitpid(pid, 0)[1] == 0
 

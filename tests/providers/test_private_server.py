@@ -8,19 +8,23 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import unquote
 
 import gymnasium
 import psutil
 import pytest
-import requests
 from servers import running_server, until
 
 import envweave_gym as ew
-from envweave_gym.core.faults import MissingExtra
+from envweave_gym.net.framed_socket import connect
 from envweave_gym.providers.subprocess import PrivateServer, private_server
 from envweave_gym.remote.env import RemoteEnv
+from envweave_gym.wire.messages import Hello, Refused, encode, read_reply
 
 COUNTER = "envweave/Counter-v0"
 
@@ -35,6 +39,24 @@ print(server.pid, server.url, flush=True)
 sys.stdin.readline()
 {then}
 """
+
+
+def address_of(url: str) -> str:
+    """The address of the socket that a URL names."""
+    return unquote(url.removeprefix("unix://"))
+
+
+def soon() -> float:
+    return time.monotonic() + 10
+
+
+def is_refused(url: str) -> bool:
+    """Whether nothing listens any more."""
+    try:
+        connect(address_of(url), soon()).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -69,12 +91,13 @@ def test_all_environments_of_a_process_share_it():
 
 
 def test_nobody_gets_in_without_its_token():
-    url = private_server().url
     private_server().ensure()
-    assert requests.post(f"{url}/v1/describe", b"", timeout=10).status_code == 401
-    assert (
-        requests.get(f"{url}/v1/envs", headers={"Authorization": "Bearer x"}, timeout=10).status_code == 401
-    )
+    for token in ("", "another"):
+        with closing(connect(address_of(private_server().url), soon())) as peer:
+            peer.send(encode(Hello(token)), soon())
+            refused = read_reply(peer.receive(soon()))
+            assert isinstance(refused, Refused)
+            assert refused.kind == "Unauthorized"
 
 
 @pytest.mark.parametrize(
@@ -103,8 +126,7 @@ def test_it_ends_when_its_owner(how: str, then: str):
     process.wait(20)
     process.stdout.close()
     until(lambda: not any(map(runs, servers)))
-    with pytest.raises(requests.ConnectionError):
-        requests.get(f"{url}/health", timeout=5)
+    until(lambda: is_refused(url))  # a child of the owner closes its copy of the socket soon after the fork
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux wakes it")
@@ -114,7 +136,7 @@ def test_it_ends_with_its_owner_although_it_was_stopped(thread: str):
     assert process.stdout is not None
     assert process.stdin is not None
     pid, url = process.stdout.readline().split()
-    assert requests.get(f"{url}/health", timeout=5).status_code == 200
+    connect(address_of(url), soon()).close()
     servers = family(int(pid))
     for one in servers:
         one.suspend()
@@ -197,7 +219,7 @@ def test_one_that_ends_by_itself_says_with_which_code_and_comes_back(
 
 
 def test_one_that_stands_still_is_stopped_all_the_same(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.providers.subprocess._GRACE", 0.2)
+    monkeypatch.setattr("envweave_gym.providers.subprocess._GRACE_S", 0.2)
     server = PrivateServer().wait()
     assert server.pid is not None
     servers = family(server.pid)
@@ -206,10 +228,60 @@ def test_one_that_stands_still_is_stopped_all_the_same(monkeypatch: pytest.Monke
     until(lambda: not any(map(runs, servers)))
 
 
-def test_without_the_servers_packages_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.providers.subprocess.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'envweave-gym\[server\]'"):
-        PrivateServer()
+@pytest.mark.parametrize("module", ["flask", "gunicorn", "prometheus_client"])
+def test_it_needs_no_package_of_the_extra_server(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_module(tmp_path, module, "raise ImportError('it is not installed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    server = PrivateServer()
+    env = RemoteEnv(COUNTER, server.url)
+    env.reset(seed=1)
+    assert env.step({"delta": 1})[4]["seq"] > 0
+    env.close()
+    server.stop()
+
+
+def children_of(server: PrivateServer) -> list[psutil.Process]:
+    """The worker of a server, in a list that is empty while there is none."""
+    return psutil.Process(server.pid).children()
+
+
+def test_a_worker_that_dies_is_replaced_also_for_a_forked_child_of_the_owner():
+    server = PrivateServer().wait()
+    pid, (worker,) = server.pid, children_of(server)
+    env = RemoteEnv(COUNTER, server.url)
+    env.reset(seed=1)
+    child = os.fork()
+    if child == 0:
+        own = RemoteEnv(COUNTER, server.url, max_steps=-1)
+        own.reset(seed=1)
+        worker.kill()
+        lost = own.step({"delta": 1})[4]["fault"].kind is ew.FaultKind.LOST
+        own.reset(seed=1)
+        os._exit(0 if lost and "fault" not in own.step({"delta": 1})[4] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    fault = env.step({"delta": 1})[4]["fault"]
+    assert "or ended with the process of this server that had it: it ended with exit code -9" in fault.message
+    assert (server.pid, server.starts) == (pid, 1)
+    env.close()
+    server.stop()
+
+
+def test_sigterm_lets_the_call_under_way_finish_and_the_address_stays():
+    server = PrivateServer().wait()
+    env = RemoteEnv("remote_worlds:tests/Trouble-v0", server.url, nap=1.0)
+    env.reset(seed=1)
+    pid = server.pid
+    assert pid is not None
+    threading.Timer(0.3, os.kill, (pid, signal.SIGTERM)).start()
+    assert "fault" not in env.step(2)[4]
+    until(lambda: server.pid is None)
+    assert env.step(0)[4]["fault"].kind is ew.FaultKind.LOST
+    assert "fault" not in env.reset(seed=1)[1]
+    assert server.starts == 2
+    env.close()
+    server.stop()
 
 
 def test_an_environment_of_the_owners_own_modules_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

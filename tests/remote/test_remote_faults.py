@@ -11,14 +11,15 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from proxies import proxy
-from remote_worlds import kill, mortal, stop, url
+from remote_worlds import kill, mortal_web, stop, url
+from web_replica import WebReplica
 
 import envweave_gym as ew
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.address import remember_token
 from envweave_gym.remote.env import RemoteEnv
 
-__all__ = ["mortal", "url"]
+__all__ = ["mortal_web", "url"]
 COUNTER = "envweave/Counter-v0"
 FOREVER: dict[str, Any] = {"target": 1_000_000, "max_steps": -1}
 
@@ -86,11 +87,11 @@ def test_a_frame_that_comes_twice_is_done_once(url: str):
         env.close()
 
 
-def test_somebody_else_at_the_place_of_a_server_that_died_is_a_loss(mortal: PrivateServer):
-    env = RemoteEnv(COUNTER, mortal.url, call_deadline=10.0)
+def test_somebody_else_at_the_place_of_a_server_that_died_is_a_loss(mortal_web: WebReplica):
+    env = RemoteEnv(COUNTER, mortal_web.url, call_deadline=10.0)
     env.reset(seed=1)
-    remember_token(mortal.url, "of who was there before")
-    kill(mortal)
+    remember_token(mortal_web.url, "of who was there before")
+    kill(mortal_web)
     *_, truncated, info = env.step({"delta": 1})
     assert (truncated, info["fault"].kind) == (True, ew.FaultKind.LOST)
     assert "answers where one has ended" in info["fault"].message

@@ -17,8 +17,9 @@ from remote_tables import (
     WHISPER,
     talk,
 )
-from remote_worlds import kill, mortal, transport, url
+from remote_worlds import kill, mortal, mortal_web, transport, url
 from toy_games import CRASH
+from web_replica import WebReplica
 
 import envweave_gym as ew
 from envweave_gym.core.faults import MAX_FAULTS_IN_A_ROW, EnvironmentCrashed, Fault, FaultKind, FaultStorm
@@ -26,7 +27,7 @@ from envweave_gym.episode.stream import EventKind, RequestKind
 from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.games import RemoteAEC, RemoteParallel
 
-__all__ = ["mortal", "transport", "url"]
+__all__ = ["mortal", "mortal_web", "transport", "url"]
 any_api = pytest.mark.parametrize("api", ["aec", "parallel"])
 CRASHED = Fault(FaultKind.CRASH, "RuntimeError: lost in step", retryable=True)
 
@@ -127,14 +128,14 @@ def test_a_crash_is_raised_where_that_is_wanted(api: str, url: str) -> None:
 
 
 def test_a_session_that_is_gone_is_a_fault_and_the_next_episode_another_session(
-    transport: str, mortal: PrivateServer
+    transport: str, mortal_web: WebReplica
 ) -> None:
-    turns = RemoteAEC(KUHN, mortal.url, call_deadline=8.0)
-    rounds = RemoteParallel(RACE, mortal.url, call_deadline=8.0)
+    turns = RemoteAEC(KUHN, mortal_web.url, call_deadline=8.0)
+    rounds = RemoteParallel(RACE, mortal_web.url, call_deadline=8.0)
     turns.reset(seed=1)
     rounds.reset(seed=1)
     turns.step(1)
-    kill(mortal)
+    kill(mortal_web)
 
     turns.step(1)
     *_, truncations, infos = rounds.step(dict.fromkeys(rounds.agents, 1))

@@ -46,7 +46,7 @@ def session(url: str) -> RemoteSession:
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_a_private_server_is_reached_without_a_proxy_which_never_sees_its_token(
+def test_a_server_on_loopback_is_reached_without_a_proxy_which_never_sees_its_token(
     name: str, transport: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with peer(answers(502)) as proxy:

@@ -1,4 +1,4 @@
-"""Where tests of remote environments play: the private server of this process, by WebSocket and by HTTP."""
+"""Where tests of remote environments play: a web server, by WebSocket and by HTTP, and servers to kill."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ import psutil
 import pytest
 from pettingzoo import ParallelEnv
 from servers import until
+from web_replica import WebReplica
 
-from envweave_gym.providers.subprocess import PrivateServer, private_server
+from envweave_gym.providers.subprocess import PrivateServer
 from envweave_gym.remote.transports import web_servers
 from envweave_gym.remote.transports.websockets import WebSocketBlocked
 
 
 @pytest.fixture(scope="session")
-def url() -> str:
-    """The private server, which makes whatever this process can make."""
-    server = private_server()
-    server.ensure()
-    return server.url
+def url() -> Iterator[str]:
+    """A server that speaks HTTP, and makes whatever this process can make."""
+    server = WebReplica()
+    server.wait()
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,15 @@ def mortal() -> Iterator[PrivateServer]:
     server.stop()
 
 
-def kill(server: PrivateServer) -> None:
+@pytest.fixture(scope="module")
+def mortal_web() -> Iterator[WebReplica]:
+    """As ``mortal``, but one that speaks HTTP."""
+    server = WebReplica()
+    yield server
+    server.stop()
+
+
+def kill(server: PrivateServer | WebReplica) -> None:
     """End the server and with it all its sessions."""
     pid = server.pid
     assert pid is not None

@@ -7,8 +7,9 @@ from urllib.parse import unquote
 
 from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.remote.address import Address
+from envweave_gym.remote.transports import lost
 from envweave_gym.wire.framing import LARGEST_REPLY
-from envweave_gym.wire.messages import DELETE, HEALTH, Answer, Ask, Hello, encode, read_reply
+from envweave_gym.wire.messages import DELETE, HEALTH, Answer, Ask, Hello, Refused, Reply, encode, read_reply
 
 _NUMBER = -2
 
@@ -23,13 +24,17 @@ class UnixConnector:
 
     def connect(self, session_id: str, deadline: float) -> FramedSocket:
         """Connect and send the hello, which has no reply."""
-        path = unquote(self._address.url.partition("://")[2].rstrip("/"))
-        peer = connect(path, deadline, LARGEST_REPLY)
+        url = self._address.url
+        hello = encode(Hello(self._address.secret(), session_id))
         try:
-            peer.send(encode(Hello(self._address.secret(), session_id)), deadline)
-        except BaseException:
+            peer = connect(unquote(url.partition("://")[2].rstrip("/")), deadline, LARGEST_REPLY)
+        except OSError as error:
+            raise lost(url, error) from None
+        try:
+            peer.send(hello, deadline)
+        except OSError as error:
             peer.close()
-            raise
+            raise lost(url, error) from None
         return peer
 
     def describe(self, create: bytes, deadline: float) -> bytes:
@@ -38,6 +43,8 @@ class UnixConnector:
         try:
             peer.send(create, deadline)
             return peer.receive(deadline)
+        except OSError as error:
+            raise lost(self._address.url, error) from None
         finally:
             peer.close()
 
@@ -46,15 +53,22 @@ class UnixConnector:
         self._ask(DELETE, session_id, deadline)
 
     def is_healthy(self, deadline: float) -> bool:
-        """Return whether the server takes calls."""
-        return not self._ask(HEALTH, None, deadline)["stopping"]
+        """Return whether the server takes calls; one that asks for another token does, as far as is known."""
+        health = self._health(deadline)
+        return health is None or not health["stopping"]
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return how many sessions the server has."""
-        return self._ask(HEALTH, None, deadline)["sessions"]
+        """Return how many sessions the server has; ``None`` if it asks for another token."""
+        health = self._health(deadline)
+        return None if health is None else health["sessions"]
 
-    def _ask(self, question: str, argument: Any, deadline: float) -> Any:
-        reply = read_reply(self.describe(encode(Ask(_NUMBER, question, argument)), deadline))
+    def _health(self, deadline: float) -> dict[str, Any] | None:
+        reply = self._ask(HEALTH, None, deadline)
         if isinstance(reply, Answer):
             return reply.value
-        raise ConnectionError(f"{self._address.url} refuses to answer {question}: {reply}")
+        if isinstance(reply, Refused) and reply.kind == "Unauthorized":
+            return None
+        raise ConnectionError(f"{self._address.url} does not report its health: {reply}")
+
+    def _ask(self, question: str, argument: Any, deadline: float) -> Reply:
+        return read_reply(self.describe(encode(Ask(_NUMBER, question, argument)), deadline))

@@ -19,10 +19,20 @@ _log = logging.getLogger(__name__)
 class FramedListener:
     """Runs ``serve`` for every connection of a process of the same user, and then closes it."""
 
-    def __init__(self, listener: socket.socket, serve: Callable[[FramedSocket], None], largest: int) -> None:
-        """``serve`` returns or raises ``OSError`` at the end; ``largest`` limits the bytes of a frame."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        serve: Callable[[FramedSocket], None],
+        largest: int,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        """``serve`` returns or raises ``OSError`` at the end; ``largest`` limits the bytes of a frame.
+
+        ``is_shared`` says that other processes hold the socket too, and that one may accept after this one.
+        """
         self._listener, self._serve, self._largest = listener, serve, largest
-        self._is_closed = False
+        self._is_shared, self._is_closed = is_shared, False
 
     def run(self) -> None:
         """Accept connections until :meth:`close`."""
@@ -53,8 +63,10 @@ class FramedListener:
             peer.close()
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Accept no more connections; of a shared socket at most one more, which ``serve`` has to end."""
         self._is_closed = True
+        if self._is_shared:  # a shutdown would be one for all processes, and for good
+            return
         with suppress(OSError):  # it was closed before
             self._listener.shutdown(socket.SHUT_RDWR)  # which wakes accept()
 

@@ -19,13 +19,18 @@ from envweave_gym_server.sessions.session_core import CREATED
 class FramedSessions:
     """Plays the sessions of a service with the processes of this user that know its token."""
 
-    def __init__(self, service: SessionService, listener: socket.socket, token: str) -> None:
+    def __init__(
+        self, service: SessionService, listener: socket.socket, token: str, *, is_shared: bool = False
+    ) -> None:
+        """``is_shared`` says that other processes hold the listening socket too."""
         self._service, self._token = service, token.encode()
         self._waiting: set[FramedSocket] = set()
         """The connections whose clients have no call under way."""
         self._is_stopping = False
         self._timeout_s = service.settings.client_timeout
-        self._listener = FramedListener(listener, self._serve, service.settings.largest_frame)
+        self._listener = FramedListener(
+            listener, self._serve, service.settings.largest_frame, is_shared=is_shared
+        )
         service.before_stop.append(self.stop)
 
     def start(self) -> None:
