@@ -170,21 +170,18 @@ class EpisodeRecord(EpisodeState):
     def adopt_reset(self, info: dict[str, Any]) -> None:
         """Take over the numbers of a reset that a server has recorded."""
         self._begin()
-        self._adopt(info)
+        self.adopt_step(info, is_over=False)
         fault = info.get("fault")
         if fault is not None:
             self.lost_between_steps(fault)
 
     def adopt_step(self, info: dict[str, Any], is_over: bool) -> None:
         """Take over the numbers of a step that a server has recorded."""
-        self._adopt(info)
+        request = info["stream"].requests[0]
+        self.seq, self.turn = request.seq, request.turn
         if is_over:
             self._count(info.get("fault"))
 
     def _begin(self) -> None:
         self.episode += 1
         self.live, self.pending_fault = True, None
-
-    def _adopt(self, info: dict[str, Any]) -> None:
-        request = info["stream"].requests[0]
-        self.seq, self.turn = request.seq, request.turn

@@ -21,8 +21,8 @@ from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.seeding import HashedRandomness, Seeds
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.record import EpisodeRecord
-from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
-from envweave_gym.wire.values import pack
+from envweave_gym.remote.served import CALL_DEADLINE, FAULTS, LOSSES, ServedEnvironment, Spaces
+from envweave_gym.wire.values import pack, packer_of
 
 _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
@@ -74,6 +74,8 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         self._spaces, self._seeds = Spaces(self._served), Seeds(self.name)
         self.record, self._lost = EpisodeRecord(self.name), False
         self._last: Any = None
+        self._packer: Callable[[Any], Any] | None = None
+        """Packs actions, once the action space is known."""
 
     # The description by the server
 
@@ -125,35 +127,39 @@ class RemoteEnv(HashedRandomness[Any, Any]):
 
     def step(self, action: Any) -> _Step:
         """Act once."""
-        record = self.record
-        if not record.live:
+        # The path of every step: the session is called directly, as each layer between costs a call.
+        record, session = self.record, self._served.current
+        if session is None or not record.live:
             return self._step_without_episode(action)
-        packed = self._packed(action)
+        packed = (self._packer or self._choose_packer())(action)
+        if type(packed) is str and not isinstance(action, str):  # the JSON of a value without a form
+            raise self._refusal(action)
         try:
-            outcome = self._served.step(packed)
+            reply: Any = session.step(packed)
+        except FAULTS as error:
+            record.abandon()  # ``lost`` may raise
+            return self._last, 0.0, False, True, record.lost(self._served.lost(error), action)
         except InvalidAction:
             if not self.action_space.contains(action):
                 raise self._refusal(action) from None
             raise
         except HARMLESS:
             raise
-        except BaseException:
+        except BaseException as error:
             record.abandon()
+            self._served.stop(error)
             raise
-        if isinstance(outcome, Fault):
-            return self._last, 0.0, False, True, record.lost(outcome, action)
-        self._last, info = outcome.observation, outcome.info
-        is_over = bool(outcome.terminated or outcome.truncated)
+        self._last, info = reply.observation, reply.info
+        is_over = bool(reply.terminated or reply.truncated)
         self._lost = is_over and "fault" in info
         record.adopt_step(info, is_over)
-        return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, info
+        return reply.observation, reply.reward, reply.terminated, reply.truncated, info
 
-    def _packed(self, action: Any) -> Any:
-        """The action in the form for the wire; a value without such a form is refused."""
-        packed = pack(action)
-        if isinstance(packed, str) and not isinstance(action, str):
-            raise self._refusal(action)
-        return packed
+    def _choose_packer(self) -> Callable[[Any], Any]:
+        if not self._served.is_described:  # a step sends no request for a description
+            return pack
+        self._packer = packer_of(self.action_space)
+        return self._packer
 
     def _step_without_episode(self, action: Any) -> _Step:
         """Report the fault of a reset that was lost, and refuse any other step."""

@@ -1,4 +1,4 @@
-"""An environment on a server, as its client holds it: its description, its session and its losses."""
+"""The client's side of an environment on a server: its description, its session, and faults."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from envweave_gym.wire.foreign_spaces import opaque, rebuilt
 from envweave_gym.wire.spaces import Path, base_of, space_from_data
 
 CALL_DEADLINE = 60.0
-"""Default of ``call_deadline``: seconds to wait for an answer."""
+"""Default of ``call_deadline``: seconds to wait for a reply."""
 
 LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
-"""What a call raises that did not reach its environment, or whose answer did not come back."""
+"""Exceptions of a call that did not reach its environment, or whose reply did not come back."""
 
 FAULTS = (*LOSSES, EnvironmentCrashed)
-"""What ends an episode that was not played to its end."""
+"""Exceptions that end an episode as a fault."""
 
 
 class ServedEnvironment:
-    """What every remote environment holds: an address, a description and a session.
+    """Holds the address, the description and the session of a remote environment, vector or game.
 
-    - Nothing is asked of the server before :attr:`description` is, and a session is opened by the first call.
-    - ``reset`` and ``step`` give the server's reply, or the :class:`Fault` that the episode was lost to. With
-      ``on_fault="raise"`` they raise what happened instead.
+    - The first access to :attr:`description` sends the first request; the first call opens a session.
+    - ``reset`` and ``step`` return the server's reply, or the :class:`Fault` that ended the episode. With
+      ``on_fault="raise"`` they raise the exception instead.
     - A session that is lost, or whose environment has crashed, is left; the next reset opens another, and so
-      does one after :meth:`close`. No question does: it would be answered by another environment.
+      does one after :meth:`close`. A question does not: another environment would answer it.
     """
 
     def __init__(
@@ -66,32 +66,38 @@ class ServedEnvironment:
         self._create = wanted(self.name, env_id, api, kwargs)
         upkeep.join(self.address.url, self)
         self._described: dict[str, Any] | None = None
-        self._session: RemoteSession | None = None
+        self.current: RemoteSession | None = None
+        """The session, if there is one."""
         self._crashed = self._closed = False
         self.gone = False
         """Whether the session that there was is lost or closed."""
         self._cut_short = ""
-        """What stopped the last step halfway."""
+        """The exception that stopped the last step halfway."""
         self._picture: Any = None
         self.reproducible = False
-        """Whether every reset shall carry a seed, though the environment would go on without one."""
+        """Whether every reset carries a seed, though the environment could go on without one."""
         self.is_drawn = False
         """Whether the seed of the next reset was drawn here, not given by the caller."""
         self.sent_seed: Any = None
         """The seed that the last reset carried."""
 
     @property
+    def is_described(self) -> bool:
+        """Whether :attr:`description` sends no request."""
+        return self._described is not None
+
+    @property
     def description(self) -> dict[str, Any]:
-        """What the server says of the environment."""
+        """The server's description of the environment."""
         if self._described is None:
             self._described = describe(self.address, self._create, self._call_deadline)
         return self._described
 
     def reset(self, seed: Any, options: dict[str, Any] | None, *, started: float | None = None) -> Any:
-        """Start an episode, in the session there is or else in another.
+        """Start an episode, in the current session or a new one.
 
-        A server that is not there, and what fails, is tried until ``reset_deadline`` is over, counted from
-        ``started``; what is under way on a server may take as long as ``call_deadline``.
+        Failed resets are repeated until ``reset_deadline``, counted from ``started``; one that is under way on
+        a server may take as long as ``call_deadline``.
         """
         deadline = (time.monotonic() if started is None else started) + self._reset_deadline
         pause = 0.02
@@ -113,7 +119,7 @@ class ServedEnvironment:
     def goes_on(self) -> bool:
         """Whether the environment is reset without a seed now, so that its generator goes on.
 
-        A new session has none that could: its first reset carries the seed that was drawn here.
+        The generator of a new session has no state yet: its first reset carries the seed that was drawn here.
         """
         return self.is_drawn and not self.reproducible and self.description.get("goes_on", False)
 
@@ -131,16 +137,20 @@ class ServedEnvironment:
         except HARMLESS:
             raise
         except BaseException as error:
-            self._cut_short = type(error).__name__
+            self.stop(error)
             raise
 
+    def stop(self, error: BaseException) -> None:
+        """Record that a step was stopped halfway: nobody knows here whether it was done."""
+        self._cut_short = type(error).__name__
+
     def check_whole(self) -> None:
-        """Refuse a step after one that was stopped halfway: nobody knows here whether it was done."""
+        """Refuse a step after one that was stopped halfway."""
         if self._cut_short:
             raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """The answer to a question; what goes wrong is raised."""
+        """Return the answer to a question, or raise any failure."""
         if self._closed:
             raise ResetNeeded(f"{self.name}: {question} was asked for after close(); call reset()")
         if self.gone:
@@ -148,16 +158,16 @@ class ServedEnvironment:
         return self.session().ask(question, argument)
 
     def recall(self, question: str, known: Any) -> Any:
-        """The answer to a question about the episode, or what is ``known`` of one that is lost.
+        """Return the answer to a question about the episode; of a lost episode, what is ``known`` here.
 
-        The question may be the first to find out; the next step tells.
+        The question may be the first call to fail; the next step reports the loss.
         """
         if self.gone and not self._closed:
             return known
         try:
             return self.ask(question)
         except FAULTS:
-            if self._session is None or not self._session.begun:
+            if self.current is None or not self.current.begun:
                 raise
             return known
 
@@ -173,14 +183,14 @@ class ServedEnvironment:
         return self._fault_of(error)
 
     def _part(self, error: Exception) -> None:
-        """Leave a session that is lost; one that has crashed may be asked about it until the next reset."""
+        """Leave a session that is lost; one whose environment crashed answers questions until the next reset."""
         self._crashed = isinstance(error, EnvironmentCrashed)
-        if self._session is not None and not self._crashed:
+        if self.current is not None and not self._crashed:
             if isinstance(error, SessionLost):
-                self._session.abandon()
+                self.current.abandon()
             else:
-                self._session.discard()
-            self._session, self.gone = None, True
+                self.current.discard()
+            self.current, self.gone = None, True
 
     def _fault_of(self, error: Exception) -> Fault:
         if not self.truncates:
@@ -195,36 +205,36 @@ class ServedEnvironment:
         upkeep.leave(self.address.url, self)
 
     def _leave(self) -> None:
-        """Close the session, which is another's loss."""
-        if self._session is not None:
-            self._session.close()
-        self._session, self._crashed, self.gone = None, False, True
+        """Close the session and forget the last failure."""
+        if self.current is not None:
+            self.current.close()
+        self.current, self._crashed, self.gone = None, False, True
         self._cut_short = ""
 
     def fresh_session(self) -> RemoteSession:
-        """The session for a reset: the one there is, unless a crash or something else stopped it halfway."""
+        """Return the session for a reset: a new one after a crash or a step that was stopped halfway."""
         if self._crashed or self._cut_short:
             self._leave()
         return self.session()
 
     def session(self) -> RemoteSession:
-        """The session there is, or else a new one, which its first call opens."""
-        if self._session is None:
+        """Return the current session, or a new one, which its first call opens."""
+        if self.current is None:
             upkeep.join(self.address.url, self)
-            self._session = RemoteSession(self.address, self._create, self._call_deadline)
+            self.current = RemoteSession(self.address, self._create, self._call_deadline)
             self._closed = self.gone = False
-        return self._session
+        return self.current
 
 
 class Spaces:
-    """The spaces in a description, built when they are asked for and the same ones ever after."""
+    """The spaces in a description, each built on first access and cached."""
 
     def __init__(self, served: ServedEnvironment) -> None:
         self._served = served
         self._built: dict[tuple[str | None, str], Any] = {}
 
     def of(self, described: dict[str, Any], which: str, agent: str | None = None) -> Any:
-        """One space; ``described`` is what the server says of the environment or of the agent."""
+        """Return a space; ``described`` is the server's description of the environment or the agent."""
         known = self._built.get((agent, which))
         if known is None:
             known = self._built[agent, which] = space_of(self._served, described, which, agent)
@@ -234,10 +244,10 @@ class Spaces:
 def space_of(
     served: ServedEnvironment, described: dict[str, Any], which: str, agent: str | None = None
 ) -> Space[Any]:
-    """A space of an environment, ``described`` by its server.
+    """Build a space of an environment from its server's description.
 
-    One of an unknown class is rebuilt where this process has started the server itself, with code that it
-    trusts to choose what is imported; else, or where the class is not installed here, the server answers.
+    A space of a foreign class is rebuilt only if this process has started the server itself, and so trusts it
+    to choose what is imported. Otherwise, or if the class is not installed here, the server answers for it.
     """
 
     def unknown(data: dict[str, Any], path: Path) -> Space[Any]:

@@ -87,8 +87,9 @@ class RemoteSession:
 
     def step(self, action: Any) -> Reply:
         """Act, with an action that is packed already."""
-        number = self._core.next_number
-        self._begin(Step(number, action), number)
+        core = self._core
+        self._message = message = Step(core.next_number, action)
+        self._send(core.begin(encode(message), core.next_number, time.monotonic()))
         while (reply := self.attempt()) is None:  # not by receive(): every step would pay for the call
             pass
         return reply
@@ -98,8 +99,8 @@ class RemoteSession:
         if self._core.committed < 0:
             self._begin(self._create, 0)
             self.receive()
-        number = self._core.next_question()
-        self._begin(Ask(number, question, pack(argument)), number)
+        message = Ask(self._core.next_question(), question, pack(argument))
+        self._begin(message, message.number)
         reply = self.receive()
         return reply.value if isinstance(reply, Answer) else None
 
@@ -157,9 +158,7 @@ class RemoteSession:
     def _begin(
         self, message: Create | Reset | Step | Ask | Close, number: int, give_up_s: float = math.inf
     ) -> None:
-        if self._is_disowned:
-            raise SessionLost(f"{self.address.url}: the session belongs to the process that opened it")
-        self._start, self._message = None, message
+        self._message = message
         self._send(self._core.begin(encode(message), number, time.monotonic(), give_up_s))
 
     def _send(self, action: Action) -> None:
@@ -183,6 +182,8 @@ class RemoteSession:
     def _connect(self) -> Action:
         """Connect; a server that this process keeps up, and that has died, is started first."""
         core, url, began = self._core, self.address.url, time.monotonic()
+        if self._is_disowned:
+            raise SessionLost(f"{url}: the session belongs to the process that opened it")
         if not isinstance(self._message, Close):
             try:
                 self._wait_for_start()
@@ -200,16 +201,18 @@ class RemoteSession:
 
         A server that cannot be started is a loss like any other, and may pass.
         """
-        self._start = self._start or upkeep.begin(self.address.url)
-        if self._start is None:
+        # A start that is over is kept until its error was raised; begin() would start the server once more.
+        start, self._start = self._start or upkeep.begin(self.address.url), None
+        if start is None:
             return
         left = self._core.call.deadline - time.monotonic()
         try:
-            self._start.wait(min(_START_WAIT_S, max(left, 0.0)))
+            start.wait(min(_START_WAIT_S, max(left, 0.0)))
+        except TimeoutError:
+            self._start = start
+            raise
         except NotAvailable as error:
-            self._start = None
             raise ConnectionError(f"{self.address.url}: {error}") from None
-        self._start = None
 
     def _connected(self, until: float) -> Transport:
         try:
@@ -269,7 +272,7 @@ class RemoteSession:
         core = self._core
         if core.may_exist:
             close, seconds = Close(core.next_question()), min(self._deadline_s, _CLOSE_TIMEOUT_S)
-            self._start, self._message = None, close
+            self._message = close
             try:
                 # Two attempts: the connection may have been cut while nobody looked.
                 self._send(

@@ -91,11 +91,11 @@ class PipelinedGroup(RowGroup):
 
     def session(self) -> PipelinedSession:
         """Return the current session, or a new one, which its first call opens."""
-        if not isinstance(self._session, PipelinedSession):
+        if not isinstance(self.current, PipelinedSession):
             upkeep.join(self.address.url, self)
-            self._session = PipelinedSession(self.address, self._create, self._call_deadline)
+            self.current = PipelinedSession(self.address, self._create, self._call_deadline)
             self._closed = self.gone = False
-        return self._session
+        return self.current
 
     def begin(self, acts: Any, message: Step) -> None:
         """Send a step, if the episodes of these rows are live."""
