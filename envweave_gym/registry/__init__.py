@@ -1,1 +1,1 @@
-"""IDs: the table that declares them, the names that ``make`` takes, and the entry points of each ID."""
+"""IDs: the table that declares them, the grammar of names, and the entry points of the IDs."""

@@ -1,9 +1,9 @@
-"""The table of IDs, and how it gets into the registries of Gymnasium and PettingZoo.
+"""The table of IDs, and its entry into the registries of Gymnasium and PettingZoo.
 
 A row is an :class:`EnvCard`: strings only, so that reading the table imports no environment. Rows come from
-the entry-point group ``envweave_gym.envs`` of every installed package, ours (:data:`CARDS`) in the same way.
-The value of such an entry point is a list of cards (or of plain dicts with their fields), or a function that
-gives one::
+the entry-point group ``envweave_gym.envs`` of every installed package; ours (:data:`CARDS`) come in the same
+way. The value of such an entry point is a list of cards (or of plain dicts with their fields), or a function
+that returns one::
 
     # pyproject.toml of a package that brings an ID
     [project.entry-points."envweave_gym.envs"]
@@ -13,8 +13,8 @@ gives one::
     CARDS = [{"id": "plug/Thing-v0", "doc": "A thing to try.", "gym": "plug.thing:ThingEnv"}]
 
 Keep the cards in a module of their own that imports no environment. It is imported whenever ``envweave_gym``
-is, which stays light that way. And where ``plug`` is imported first, as by ``make("plug:plug/Thing-v0")``, it
-is imported in the middle of ``plug``, which waits for its import of ``envweave_gym`` and is incomplete.
+is, which stays light that way. If ``plug`` is imported first, as by ``make("plug:plug/Thing-v0")``, the cards
+are imported while ``plug`` itself is incomplete, as it waits for its import of ``envweave_gym``.
 """
 
 from __future__ import annotations
@@ -39,64 +39,69 @@ REGISTRIES: dict[Api, dict[str, Any]] = {
     "parallel": pettingzoo.parallel_registry,
     "aec": pettingzoo.aec_registry,
 }
-"""Where the IDs of each API are; a game that has both is parallel, unless something else is asked for."""
+"""The registry of each API; a game in both game registries is made parallel by default."""
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[\w-]+/[\w.-]+-v\d+$")]
 _Path = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
 
 
 class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row: an ID and where its constructors are, each as ``"module:attribute"``.
+    """One row of the table: an ID and its constructors, each as ``"module:attribute"``.
 
-    It has either ``gym``, and ``vector`` if it likes, or at least one of ``aec`` and ``parallel``.
+    A card has either ``gym``, with an optional ``vector``, or at least one of ``aec`` and ``parallel``.
     """
 
     id: _Id
-    """``namespace/Name-v0``."""
+    """The ID: ``namespace/Name-v0``."""
     doc: str
-    """One line for tables."""
+    """The description, one line for tables."""
     gym: _Path | None = None
-    """Constructor of the plain ``gymnasium.Env``."""
+    """The constructor of the plain ``gymnasium.Env``."""
     vector: _Path | None = None
-    """Constructor of a native ``gymnasium.vector.VectorEnv``, called with ``num_envs``, ``autoreset_mode``
-    and ``max_steps`` beside the kwargs; without one, vectors step single environments in turn."""
+    """The constructor of a native ``gymnasium.vector.VectorEnv``, called with ``num_envs``,
+    ``autoreset_mode`` and ``max_steps`` beside the kwargs; without one, vectors step single environments
+    in turn."""
     aec: _Path | None = None
-    """Constructor of the plain ``pettingzoo.AECEnv``; without one it is made from ``parallel``."""
+    """The constructor of the plain ``pettingzoo.AECEnv``; without one the game is made from ``parallel``."""
     parallel: _Path | None = None
-    """Constructor of the plain ``pettingzoo.ParallelEnv``; without one it is made from ``aec``."""
+    """The constructor of the plain ``pettingzoo.ParallelEnv``; without one the game is made from ``aec``."""
     game: _Id | None = None
-    """Of a Gymnasium ID: the game that PettingZoo makes of it, where others play parts of it."""
+    """The ID of the game that PettingZoo makes of a Gymnasium ID, in which other agents play parts of it."""
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Step limit of a Gymnasium episode, unless ``make`` gets another."""
+    """The step limit of a Gymnasium episode, unless ``make`` is given another."""
     kwargs: dict[str, Any] = {}
-    """Default arguments of the constructors; JSON."""
+    """The default arguments of the constructors, as JSON."""
     trial: dict[str, Any] = {}
-    """Arguments with which it works on any machine, as those of a data set do not by default; the conformance
-    kit gives them."""
+    """Arguments with which the environment works on any machine, as without a data set.
+
+    The conformance kit uses them.
+    """
     extra: str | None = None
-    """The extra of the package that brings what the environment needs."""
+    """The extra of the package that installs what the environment needs."""
     requires: tuple[str, ...] = ()
-    """The modules the environment cannot do without; their absence names the extra."""
+    """The modules that the environment needs; if one is missing, the error names the extra."""
     nondeterministic: bool = False
-    """Whether a seed does not decide the episode."""
+    """Whether a seed does not determine the episode."""
     wire_kwargs: tuple[str, ...] = ()
-    """The kwargs and reset options a remote client may send; ``"name=value"`` is one with that value only."""
+    """The kwargs and reset options that remote clients may give; ``"name=value"`` allows that value only."""
     config: _Path | None = None
-    """The ``core.config.Config`` of the constructor, whose ``wire`` fields a remote client may send too."""
+    """The ``core.config.Config`` of the constructor, whose ``wire`` fields remote clients may give too."""
     image: str | None = None
-    """The container image whose server has it."""
+    """The container image whose server has the environment."""
     data: bool = False
-    """Whether it reads data of this machine, which a container of it is shown."""
+    """Whether the environment reads data files of this machine, which are mounted into its containers."""
     call_deadline: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Seconds that a step of it may take on a server, if that is longer than the default."""
+    """The seconds that one step may take on a server, if that is longer than the default."""
     concurrent: bool = False
     """Whether a vector steps its rows at the same time, in threads: for environments whose steps wait for
     other processes. Their ``close`` may come from another thread, and ends the step that runs."""
     thread_affine: bool = False
-    """Whether it must be played in the thread that made it, as one is that draws with OpenGL: a server keeps
-    a thread for each. Environments without a card always get one."""
+    """Whether the environment must be played in the thread that made it, as one that draws with OpenGL.
+
+    A server keeps a thread for each such environment, and for each one without a card.
+    """
     proxy: bool = False
-    """Whether it is made elsewhere, of kwargs that say where, and can do nothing without them."""
+    """Whether the environment only stands for one on a server, whose URL its kwargs must give."""
 
     def __post_init__(self) -> None:
         if (self.gym is None) == (self.aec is None and self.parallel is None):
@@ -106,7 +111,8 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def remote_kwargs(self) -> tuple[str, ...]:
-        """The kwargs and reset options a remote client may send: ``wire_kwargs``, and those of ``config``."""
+        """The kwargs and reset options that remote clients may give: ``wire_kwargs``, and fields of
+        ``config``."""
         if self.config is None:
             return self.wire_kwargs
         from envweave_gym.core.config import wire_names
@@ -115,17 +121,17 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def is_game(self) -> bool:
-        """Whether it is a multi-agent environment."""
+        """Whether the card is of a multi-agent environment."""
         return self.gym is None
 
     @property
     def kinds(self) -> tuple[Api, ...]:
-        """The APIs it can be made with."""
+        """The APIs that the environment can be made with."""
         return ("aec", "parallel") if self.is_game else ("gym",)
 
     @property
     def leads_to(self) -> dict[Api, str]:
-        """The ID that each registry makes of it: itself, or its game."""
+        """The ID that each registry makes of the card: its own, or that of its game."""
         own = dict.fromkeys(self.kinds, self.id)
         return own if self.game is None else {**own, "aec": self.game, "parallel": self.game}
 
@@ -303,27 +309,27 @@ _packages: dict[str, str] = {}
 
 
 def cards() -> dict[str, EnvCard]:
-    """All registered cards by ID."""
+    """Return all registered cards, by ID."""
     return dict(_cards)
 
 
 def card_of(env_id: str) -> EnvCard:
-    """The card of an ID."""
+    """Return the card of an ID; raise :class:`UnknownEnvironment` if no installed package declares it."""
     if env_id not in _cards:
         raise UnknownEnvironment(f"no installed package declares {shown(env_id)}; install the one that does")
     return _cards[env_id]
 
 
 def package_of(env_id: str) -> str:
-    """The package that declares a registered ID, by the name pip knows."""
+    """Return the package that declares a registered ID, by its name for pip."""
     return _packages[env_id]
 
 
 def register_all() -> None:
-    """Put the cards of every installed package into the registries; doing it again changes nothing.
+    """Put the cards of every installed package into the registries; repeated calls change nothing.
 
-    Ours come first, so that nobody takes their IDs. Cards that cannot be registered are left out, those of a
-    package in one warning, and break nothing else.
+    Ours come first, so that no other package takes their IDs. Cards that cannot be registered are left out,
+    with one warning for each package, and break nothing else.
     """
     for plug_in in sorted(entry_points(group=GROUP), key=_ours_first):
         problems = _register_plug_in(plug_in)
@@ -340,7 +346,7 @@ def _package(plug_in: EntryPoint) -> str:
 
 
 def _register_plug_in(plug_in: EntryPoint) -> list[str]:
-    """Register the cards of one entry point; a phrase about everything that had to be left out."""
+    """Register the cards of one entry point; return a phrase about each card that had to be left out."""
     try:
         value = plug_in.load()
         rows = list(value if isinstance(value, list | tuple) else value())
@@ -378,7 +384,7 @@ def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -
 
 
 def _entry_point(kind: str, env_id: str) -> str:
-    """The string that the registries hold; ``launch.__getattr__`` turns it into ``launch_gym`` and so on."""
+    """Return the string for the registries; ``launch.__getattr__`` turns it into a launch function."""
     return f"envweave_gym.registry.launch:{kind}({env_id})"
 
 

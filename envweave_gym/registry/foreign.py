@@ -1,4 +1,4 @@
-"""Environments of factories, of other packages' IDs and of servers, with our stack around them."""
+"""Builds the stack of wrappers around environments of factories, of other packages' IDs and of servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from envweave_gym.vector.singles import vector_of_singles
 from envweave_gym.wrappers.autoreset import Autoreset
 from envweave_gym.wrappers.scalar_rewards import is_scalar_reward
 
-_OURS = (
+_OWN_ARGUMENTS = (
     *STACK_ARGUMENTS,
     "reward",
     "group",
@@ -41,21 +41,21 @@ _OURS = (
 
 
 def wrapped_gym(env_id: str, call: MakeCall) -> Any:
-    """A Gymnasium ID of another package, with its own ``TimeLimit`` inside the stack."""
+    """Make an environment of another package's Gymnasium ID, with its own ``TimeLimit`` inside the stack."""
     if "max_steps" in call.kwargs:
         call.kwargs["max_episode_steps"] = step_limit(env_id, call.kwargs.pop("max_steps")) or -1
     return wrapped(env_id, partial(gym.make, env_id), replace(call, api="gym"))
 
 
 def wrapped_game(env_id: str, native: Api, call: MakeCall) -> Any:
-    """A PettingZoo ID that is registered for the ``native`` API, through the API of the call."""
+    """Make a game of a PettingZoo ID for the API of the call; the ID is registered for the ``native`` API."""
     refuse_for_games(env_id, call.num_envs, call.kwargs)
     make: Callable[..., Any] = pettingzoo.make
     return wrapped(env_id, partial(make, native, env_id), call)
 
 
 def wrapped(name: str, factory: Callable[..., Any], call: MakeCall) -> Any:
-    """What ``factory`` builds with the stack around it, or a vector of such environments."""
+    """Make the environment of ``factory`` with the stack around it, or a vector of such environments."""
     if call.num_envs is None:
         return _one(name, factory, call.api, False, call.kwargs)
     how, options = vector_arguments(name, call.kwargs)
@@ -93,9 +93,9 @@ def _one(
 
 
 def on_servers(env_id: str, urls: list[str], call: MakeCall) -> Any:
-    """The environment that servers have under this ID; without an ID the only one that a server has."""
+    """Make the environment that servers have under this ID, or their only one if the ID is empty."""
     name, kwargs, num_envs = env_id.rpartition(":")[2] or urls[0], call.kwargs, call.num_envs
-    api = call.api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _OURS})
+    api = call.api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _OWN_ARGUMENTS})
     if api != "gym":
         refused = {key: kwargs[key] for key in ("max_steps", "autoreset") if key in kwargs}
         refuse_for_games(name, num_envs, refused)

@@ -1,4 +1,5 @@
-"""The public functions ``make``, whose docstring has the grammar of names, ``register`` and ``warm_up``."""
+"""The public functions ``make``, whose docstring defines the grammar of names, ``register`` and ``warm_up``.
+The public functions ``make``, whose docstring defines the grammar of names, ``register`` and ``warm_up``."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from envweave_gym.registry.schemes import scheme_of
 
 
 def register(name: str, *, factory: Callable[..., Any]) -> None:
-    """Give an environment of this process a name: ``register("local://counter-v0", factory=CounterEnv)``.
+    """Give a factory of this process a name: ``register("local://counter-v0", factory=CounterEnv)``.
 
     The factory returns a Gymnasium or PettingZoo environment and gets the kwargs of :func:`make`. Registering
     a name again replaces it. To give an ID to everybody who installs your package, add an

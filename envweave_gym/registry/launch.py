@@ -1,14 +1,14 @@
-"""The entry point of every ID: chooses the server or process of an environment, and stacks the wrappers once.
+"""The entry points of all IDs: each chooses the server or this process, and stacks the wrappers once.
 
 The registries of Gymnasium and PettingZoo hold strings like
 ``"envweave_gym.registry.launch:gym(envweave/Echo-v0)"``. Looking up that attribute calls the module's
 ``__getattr__``, which finds :func:`launch_gym` in :data:`LAUNCHERS`, and the card of the ID. So a spec stays
 plain JSON, its kwargs are the user's own, and a spawned process needs nothing but the string.
 
-The stack is ``PassiveEnvChecker < RequestStream(max_steps) < Autoreset``. The step limit is the stream's own.
-The ``max_episode_steps`` of ``gymnasium.make`` is not: Gymnasium puts a ``TimeLimit`` around the whole stack,
-which truncates while the stream still says ``act``. So give ``max_steps`` there; ``gymnasium.make_vec`` and
-``envweave_gym.make`` take either name for the stream's own limit.
+The stack is ``PassiveEnvChecker < RequestStream(max_steps) < Autoreset``. The step limit is an argument of
+the stream. ``gymnasium.make(max_episode_steps=…)`` sets another limit: Gymnasium puts a ``TimeLimit`` around
+the whole stack, which truncates while the stream still says ``act``. So give ``max_steps`` there;
+``gymnasium.make_vec`` and ``envweave_gym.make`` take either name for the stream's own limit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
 
 
 def __getattr__(name: str) -> Launch:
-    """The entry point ``gym(envweave/Echo-v0)`` is :func:`launch_gym` for the card of that ID, and so on."""
+    """Return the entry point of a name such as ``gym(envweave/Echo-v0)``: a launcher with the card of the ID.
+    Return the entry point of a name such as ``gym(envweave/Echo-v0)``: a launcher with the card of the ID."""
     kind, _, env_id = name.partition("(")
     if kind not in LAUNCHERS or len(env_id) < 2 or not env_id.endswith(")"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -58,7 +59,7 @@ def __getattr__(name: str) -> Launch:
 
 
 class Launch:
-    """What the registries call: one of the launch functions below, with the card of an ID."""
+    """An entry point as the registries call it: a launch function with the card of an ID."""
 
     def __init__(self, launch: Callable[..., Any], card: EnvCard) -> None:
         self.launch, self.card = launch, card
@@ -88,7 +89,7 @@ def launch_gym(
     reset_deadline: float = RESET_DEADLINE_S,
     **kwargs: Any,
 ) -> gym.Env[Any, Any]:
-    """A single Gymnasium environment with its whole stack, here or on a server."""
+    """Make a single Gymnasium environment with its whole stack, here or on a server."""
     check_autoreset(card.id, autoreset)
     if "group" in kwargs:
         raise refuse_group(card.id)
@@ -98,7 +99,7 @@ def launch_gym(
             "vectorization_mode= as vector_kwargs={'autoreset_mode': …}"
         )
     check_faults(card.id, "raise" if on_fault is None else on_fault, reset_deadline)
-    env_id, urls = _elsewhere(card, backend, kwargs)
+    env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
         kwargs |= _given(max_steps=max_steps, on_fault=on_fault, reset_deadline=reset_deadline)
         env = remote_gym(env_id, urls, with_call_deadline(env_id, kwargs))
@@ -127,13 +128,12 @@ def launch_vector(
     reset_deadline: float = RESET_DEADLINE_S,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
-    """A vector of environments: the native one where the card has it, else single ones stepped in turn.
+    """Make a vector of environments: the card's native one, or single environments stepped in turn.
 
-    Where the card says ``concurrent`` these are stepped at the same time, in threads.
-
-    They do so too where the native one cannot do with the arguments; few can render. The rows of a native one
-    are array code of its own, with no environment in them that could fail alone: there ``on_fault`` and
-    ``reset_deadline`` are checked, and change nothing. ``group`` consecutive rows play the same episodes.
+    Single environments are used if the card has no native vector, or one that does not support the arguments
+    (few can render). If the card says ``concurrent``, they are stepped at the same time, in threads.
+    ``group`` consecutive rows play the same episodes. The rows of a native vector are array code that cannot
+    fail alone, so ``on_fault`` and ``reset_deadline`` are checked there and have no effect.
     """
     check_num_envs(card.id, num_envs)
     groups = groups_of(card.id, group, num_envs)
@@ -142,7 +142,7 @@ def launch_vector(
         raise InvalidArgument(f"{card.id}: a vector resets by autoreset_mode=; leave autoreset= out")
     mode = autoreset_mode_of(card.id, autoreset_mode)
     given = one_limit(card.id, max_steps, max_episode_steps)
-    env_id, urls = _elsewhere(card, backend, kwargs)
+    env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
         kwargs |= _given(max_steps=given, group=group, on_fault=on_fault, reset_deadline=reset_deadline)
         return remote_vector(env_id, urls, num_envs, mode, with_call_deadline(env_id, kwargs))
@@ -160,14 +160,14 @@ def launch_vector(
 
 
 def single(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    """``gymnasium.make``, in a module whose import makes the IDs known to a fresh process."""
+    """Call ``gymnasium.make`` from this module, whose import registers the IDs in a fresh process."""
     return gym.make(env_id, **kwargs)
 
 
 def _native(
     card: EnvCard, kwargs: dict[str, Any], fixed: dict[str, Any], groups: Groups | None
 ) -> VectorEnv[Any, Any, Any]:
-    """The native vector form, with its rows in ``groups``."""
+    """Make the native vector form, with its rows in ``groups``."""
     also = ("autoreset_mode", "max_steps", "group", "backend", *_FAULT_ARGUMENTS)
     vector = _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
     if groups is not None:
@@ -178,15 +178,15 @@ def _native(
 
 
 def _native_renders(card: EnvCard, render_mode: Any) -> bool:
-    """Whether there is a native vector form, and it has this render mode."""
+    """Return whether the card has a native vector form that supports this render mode."""
     if card.vector is None or render_mode is None:
         return card.vector is not None
     return render_mode in _constructor(card, card.vector).metadata.get("render_modes", ())
 
 
 def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEnv[str, Any, Any]:
-    """A game whose agents act one at a time."""
-    env_id, urls = _elsewhere(card, backend, kwargs)
+    """Make a game whose agents act one at a time."""
+    env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
         return remote_game(env_id, urls, "aec", kwargs)
     if card.aec is not None:
@@ -195,8 +195,8 @@ def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEn
 
 
 def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> ParallelEnv[str, Any, Any]:
-    """A game whose agents act together; where it is played in turns, its stream says who is asked."""
-    env_id, urls = _elsewhere(card, backend, kwargs)
+    """Make a game whose agents act together; in a turn-based one the stream says whose actions count."""
+    env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
         return remote_game(env_id, urls, "parallel", kwargs)
     if card.parallel is not None:
@@ -204,8 +204,11 @@ def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> 
     return as_parallel(_construct(card, card.aec, AECEnv, kwargs, also=("backend",)), card.id)
 
 
-def _elsewhere(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
-    """What to ask for at which servers; none where the environment is to be made here."""
+def _id_and_urls(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return the ID on the server and the server's URLs.
+
+    No URLs if the environment is made in this process.
+    """
     if not card.proxy:
         return card.id, urls_of(card.id, backend, kwargs, card.image, card.data)
     urls = urls_of(card.id, kwargs.pop("url", None), kwargs)
@@ -215,7 +218,7 @@ def _elsewhere(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str
 
 
 def with_call_deadline(env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for a server, with the deadline on the card of an ID whose steps take long."""
+    """Return the arguments for a server, with the call deadline of a card whose steps take long."""
     card = cards().get(env_id)
     deadline = {} if card is None or card.call_deadline is None else {"call_deadline": card.call_deadline}
     return {**deadline, **kwargs}
@@ -231,10 +234,10 @@ LAUNCHERS: dict[str, Callable[..., Any]] = {
     "aec": launch_aec,
     "parallel": launch_parallel,
 }
-"""The function behind each kind of entry point."""
+"""The launch functions by the kind of entry point."""
 
 
-# The same stacks for an environment that comes from elsewhere, as a factory or a foreign ID built it
+# The stack around an environment that a factory or an ID of another package has made
 
 
 def as_gym(
@@ -245,7 +248,10 @@ def as_gym(
     autoreset: bool = False,
     **others: Any,
 ) -> gym.Env[Any, Any]:
-    """``env`` with its stream, of which ``others`` are arguments; resets without a seed are handed on so."""
+    """Wrap ``env`` in its stream, unless it has one. ``others`` are arguments of the stream.
+
+    By default resets without a seed reach the environment without one, except for the first.
+    """
     if not has_stream(env):
         how: dict[str, Any] = {"reproducible": False, **others}
         env = RequestStream(env, name=name, max_steps=step_limit(name, max_steps), **how)
@@ -256,7 +262,7 @@ def as_gym(
 
 
 def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, Any, Any]:
-    """A game of either kind with its stream, one agent at a time."""
+    """Return a game of either kind with its stream, with agents that act one at a time."""
     if isinstance(game, ParallelEnv):
         if has_stream(game):
             raise InvalidArgument(f"{name} brings its own stream with api='parallel'; it has no other")
@@ -267,7 +273,7 @@ def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, An
 
 
 def as_parallel(game: Any, name: str, *, reproducible: bool = True) -> ParallelEnv[str, Any, Any]:
-    """A game of either kind with its stream, all agents together."""
+    """Return a game of either kind with its stream, with agents that act together."""
     if isinstance(game, AECEnv):
         from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
@@ -275,7 +281,7 @@ def as_parallel(game: Any, name: str, *, reproducible: bool = True) -> ParallelE
     return game if has_stream(game) else ParallelStream(game, name=name, reproducible=reproducible)
 
 
-# How a constructor is found and called
+# Constructors of cards
 
 
 def _constructor(card: EnvCard, path: str | None) -> Any:

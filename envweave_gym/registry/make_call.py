@@ -1,4 +1,5 @@
-"""The arguments of one call of :func:`envweave_gym.make`, checked, and what is taken out of them."""
+"""The checked arguments of one call of :func:`envweave_gym.make`, and functions that take some out of them.
+The checked arguments of one call of :func:`envweave_gym.make`, and functions that take some out of them."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.registry.catalog import REGISTRIES, Api
 from envweave_gym.vector.row_groups import groups_of, refuse_group
 
+"""Arguments of the stack of wrappers, which environments of other packages get from us too."""
 STACK_ARGUMENTS = ("max_steps", "autoreset", "on_fault", "reset_deadline", "reproducible")
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
 
 
 @dataclass(frozen=True)
 class MakeCall:
-    """One call of ``make``."""
+    """The arguments of one call of ``make``."""
 
     name: str
     api: Api | None
@@ -27,7 +29,7 @@ class MakeCall:
     """The number of rows of a vector; ``None`` for a single environment or a game."""
     backend: Any
     kwargs: dict[str, Any]
-    """All other arguments; functions take out those that they handle."""
+    """The other arguments; the functions that handle some of them remove those."""
 
     @classmethod
     def of(
@@ -40,7 +42,7 @@ class MakeCall:
         backend: Any,
         kwargs: dict[str, Any],
     ) -> Self:
-        """A call whose arguments are checked as far as they mean the same for all environments."""
+        """Check the arguments that mean the same for all environments, and return the call."""
         if not isinstance(name, str):
             raise InvalidArgument(f"make({shown(name)}): a name is a string; gymnasium.make takes specs")
         if api not in (None, *REGISTRIES):
@@ -86,7 +88,10 @@ def vector_arguments(name: str, kwargs: dict[str, Any]) -> tuple[str | None, dic
 
 
 def take_group(name: str, kwargs: dict[str, Any]) -> int | None:
-    """Take ``group`` out of ``kwargs``; its rows play the same episodes, so their resets must carry seeds."""
+    """Remove ``group`` from ``kwargs`` and return it.
+
+    Rows of a group play the same episodes, so their resets need seeds: ``reproducible=False`` is refused.
+    """
     group = kwargs.pop("group", None)
     if group not in (None, 1) and not kwargs.setdefault("reproducible", True):
         raise InvalidArgument(
@@ -105,5 +110,5 @@ def refuse_for_games(name: str, num_envs: int | None, kwargs: dict[str, Any]) ->
 
 
 def no_api(name: str, api: Api | None, *kinds: str) -> InvalidArgument:
-    """The error that an environment does not have the API asked for."""
+    """Return the error for an API that the environment does not have."""
     return InvalidArgument(f"{name} has no api={shown(api)}; it has {' and '.join(map(repr, kinds))}")

@@ -1,4 +1,7 @@
-"""Names that this process knows: IDs, ``module:ID`` and local names; unknown ones get the nearest names."""
+"""Names known to this process: IDs, ``module:ID`` and ``local://`` names.
+
+Errors suggest the nearest names.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from envweave_gym.core.faults import UnknownEnvironment, shown
 from envweave_gym.registry.catalog import REGISTRIES
 
 _SHORTEST_PART = 4
-"""Fewer letters are a part of too many names to say which was meant."""
+"""Least letters of a name that is looked for as a part of known names; fewer fit too many."""
 factories: dict[str, Callable[..., Any]] = {}
-"""The factories that :func:`envweave_gym.register` was given, by their ``local://`` names."""
+"""The factories given to :func:`envweave_gym.register`, by their ``local://`` names."""
 
 
 def split_module(name: str) -> tuple[str, str]:
-    """The module and the ID of ``module:ID``; without a module the first is empty."""
+    """Split ``module:ID``; without a module the first part is empty."""
     module, colon, rest = name.partition(":")
     is_module = colon and all(part.isidentifier() for part in module.split("."))
     return (module, rest) if is_module else ("", name)
 
 
 def import_module_of(name: str) -> str:
-    """Import the module of ``module:ID``, which registers the ID; gives the ID."""
+    """Import the module of ``module:ID``, which registers the ID, and return the ID."""
     module, rest = split_module(name)
     if not module:
         return name
@@ -43,7 +46,7 @@ def import_module_of(name: str) -> str:
 
 
 def resolve(name: str) -> str | None:
-    """The full registered ID that a name means; ``None`` where it means none, as names with a scheme do.
+    """Return the full registered ID that a name means, or ``None`` if it means none, as names with a scheme.
 
     The module of ``module:ID`` is imported, as :func:`envweave_gym.make` does.
     """
@@ -56,7 +59,7 @@ def resolve(name: str) -> str | None:
 
 
 def registered_id(env_id: str) -> str | None:
-    """The registered ID that ``env_id`` means: itself, or its newest version where it names none."""
+    """Return the registered ID that ``env_id`` means: itself, or its newest version if it has no version."""
     for spelling in (env_id, re.sub(r"_v(\d+)$", r"-v\1", env_id)):
         if any(spelling in registry for registry in REGISTRIES.values()):
             return spelling
@@ -66,7 +69,7 @@ def registered_id(env_id: str) -> str | None:
 
 
 def unknown(name: str) -> UnknownEnvironment:
-    """The error that no environment has this name, with the nearest names."""
+    """Return the error for an unknown name, with the nearest known names."""
     names = _nearest(
         name, {*gym.registry, *pettingzoo.aec_registry, *pettingzoo.parallel_registry, *factories}
     )
@@ -85,7 +88,7 @@ def _next_step(name: str) -> str:
 
 
 def _nearest(name: str, known: set[str]) -> list[str]:
-    """Up to three of the known names: those spelled nearly so, then those that have it as a part."""
+    """Return up to three known names: those with a similar spelling, then those that contain ``name``."""
     spellings = {spelling: one for one in sorted(known) for spelling in (_bare(one), one.lower())}
     bare = _bare(name)
     near = difflib.get_close_matches(bare, spellings, n=3, cutoff=0.75)
@@ -95,5 +98,5 @@ def _nearest(name: str, known: set[str]) -> list[str]:
 
 
 def _bare(name: str) -> str:
-    """A name as people remember it: small letters, no namespace, no version."""
+    """Return a name as people remember it: in lower case, without namespace and version."""
     return re.sub(r"-v\d+$", "", name.rpartition("/")[2].lower())

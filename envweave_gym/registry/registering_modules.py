@@ -1,8 +1,8 @@
 """Finds the modules whose import registers an ID, so that another process can import them too.
 
-A registry keeps what an ID makes and not who registered it: the module of the entry point need not be the
-one that calls ``register``. So the modules of this process are ranked by evidence, and the other process
-imports them in that order until it knows the ID.
+A registry stores what an ID makes, but not which module registered it: the module of the entry point need not
+be the one that calls ``register``. So the modules of this process are ranked by evidence, and the other
+process imports them in that order until the ID is registered.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from envweave_gym.registry.catalog import REGISTRIES
 
 _MAIN, _MAIN_OF_SPAWNED = "__main__", "__mp_main__"
 _OURS = {"gymnasium", "pettingzoo", "envweave_gym", "envweave_gym_server"}
-_NOT_ASKED = {*_OURS, *sys.stdlib_module_names, _MAIN, _MAIN_OF_SPAWNED}
-"""Packages whose IDs every process of ours has, those that register none, and the program itself."""
-_MOST = 16
-"""The name travels with every new session, so it names a bounded number of modules."""
+_LEFT_OUT = {*_OURS, *sys.stdlib_module_names, _MAIN, _MAIN_OF_SPAWNED}
+"""Names of packages that are not searched: their IDs are in every process, or they register none."""
+_MAX_MODULES = 16
+"""Limit of modules in a name, as the name is sent with every new session."""
 
 
 def with_modules(env_id: str) -> str:
-    """``env_id`` as ``module,module,:ID``, which :func:`import_until_known` reads; without any, as it is.
+    """Return ``env_id`` with its modules, ``module,module,:ID``, or ``env_id`` alone if none is found.
 
-    First come the modules that register and have the ID in their source, then those that have its namespace
-    there (``f"own/Size{n}-v0"`` in a loop), those of its entry point, and all others that register.
-    ``__main__`` is listed if the program itself registers the ID, for the error.
+    :func:`import_until_known` reads it. First come the modules that register and have the ID in their source,
+    then those that have its namespace there (``f"own/Size{n}-v0"`` in a loop), those of its entry point, and
+    all others that register. ``__main__`` is listed if the program itself registers the ID, for the error.
     """
     register = dict(_registering())
     mention = [name for name, source in register.items() if env_id in source]
     namespace = env_id[: env_id.rfind("/") + 1]
     alike = [name for name, source in register.items() if namespace and namespace in source]
     ranked = [name for name in (*mention, *alike, *_of_entry_point(env_id), *register) if name != _MAIN]
-    known = [*dict.fromkeys(ranked)][:_MOST] + [_MAIN] * (_MAIN in mention)
+    known = [*dict.fromkeys(ranked)][:_MAX_MODULES] + [_MAIN] * (_MAIN in mention)
     return f"{','.join(known)},:{env_id}" if known else env_id  # the comma tells it from a module:ID of users
 
 
 def import_until_known(name: str) -> str:
-    """Import the modules of ``module,module,:ID`` in order until the ID is registered; gives the ID.
+    """Import the modules of ``module,module,:ID`` in order until the ID is registered, and return the ID.
 
-    Other names are given back as they are.
+    Other names are returned unchanged.
     """
     modules, _, env_id = name.rpartition(":")
     if "," not in modules:
@@ -67,27 +67,28 @@ def import_until_known(name: str) -> str:
         return env_id
     why = "".join(f"; {module} raised {error}" for module, error in failed.items())
     raise UnknownEnvironment(
-        f"{env_id} is registered in the process that asks, but no import of {', '.join(tried)} "
+        f"{env_id} is registered in the client's process, but no import of {', '.join(tried)} "
         f"registers it here{why}; call gymnasium.register in a module and make 'module:{env_id}'"
     )
 
 
 def _of_entry_point(env_id: str) -> Iterator[str]:
-    """The module that an ID's entry point is in and its packages, outermost first."""
+    """Yield the packages that contain the module of an ID's entry point, outermost first, and the module."""
     specs = [registry[env_id] for registry in REGISTRIES.values() if env_id in registry]
     for entry in (
         getattr(one, field, None) for one in specs for field in ("entry_point", "vector_entry_point")
     ):
         module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", None)
-        if isinstance(module, str) and _is_asked(module):
+        if isinstance(module, str) and _is_searched(module):
             yield from accumulate(module.split("."), "{}.{}".format)
 
 
 def _registering() -> Iterator[tuple[str, str]]:
-    """The modules of this process that call ``register`` of Gymnasium or PettingZoo, with their sources."""
+    """Yield the modules of this process that call ``register`` of Gymnasium or PettingZoo, with their
+    sources."""
     modules: list[tuple[str, Any]] = [*sys.modules.items()]
     for name, module in modules:
-        if isinstance(module, ModuleType) and (name == _MAIN or _is_asked(name)) and _refers(module):
+        if isinstance(module, ModuleType) and (name == _MAIN or _is_searched(name)) and _refers(module):
             try:
                 source = inspect.getsource(module)
             except (OSError, TypeError):  # typed into a prompt, or written in C
@@ -96,12 +97,12 @@ def _registering() -> Iterator[tuple[str, str]]:
                 yield name, source
 
 
-def _is_asked(module: str) -> bool:
-    return module.partition(".")[0] not in _NOT_ASKED
+def _is_searched(module: str) -> bool:
+    return module.partition(".")[0] not in _LEFT_OUT
 
 
 def _refers(module: ModuleType) -> bool:
-    """Whether a global of the module is the registering package, or its function."""
+    """Return whether a global of the module is the registering package, or its ``register``."""
     known = {id(one) for one in (gym, gym.register, gym.envs, registration, pettingzoo)}
     known.add(id(getattr(pettingzoo, "register", pettingzoo)))
     return any(id(value) in known for value in list(vars(module).values()))

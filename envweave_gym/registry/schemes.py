@@ -1,4 +1,4 @@
-"""Schemes: what a name that begins with ``scheme://`` means, ours and those of installed packages.
+"""Schemes: functions that make environments of names with ``scheme://``, built-in or of installed packages.
 
 An installed package adds one by an entry point with the name of the scheme; its value is a :class:`Scheme`::
 
@@ -31,13 +31,14 @@ SCHEMES = {
     "openenv+https": f"{__name__}:refuse_openenv",
     "prime": f"{__name__}:refuse_prime",
 }
-"""The schemes of this package; those of plug-ins come by entry points."""
+"""The built-in schemes, with the paths of their functions."""
 _NAME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://.*", re.DOTALL)
 
 
 @runtime_checkable
 class Scheme(Protocol):
-    """Makes the environment, the vector or the game that a call of ``make`` names with one scheme."""
+    """A function that makes the environment, vector or game of a call of ``make`` whose name has one scheme.
+    A function that makes the environment, vector or game of a call of ``make`` whose name has one scheme."""
 
     def __call__(self, call: MakeCall) -> Any:  # noqa: D102
         ...
@@ -47,7 +48,7 @@ _table = PlugInTable("envweave_gym.schemes", SCHEMES, Scheme)
 
 
 def scheme_of(name: str) -> Scheme | None:
-    """The function that makes environments with this name; ``None`` for an ID, which has no scheme."""
+    """Return the scheme of a name, or ``None`` for an ID, which has no scheme; refuse an unknown scheme."""
     if (match := _NAME.fullmatch(name)) is None:
         return None
     scheme = match["scheme"].lower()
@@ -59,7 +60,7 @@ def scheme_of(name: str) -> Scheme | None:
 
 
 def make_local(call: MakeCall) -> Any:
-    """``local://name``: by a factory that was registered in this process."""
+    """Make ``local://name`` by the factory registered in this process under that name."""
     if call.name not in factories:
         raise unknown(call.name)
     if urls_of(call.name, call.backend, call.kwargs):
@@ -71,7 +72,7 @@ def make_local(call: MakeCall) -> Any:
 
 
 def make_on_server(call: MakeCall) -> Any:
-    """``http://host:port#ID`` and other URLs of servers: an ID there, or the only one that the server has."""
+    """Make ``http://host:port#ID`` and other URLs of servers: an ID there, or the only one of the server."""
     url, _, env_id = call.name.partition("#")
     if not url.partition("://")[2].strip("/"):
         raise InvalidArgument(f"make({shown(call.name)}) names no server; give one: http://host:port#ID")
@@ -79,7 +80,7 @@ def make_on_server(call: MakeCall) -> Any:
 
 
 def make_in_docker(call: MakeCall) -> Any:
-    """``docker://image:tag#ID``: an ID in a container of an image."""
+    """Make ``docker://image:tag#ID``: an ID in a container of an image."""
     name = call.name
     image, _, env_id = name.partition("://")[2].partition("#")
     if not image:
@@ -92,12 +93,12 @@ def make_in_docker(call: MakeCall) -> Any:
 
 
 def refuse_openenv(call: MakeCall) -> NoReturn:
-    """``openenv://…`` is reserved for environments of OpenEnv."""
+    """Refuse ``openenv://…``, which is reserved for environments of OpenEnv."""
     raise _reserved(call, "the OpenEnv resolver")
 
 
 def refuse_prime(call: MakeCall) -> NoReturn:
-    """``prime://owner/name`` is reserved for environments of the Prime Hub."""
+    """Refuse ``prime://owner/name``, which is reserved for environments of the Prime Hub."""
     raise _reserved(call, "the Prime Hub resolver")
 
 

@@ -1,4 +1,4 @@
-"""Reward transforms, the comparison of answers, and the reading of programs without running them."""
+"""Reward transforms, the comparison of answers, and the static reading of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers: is what was found what was expected?"""
+"""Compares a found answer with the expected one, whether they are numbers, lists, values or texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _WRAPPED_NUMBER = re.compile(
 
 
 def equal(found: Any, expected: Any, tolerance: float) -> bool:
-    """Whether an answer is right: numbers within ``tolerance``, everything else as a value or as its text."""
+    """Return whether an answer is right: numbers within ``tolerance``, anything else as a value or as its
+    text."""
     found, expected = _plain(found), _plain(expected)
     left, right = _number(found), _number(expected)
     if left is not None and right is not None:
@@ -68,7 +69,8 @@ def _number_in(text: str) -> Number | None:
 
 
 def _is_beyond(number: Number, text: str) -> bool:
-    """Whether digits spell more than a float holds: all such numbers would be the same infinity."""
+    """Return whether a text has more digits than a float holds: all such numbers would be the same infinity.
+    Return whether a text has more digits than a float holds: all such numbers would be the same infinity."""
     return isinstance(number, float | complex) and cmath.isinf(number) and any(map(str.isdigit, text))
 
 
@@ -85,7 +87,7 @@ def _close(left: Number, right: Number, tolerance: float) -> bool:
 
 
 def _literal(text: str) -> Any:
-    """The value of a literal, the text itself where it is none."""
+    """Return the value of a Python literal; the text itself if it is none."""
     match parse(text.strip()):
         case ast.Module(body=[ast.Expr(value=node)]):
             try:

@@ -1,10 +1,10 @@
-"""What a program reaches for, read off its syntax tree; nothing is run.
+"""Reads a program's syntax tree without running it: its code in a reply, and its unsafe names and imports.
 
-A program comes bare or in the Markdown fences of a model's reply: where the text is no Python itself, the
-code in its fences is what is read, whatever language they claim.
+A program comes bare or in the Markdown fences of a model's reply. If the text itself is no Python, the code
+in its fences is read, whatever language they claim.
 
-This teaches, it does not protect: Python has more ways out than a list can name. What keeps a program in is
-the sandbox that runs it.
+The result teaches a policy, it does not protect: a program can reach anything in more ways than a list can
+name. Protection is the job of the sandbox that runs the program.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from typing import NamedTuple, TypeVar, cast
 from envweave_gym.os_support.process_local import ProcessLocal
 
 MAX_SOURCE = 50_000
-"""A longer program is not read."""
+"""Limit of a program in characters; a longer one is not parsed."""
 MAX_DOTTED = 100
-"""The limit of dots in the name of an imported module. A longer one, as ``a.a.a…``, is not parsed: that takes
-memory by the square of its length, 700 MB for 50 kB."""
+"""Limit of dots in the name of an imported module.
+
+A longer one, such as ``a.a.a…``, is not parsed: that takes memory by the square of its length, 700 MB for 50
+kB.
+"""
 _MAX_MODULE = 200
-"""Characters; a longer name is that of no module, and is not joined with the names imported from it."""
+"""Limit of a module's name in characters; names imported from a longer one are looked up on their own."""
 
 TOO_LONG = "length"
-"""The violation of a program that is not read."""
+"""Name of the violation of a program that is too long to be parsed."""
 
 # fmt: off
 UNSAFE_NAMES = frozenset({
@@ -40,7 +43,7 @@ UNSAFE_NAMES = frozenset({
     "__import__", "__builtins__", "__loader__", "__spec__",
     "os", "subprocess", "builtins", "importlib",  # an earlier step may have imported them
 })
-"""Unsafe to mention."""
+"""Names that a program must not mention."""
 UNSAFE_MODULES = frozenset({
     # the system and its processes
     "os", "posix", "nt", "subprocess", "posixsubprocess", "pty", "multiprocessing", "ctypes", "ctypeslib",
@@ -63,7 +66,7 @@ UNSAFE_MODULES = frozenset({
     "gc.get_objects", "gc.get_referrers", "gc.get_referents", "xxsubinterpreters", "interpreters",
     "pip", "ensurepip", "venv", "sys.*",
 })
-"""Unsafe to import, or to reach through another module; with a dot only as that part of that module."""
+"""Modules that a program must not import or reach; with a dot, only that part of the module."""
 UNSAFE_ATTRIBUTES = frozenset({
     "__base__", "__bases__", "__mro__", "mro", "__subclasses__", "__dict__", "__getattribute__", "__reduce__",
     "__reduce_ex__", "__globals__", "__builtins__", "__code__", "__closure__", "__self__", "__import__",
@@ -72,34 +75,34 @@ UNSAFE_ATTRIBUTES = frozenset({
     "load_module", "exec_module", "ProcessPoolExecutor", "create_subprocess_exec",
     "create_subprocess_shell", "subprocess_exec", "subprocess_shell", "tofile",
 })
-"""Unsafe to read, or to import, whatever they belong to."""
+"""Attributes that a program must not read or import, of any object."""
 OPENERS = frozenset({
     "open", "open_code", "FileIO", "modules", "_getframe", "_current_frames", "meta_path", "path_hooks",
     "path_importer_cache",
 })
-"""Unsafe only as something of an imported module: ``io.open``, ``sys.modules``."""
+"""Attributes that are unsafe only of an imported module, such as ``io.open`` or ``sys.modules``."""
 
-_MAY_BE_THERE = ("io", "sys", "asyncio", "gc", "timeit")
-"""Modules that an earlier step may have imported, and that are unsafe only in part."""
+_MAYBE_IMPORTED = ("io", "sys", "asyncio", "gc", "timeit")
+"""Modules of which only parts are unsafe, and which an earlier step may have imported."""
 
 _NAMERS = {
     "getattr": slice(1, 2), "getattr_static": slice(1, 2), "attrgetter": slice(None),
     "methodcaller": slice(0, 1),
 }
 # fmt: on
-"""Functions that read attributes by name, and which of their arguments are the names."""
+"""Functions that read attributes by name; the slice selects the arguments that are names."""
 
 VIOLATIONS = UNSAFE_NAMES | UNSAFE_MODULES | UNSAFE_ATTRIBUTES | OPENERS | set(_NAMERS) | {TOO_LONG}
-"""All that may be found."""
+"""The names of all violations."""
 
 _FORMATTERS = frozenset({"format", "format_map", "vformat"})
-"""Methods that read the attributes named in the fields of a text: ``"{0.__class__}".format(x)``."""
+"""Methods that read attributes named in a format string: ``"{0.__class__}".format(x)``."""
 _FIELD = re.compile(r"\{([^{}]*)")
 _FIELD_ATTRIBUTE = re.compile(r"\.(\w+)")
 
 _FILENAME = "<action>"
 _filtering = ProcessLocal(threading.Lock)
-"""Held while the filters of warnings are changed, which all threads share: rows are read in threads."""
+"""Lock for changes of the warning filters, which all threads share; rows may be read in threads."""
 _MAY_WARN = re.compile(r"\\|\d\.?[A-Za-z]|finally")
 _FENCED = re.compile(
     r"(?<![`~])(```+|~~~+)([^\n`~]*)\n(.*?)(?:^[ \t]*\1|\1[ \t\r]*$|\Z)", re.DOTALL | re.MULTILINE
@@ -107,30 +110,30 @@ _FENCED = re.compile(
 """A fence, its language, and the code from the next line to a fence at the start or the end of a line, or to
 the end of the text."""
 _DOT = re.compile(r"(?<![\s\\])[\s\\]*+\.[\s\\]*+")
-"""A dot with the white space and the continued lines around it."""
+"""A dot, with the white space and the line continuations around it."""
 _LONG_CHAIN = re.compile(rf"(?:\b(?:import|from)\b|,)[\s\\.]*+(?:\w++\.){{{MAX_DOTTED}}}")
-"""Such a chain where the name of a module may be, in a text without white space around its dots."""
+"""A module name with too many dots, in a text without white space around its dots."""
 _PYTHON = re.compile(r"\s*(?:python|py|ipython|repl)[\d.]*(?:\s|$)", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d]\w*(?:['\u2019]\w+)?")
 _SENTENCE = re.compile(r"(?:[\w\s\u201c\u201d,;:.!?%$\u20ac()-]|(?<=\w)['\u2019](?=\w))+")
 _SHORTEST_SENTENCE = 3
-"""Words; fewer may be a program that is wrong."""
+"""Least words of a sentence; fewer may be a wrong program."""
 _QUOTE = re.compile(r"(?:[ \t]*>)+")
 
 
 class Reading(NamedTuple):
-    """A text that should be a program, as it was read."""
+    """The result of reading a text that should be a program."""
 
     code: str
-    """The program: the text, or what stands in its fences."""
+    """The program: the text, or the code in its fences."""
     is_python: bool
     unsafe: frozenset[str]
-    """What the program reaches for and should not."""
+    """The names of the program's violations."""
 
 
 @lru_cache(maxsize=8)
 def read_program(text: str) -> Reading:
-    """The program in ``text``; each of several fences is read by itself."""
+    """Read the program in ``text``; of several fences, each is parsed on its own."""
     if _is_too_long(text):
         return Reading(text, False, frozenset({TOO_LONG}))
     tree = parse(text)
@@ -141,15 +144,15 @@ def read_program(text: str) -> Reading:
 
 
 def _is_too_long(source: str) -> bool:
-    """Whether a program, or the name of a module in it, is too long; takes linear time."""
+    """Return whether a program, or the name of a module in it, is too long; takes linear time."""
     return len(source) > MAX_SOURCE or _LONG_CHAIN.search(_DOT.sub(".", source)) is not None
 
 
 def program_in(reply: str, *, joined: bool = False) -> str:
-    """The program that a reply asks to run: the last fenced one, or with ``joined`` all of them together.
+    """Return the program that a reply asks to run: the last fenced one, or with ``joined`` all of them.
 
-    Fences marked as Python count before unmarked ones, and these before others, which may show an output. A
-    reply without fences, or one that is Python as it is, is the program itself.
+    Fences marked as Python precede unmarked ones, and these precede others, which may show an output. A reply
+    that has no fences, or is Python itself, is the program.
     """
     fences = list(_FENCED.finditer(reply))
     if not fences or parse(reply) is not None:
@@ -161,7 +164,7 @@ def program_in(reply: str, *, joined: bool = False) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text that is no Python begins with a line of plain words, as ``The answer is 42.`` is one.
+    """Return whether a text begins with a line of plain words (``The answer is 42.``) and is no Python.
 
     Two names side by side, neither of them a keyword, are never Python.
     """
@@ -175,7 +178,7 @@ def is_prose(text: str) -> bool:
 
 
 def _fenced_code(fence: re.Match[str]) -> str:
-    """The code in a fence, without the marks of the block quote that the fence stands in."""
+    """Return the code in a fence, without the marks of a block quote around the fence."""
     before = fence.string[fence.string.rfind("\n", 0, fence.start()) + 1 : fence.start()]
     code, quote = fence[3], _QUOTE.match(before)
     if quote:
@@ -185,7 +188,7 @@ def _fenced_code(fence: re.Match[str]) -> str:
 
 
 def parse(source: str) -> ast.Module | None:
-    """The syntax tree; ``None`` where Python could not run the text either, or it is too long."""
+    """Return the syntax tree, or ``None`` if Python cannot parse the text or it is too long."""
     if _is_too_long(source):
         return None
     try:
@@ -193,14 +196,15 @@ def parse(source: str) -> ast.Module | None:
     except (SyntaxError, ValueError, MemoryError):
         return None
     except RecursionError:
-        # How deep a tree may be depends on how deep its reader stands: an empty stack is the same for all.
+        # The parser's limit of depth counts from the caller's stack; an empty stack gives every caller the
+        # same.
         with ThreadPoolExecutor(1) as thread:
             reading = thread.submit(_parse_quietly, source)
             return None if reading.exception() else reading.result()
 
 
 def _parse_quietly(source: str) -> ast.Module:
-    """Parse without Python's warnings of, say, ``"\\d"``: they are about somebody else's text."""
+    """Parse without Python's warnings, such as that of ``"\\d"``, as the text is not this program's own."""
     if not _MAY_WARN.search(source):
         return ast.parse(source, _FILENAME)
     with _filtering.value, warnings.catch_warnings():
@@ -220,7 +224,7 @@ class _Nodes:
             self._by_type.setdefault(type(node), []).append(node)
 
     def of(self, kind: type[_Node]) -> list[_Node]:
-        """Those of one type."""
+        """Return the nodes of one type."""
         return cast("list[_Node]", self._by_type.get(kind, []))
 
 
@@ -246,7 +250,7 @@ def _unsafe_things(tree: ast.Module) -> Iterator[str]:
 
 
 def _unsafe_names(nodes: _Nodes, modules: Mapping[str, str]) -> Iterator[str]:
-    """The unsafe names that are read, and what functions that take names of attributes are given."""
+    """Yield the unsafe names that are read, and unsafe attributes that are read by name."""
     called: set[ast.expr] = set()
     for node in nodes.of(ast.Call):
         match node.func:
@@ -265,13 +269,13 @@ def _unsafe_names(nodes: _Nodes, modules: Mapping[str, str]) -> Iterator[str]:
 
 
 def _module_of(node: ast.ImportFrom) -> str:
-    """The module that names are imported from; empty where that is the package, or none has such a name."""
+    """Return the module of an import; empty for the package itself, or for a name that is too long."""
     module = node.module or ""
     return module if len(module) <= _MAX_MODULE else ""
 
 
 def _formats(nodes: _Nodes) -> bool:
-    """Whether the program mentions a formatter, so that any text in it may be one to be formatted."""
+    """Return whether the program mentions a formatter, so that any text in it may be a format string."""
     is_read = any(node.attr in _FORMATTERS for node in nodes.of(ast.Attribute))
     return is_read or any(
         isinstance(node.value, str) and node.value in _FORMATTERS for node in nodes.of(ast.Constant)
@@ -292,7 +296,7 @@ def _unsafe_module(path: str) -> Iterator[str]:
 
 
 def _unsafe_attribute(name: str, module: str | None = None) -> Iterator[str]:
-    """What there is to ``name`` as an attribute: of a module by its path, or of an unknown object."""
+    """Yield the violations of an attribute, of a module given by its path or of an unknown object."""
     if name in UNSAFE_ATTRIBUTES or (module is not None and name in OPENERS):
         yield name
     elif module is not None:
@@ -316,8 +320,9 @@ def _unsafe_lookup(call: ast.Call, namer: str, modules: Mapping[str, str]) -> It
 
 
 def _path(node: ast.expr, modules: Mapping[str, str]) -> str | None:
-    """The dotted path of a module, or of what is in one; a longer chain than any has is not followed."""
+    """Return the dotted path of a module or of an object in one; ``None`` for any other expression."""
     path = ""
+    # No chain of attributes in the lists is longer.
     for _ in range(8):
         if not isinstance(node, ast.Attribute):
             break
@@ -326,11 +331,11 @@ def _path(node: ast.expr, modules: Mapping[str, str]) -> str | None:
 
 
 def _modules(nodes: _Nodes) -> dict[str, str]:
-    """The names that stand for modules, or for what was imported from one, and what that is.
+    """Return the names that stand for modules, or for objects imported from one, with their paths.
 
-    A name that is given by an import and an assignment stands for what was assigned.
+    A name that is both imported and assigned stands for the assigned value.
     """
-    modules = {name: name for name in _MAY_BE_THERE}
+    modules = {name: name for name in _MAYBE_IMPORTED}
     for alias in (alias for node in nodes.of(ast.Import) for alias in node.names):
         package = alias.name.partition(".")[0]
         modules[alias.asname or package] = alias.name if alias.asname else package
@@ -344,7 +349,7 @@ def _modules(nodes: _Nodes) -> dict[str, str]:
 
 
 def _starred(nodes: _Nodes) -> dict[str, str]:
-    """The unsafe names that ``from module import *`` may have brought, and what they stand for."""
+    """Return the unsafe names that ``from module import *`` may have brought, with their full names."""
     starred: dict[str, str] = {}
     packages = {
         _module_of(node).rpartition(".")[2]

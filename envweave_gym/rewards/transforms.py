@@ -1,33 +1,33 @@
-"""Reward transforms: what an action that is a program, and the result of running it, are worth.
+"""Reward transforms, which compute a reward from a program and the result of running it.
 
 A reward function is any callable ``(action, observation, info) -> float``. Those defined here are
-:class:`Transform`: they give a :class:`Score` of three parts instead of one number. Scores add up, so the
+:class:`Transform`: they return a :class:`Score` of three parts instead of one number. Scores add up, so the
 order and the nesting of a :class:`Composite` never matter:
 
-- ``earned``: for what the action achieved. What a plain function returns counts as earned.
-- ``style``: for how it is written; added whatever was achieved.
-- ``penalty``: a violation. No more than the penalty is then earned, and the total is never above zero, so
-  nothing that comes later can pay for it.
+- ``earned``: the reward for what the action achieved. The number that a plain function returns is all earned.
+- ``style``: the reward for how the program is written; added in any case.
+- ``penalty``: the reward for a violation. It caps ``earned``, and the total is never above zero then, so no
+  other reward can make up for a violation.
 
-A reward is a finite number. Where a function raises, or says anything else, there is none: that is
-:class:`RewardFailed`, never a 0 to train on.
+A reward is a finite number. A function that raises, or returns anything else, raises :class:`RewardFailed`. A
+failure is never a reward of 0, on which a policy would be trained.
 
-A transform learns what a program did from ``info["result"]`` or else from the observation, whichever first is
-a :class:`Result` or a mapping with one of its fields. An environment that runs code provides it:
+A transform reads the result of a program from ``info["result"]`` or else from the observation, whichever
+first is a :class:`Result` or a mapping with one of its fields. An environment that runs code provides it:
 
-- ``success``: whether it ran without an error (true where it is missing);
+- ``success``: whether the program ran without an error (true if it is missing);
 - ``value``: the value of its last expression, as JSON or as the text of its ``repr``;
-- ``stdout``: what it printed; its last line is the answer of a program whose last expression has no value.
+- ``stdout``: the text that it printed; its last line is the answer if the last expression has no value.
 
-A :class:`Result` may have other answers, as a program that has given its final answer has that one alone.
+A subclass of :class:`Result` may define its answers otherwise: a given final answer is then the only one.
 
 In ``info`` a :class:`Result` is the better choice: vector environments merge a dictionary field by field into
 arrays of the type that came first, where 1.5 after 1 becomes 1 and ``None`` after 1 raises.
 
 Programs are judged by their syntax tree and never run here. An action may be a bare program or a reply with
-programs in Markdown fences: where the text itself is no Python, the code in the fences is what is judged.
-:class:`CodeSafety` teaches, it does not protect: Python has more ways out than a list can name. What keeps a
-program in is the sandbox that runs it.
+programs in Markdown fences: if the text itself is no Python, the code in the fences is judged.
+:class:`CodeSafety` teaches a policy, it does not protect: a program can reach anything in more ways than a
+list can name. Protection is the job of the sandbox that runs the program.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from envweave_gym.rewards.program_source import VIOLATIONS, read_program
 ObsType = TypeVar("ObsType")
 
 RewardFunction = Callable[[str, Any, Mapping[str, Any]], float]
-"""``(action, observation, info) -> reward``."""
+"""A function ``(action, observation, info) -> reward``."""
 
 
 class RewardFailed(EnvweaveError):
-    """A reward function raised, or gave no finite number: there is no reward, and nothing to train on."""
+    """A reward function raised, or returned no finite number, so the step must not be trained on."""
 
 
 class Score(msgspec.Struct, frozen=True):
-    """The parts of a reward, finite numbers; ``a + b`` joins two, keeping the more severe penalty."""
+    """The parts of a reward, all finite; ``a + b`` adds the parts, but takes the more severe penalty."""
 
     earned: float = 0.0
     style: float = 0.0
@@ -84,26 +84,26 @@ class Score(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        """The reward."""
+        """The reward that the parts add up to."""
         if self.penalty is None:
             return float(self.earned + self.style)
         return min(0.0, float(min(self.penalty, self.earned) + self.style))
 
     def parts(self) -> dict[str, float]:
-        """The parts by name, without ``penalty`` where there is none."""
+        """Return the parts by name, without ``penalty`` if there is none."""
         parts = {"earned": float(self.earned), "style": float(self.style)}
         return parts if self.penalty is None else {**parts, "penalty": float(self.penalty)}
 
 
 class Transform(ABC):
-    """A reward function that says how its reward comes about: a subclass writes :meth:`score`."""
+    """A reward function whose reward has named parts; a subclass defines :meth:`score`."""
 
     @abstractmethod
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
-        """What the action is worth, in parts."""
+        """Return the parts of the reward for an action."""
 
     def __call__(self, action: str, observation: Any, info: Mapping[str, Any]) -> float:
-        """The total of :meth:`score`."""
+        """Return the total of :meth:`score`."""
         return self.score(action, observation, info).total
 
     def __repr__(self) -> str:
@@ -111,20 +111,20 @@ class Transform(ABC):
 
 
 def score_of(function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
-    """What any reward function says, in parts; :class:`RewardFailed` names the one that has none to say."""
+    """Return the score of any reward function; raise :class:`RewardFailed`, which names it, if it fails."""
     is_transform = isinstance(function, Transform)
     try:
-        said: Any = (function.score if is_transform else function)(action, observation, info)
+        returned: Any = (function.score if is_transform else function)(action, observation, info)
     except RewardFailed:
         raise  # it names the member of a composite
     except Exception as error:  # a function may raise anything, also what the stream takes for a refusal
         raise RewardFailed(f"{_named(function)} raised {type(error).__name__}: {error}") from error
-    if isinstance(said, Score):
-        return said
-    if _is_number(said) and not is_transform:
-        return Score(earned=float(said))
+    if isinstance(returned, Score):
+        return returned
+    if _is_number(returned) and not is_transform:
+        return Score(earned=float(returned))
     kind = "Score" if is_transform else "finite number"
-    raise RewardFailed(f"{_named(function)} gave {shown(said)}, which is no {kind}")
+    raise RewardFailed(f"{_named(function)} gave {shown(returned)}, which is no {kind}")
 
 
 def _named(function: RewardFunction) -> str:
@@ -132,7 +132,7 @@ def _named(function: RewardFunction) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether ``value`` is a finite number of any kind, of Python, of NumPy or of a framework."""
+    """Return whether ``value`` is a finite number of any kind, of Python, of NumPy or of a framework."""
     if type(value) is float:
         return math.isfinite(value)
     if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating):
@@ -146,7 +146,7 @@ def _is_number(value: Any) -> bool:
 
 
 def require_function(value: Any) -> None:
-    """Refuse what is no reward function."""
+    """Refuse a value that is no reward function."""
     if not callable(value):
         raise InvalidArgument(
             f"a transform is a function (action, observation, info) -> reward, not {shown(value)}"
@@ -154,7 +154,7 @@ def require_function(value: Any) -> None:
 
 
 class Composite(Transform):
-    """The sum of several reward functions, in any order; a violation caps what all of them earn."""
+    """The sum of several reward functions, in any order; a violation caps the rewards of all members."""
 
     def __init__(self, *members: RewardFunction) -> None:
         for member in members:
@@ -170,7 +170,7 @@ class Composite(Transform):
 
 
 def result_of(observation: Any, info: Mapping[str, Any]) -> Result | None:
-    """The result an environment reports, by the contract at the top; ``None`` where nothing was run."""
+    """Return the result in ``info`` or the observation (see the module), or ``None`` if nothing was run."""
     for source in (info.get("result"), observation):
         if isinstance(source, Result):
             return source
@@ -187,11 +187,11 @@ def _truth(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class MathAnswer(Transform):
-    """1.0 for the expected answer, 0.0 for another one, -0.5 for a program that failed.
+    """Rewards the expected answer with 1.0, another one with 0.0 and a failed program with -0.5.
 
-    Numbers, also those in lists and those that came as text (``"42.0"``, ``"1/3"``, ``"np.float64(42.0)"``),
-    may differ by ``tolerance``; NaN is never right, so none can be expected, and ``True`` is no number.
-    Everything else must be equal, as a value or as its text.
+    Numbers, also those in lists and those given as text (``"42.0"``, ``"1/3"``, ``"np.float64(42.0)"``), may
+    differ by ``tolerance``. NaN equals nothing, so it cannot be expected; ``True`` is no number. Everything
+    else must be equal, as a value or as its text.
     """
 
     expected: Any
@@ -222,10 +222,10 @@ class MathAnswer(Transform):
 
 @dataclass(frozen=True)
 class TaskCompletion(Transform):
-    """1.0 for a completed task, -0.5 for a program that failed, 0.0 otherwise.
+    """Rewards a completed task with 1.0, a failed program with -0.5 and anything else with 0.0.
 
-    A task is completed when ``completed(action, observation, info)`` says so; without it, by any program that
-    runs.
+    A task is completed if ``completed(action, observation, info)`` returns true; without that function, by
+    any program that runs.
     """
 
     completed: Callable[[str, Any, Mapping[str, Any]], bool] | None = None
@@ -238,7 +238,7 @@ class TaskCompletion(Transform):
             )
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
-        """Ask the result, then ``completed``."""
+        """Score a failed program, or else the result of ``completed``."""
         result = result_of(observation, info)
         if result is not None and not result.success:
             return Score(earned=-0.5)
@@ -249,13 +249,13 @@ class TaskCompletion(Transform):
 
 @dataclass(frozen=True)
 class CodeQuality(Transform):
-    """0.1 for a program of at most 100 characters, -0.2 for one that is no Python.
+    """Rewards a program of at most 100 characters with 0.1, and one that is no Python with -0.2.
 
-    Of a reply with Markdown fences only the code in them is measured, and all of it should be Python.
+    Of a reply with Markdown fences only the code in the fences is measured, and all of it must be Python.
     """
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
-        """Measure the program and parse it."""
+        """Score the length of the program, and whether it is Python."""
         program = read_program(action)
         brevity = 0.1 if len(program.code.strip()) <= 100 else 0.0
         return Score(style=brevity if program.is_python else brevity - 0.2)
@@ -263,15 +263,15 @@ class CodeQuality(Transform):
 
 @dataclass(frozen=True)
 class CodeSafety(Transform):
-    """-1.0 for a program that reaches for files, processes, the network or the interpreter, 0.0 otherwise.
+    """Penalises with -1.0 a program that uses files, processes, the network or the interpreter.
 
-    To mention one of ``UNSAFE_NAMES`` is enough, so ``e = eval`` is no way round; so is importing one of
-    ``UNSAFE_MODULES``, reading one of ``UNSAFE_ATTRIBUTES``, also in a field of a text to be formatted, or
-    asking ``getattr`` for a computed name. Starting a process counts whichever module does it, and so does
-    what runs a text (``timeit.timeit``), even where it is given a function. What a task needs is let through
-    by its name: ``allow=("pathlib", "open", "timeit.timeit")``. In a reply the code in any Markdown fence can
-    violate. A text that is no Python violates nothing, since it cannot run; one that is too long to read is
-    not vouched for.
+    Violations are: a mention of one of ``UNSAFE_NAMES`` (so ``e = eval`` is one), an import of one of
+    ``UNSAFE_MODULES``, an access to one of ``UNSAFE_ATTRIBUTES`` (also in the fields of a format string), and
+    a ``getattr`` of a computed name. Starting a process is one through any module, and so is any function
+    that runs a text, such as ``timeit.timeit``, even if it is given a function. ``allow`` lists names that a
+    task needs: ``allow=("pathlib", "open", "timeit.timeit")``. In a reply the code in every Markdown fence is
+    judged. A text that is no Python violates nothing, since it cannot run; a text that is too long is a
+    violation.
     """
 
     allow: Collection[str] = ()
@@ -288,33 +288,34 @@ class CodeSafety(Transform):
                 raise InvalidArgument(f"CodeSafety: {shown(name)} is no violation to be allowed{hint}")
 
     def violations(self, code: str) -> tuple[str, ...]:
-        """What the program reaches for and should not, sorted: ``("eval", "os")``."""
+        """Return the names of the program's violations, sorted, such as ``("eval", "os")``."""
         return tuple(sorted(read_program(code).unsafe.difference(self.allow)))
 
     def score(self, action: str, observation: Any, info: Mapping[str, Any]) -> Score:
-        """Look for violations."""
+        """Score a program with violations by a penalty of -1.0."""
         return Score(penalty=-1.0) if self.violations(action) else Score()
 
 
 def math_transform(expected: Any, tolerance: float = 1e-6) -> Composite:
-    """For a problem with one answer: found, in few words, without reaching for the machine."""
+    """Return the transform for a problem with one answer: reward the answer and brevity, penalise violations.
+    Return the transform for a problem with one answer: reward the answer and brevity, penalise violations."""
     return Composite(MathAnswer(expected, tolerance), CodeSafety(), CodeQuality())
 
 
 def safe_transform() -> Composite:
-    """For a task that is done when the program runs: in few words, without reaching for the machine."""
+    """Return the transform for a task without an answer: reward running and brevity, penalise violations."""
     return Composite(CodeSafety(), CodeQuality(), TaskCompletion())
 
 
 class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
-    """Replaces the reward of an environment whose actions are text by what ``transform`` says.
+    """Replaces the reward of an environment with text actions by the total of ``transform``.
 
-    The environment's own reward stays in ``info["env_reward"]``, where the transform may read it, and in
-    the ``reward`` event of the stream; the parts of the score are in ``info["reward_parts"]``. A lost
-    step and the reset row of an autoreset, for which :func:`envweave_gym.trainable` is False, are no deed
-    of the agent and keep the reward they have. A violation found by an inner ``RewardTransform`` counts
-    in an outer one too. A transform that raises or gives no finite number raises :class:`RewardFailed`:
-    the step is done then, and has no reward. ``transform`` may be replaced at any time; it is no JSON, so
+    The environment's own reward stays in ``info["env_reward"]``, where the transform may read it, and in the
+    ``reward`` event of the stream; the parts of the score are in ``info["reward_parts"]``. A lost step and
+    the reset row of an autoreset keep their reward: :func:`envweave_gym.trainable` is False for them, as the
+    agent did not act. A violation found by an inner ``RewardTransform`` counts in an outer one too. A
+    transform that raises or returns no finite number raises :class:`RewardFailed`: the step is done then, and
+    has no reward. ``transform`` may be replaced at any time. It has no JSON form, so
     ``gymnasium.make(env.spec)`` refuses to make the wrapper anew.
     """
 
@@ -324,7 +325,7 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
         self.transform = transform
 
     def step(self, action: str) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
-        """Step the environment and judge the action by what came of it."""
+        """Step the environment and replace its reward by that of the transform."""
         if not isinstance(action, str):
             name = name_of(self.env)
             raise InvalidAction(f"{name}: a reward transform judges text, not {shown(action)}; send a str")
@@ -343,7 +344,7 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
 def judged(
     name: str, function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]
 ) -> Score:
-    """What a step is worth that is done, with the violations found before; ``name`` is the environment's."""
+    """Return the score of a step that was done, with penalties found before; ``name`` is for errors."""
     try:
         return score_of(function, action, observation, info) + _inner_violation(info)
     except (RewardFailed, InvalidArgument) as error:  # both scores are right, and their sum is too large

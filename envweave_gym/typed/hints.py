@@ -1,4 +1,4 @@
-"""What a type hint says: whether it is a model, its annotations, its few values, its name in errors."""
+"""Reads type hints: models, annotations, types with few values, and names for errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ UNIONS = (Union, types.UnionType)
 
 
 def is_model(hint: Any) -> bool:
-    """Whether it is a dataclass or a Struct."""
+    """Return whether ``hint`` is a model: a dataclass or a Struct."""
     return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
 
 
 def fields_of(model: type) -> dict[str, Any]:
-    """The fields that the constructor takes, with their types."""
+    """Return the fields that the model's constructor takes, with their types."""
     try:
         hints = get_type_hints(model, include_extras=True)
     except NameError as error:
@@ -32,17 +32,17 @@ def fields_of(model: type) -> dict[str, Any]:
 
 
 def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type and its annotations."""
+    """Return a type and its annotations."""
     return (get_args(hint)[0], hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
 
 
 def chosen(extras: tuple[Any, ...]) -> list[Space[Any]]:
-    """The spaces among the annotations."""
+    """Return the spaces among the annotations."""
     return [extra for extra in extras if isinstance(extra, Space)]
 
 
 def bounds_in(extras: tuple[Any, ...]) -> dict[str, Any]:
-    """What all the ``msgspec.Meta`` of a field say together."""
+    """Return the bounds of all ``msgspec.Meta`` among the annotations, by name."""
     names = ("ge", "gt", "le", "lt", "min_length", "max_length", "multiple_of", "pattern")
     metas = [extra for extra in extras if isinstance(extra, msgspec.Meta)]
     bounds = {
@@ -54,7 +54,7 @@ def bounds_in(extras: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def choices(base: Any) -> list[Any]:
-    """The values of a type that has few of them; none for any other type."""
+    """Return the values of a type that has few of them; an empty list for any other type."""
     if base is bool:
         return [False, True]
     if base is types.NoneType:
@@ -70,11 +70,11 @@ def choices(base: Any) -> list[Any]:
 
 
 def is_container(base: Any) -> bool:
-    """Whether its values have no fixed shape and travel as JSON."""
+    """Return whether the values of a type have no fixed shape, so that they travel as JSON."""
     return (get_origin(base) or base) in (list, dict, tuple, *UNIONS)
 
 
 def name_of(hint: Any) -> str:
-    """How errors call a type."""
+    """Return the name of a type for errors."""
     is_class = isinstance(hint, type) and not get_args(hint)
     return hint.__qualname__ if is_class else str(hint).replace("typing.", "")

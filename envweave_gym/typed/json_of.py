@@ -1,4 +1,4 @@
-"""JSON of a Python type as a space: what msgspec writes and reads, checked, and drawn for samples."""
+"""A space of the JSON values of a Python type, as msgspec writes and reads them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JsonOf(Json):
     def __init__(
         self, hint: Any, max_length: int | None = 65536, *, seed: int | np.random.Generator | None = None
     ) -> None:
-        """``hint`` is any type that a field of a model can have, but for arrays."""
+        """``hint`` is any type that a field of a model can have, except arrays."""
         _check(hint, set())
         msgspec.json.Decoder(hint)
         self.hint = hint
@@ -41,7 +41,7 @@ class JsonOf(Json):
         super().__init__(max_length, seed=seed)
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is JSON that the type can be read from."""
+        """Return whether ``x`` is JSON from which a value of the type can be read."""
         if not super().contains(x):
             return False
         try:
@@ -71,7 +71,7 @@ copyreg.pickle(msgspec.Meta, _rebuild_meta)  # spaces travel to other processes 
 
 
 def _check(hint: Any, seen: set[Any]) -> None:
-    """Say which part of a type cannot travel as JSON."""
+    """Refuse a type with a part that cannot travel as JSON; the error names the part."""
     base, extras = split(hint)
     if chosen(extras):
         raise InvalidArgument(
@@ -91,7 +91,10 @@ def _check(hint: Any, seen: set[Any]) -> None:
 
 
 def _draw(hint: Any, rng: np.random.Generator, depth: int) -> Any:
-    """A random value of a type; at depth 0 as little as it can be."""
+    """Return a random value of a type.
+
+    ``depth`` limits nesting: at 0 containers are as short as allowed, and optional values are ``None``.
+    """
     base, extras = split(hint)
     origin, args = get_origin(base) or base, get_args(base)
     if base is Any:
@@ -116,7 +119,7 @@ def _draw(hint: Any, rng: np.random.Generator, depth: int) -> Any:
 
 
 def _parts(base: Any) -> list[Any]:
-    """The types of the items of a container, or of the arms of a union."""
+    """Return the types of a container's items, or of a union's arms."""
     parts = [arg for arg in get_args(base) if arg is not ...]
     if get_origin(base) is dict and split(parts.pop(0))[0] not in (str, Any):
         raise InvalidArgument(f"{name_of(base)} is no JSON, where keys are text; use dict[str, …]")

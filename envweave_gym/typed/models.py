@@ -1,4 +1,4 @@
-"""Dataclasses and ``msgspec.Struct`` as Gymnasium spaces, and the way between objects and members.
+"""Dataclasses and ``msgspec.Struct`` as Gymnasium spaces, and conversions between objects and members.
 
 ===============================================  ====================================================
 a field of type                                  has the space
@@ -11,8 +11,8 @@ of these, with ``None`` too                      in which they are declared
 ``float``                                        a ``Box`` of one ``float64``
 another model                                    ``Dict``
 ``tuple[A, B]``                                  ``Tuple``
-``Any``, ``list``, ``dict``, ``tuple[A, …]``,    :class:`JsonOf` that type: what has no fixed shape
-``Optional`` and other unions                    travels as JSON
+``Any``, ``list``, ``dict``, ``tuple[A, …]``,    :class:`JsonOf` that type: values without a fixed
+``Optional`` and other unions                    shape travel as JSON
 ``Annotated[T, space]``                          that space: ``Annotated[np.ndarray, Box(…)]``
 ===============================================  ====================================================
 
@@ -36,12 +36,12 @@ from envweave_gym.typed.scalars import MISFITS, Codec, scalar_codec, scalar_spac
 
 
 def space_of(model: type) -> Dict:
-    """The ``Dict`` space of a dataclass or Struct; a new one at each call."""
+    """Return the ``Dict`` space of a dataclass or Struct; a new one at each call."""
     return copy.deepcopy(codec_of(model).space)
 
 
 def to_model(model: type, value: Any) -> Any:
-    """The typed object that a member of ``space_of(model)`` stands for, made of plain Python values."""
+    """Convert a member of ``space_of(model)`` to a typed object of plain Python values."""
     codec = codec_of(model)
     if not codec.space.contains(value):
         raise InvalidArgument(f"to_model: {shown(value)} is not in {codec.space}")
@@ -52,7 +52,7 @@ def to_model(model: type, value: Any) -> Any:
 
 
 def from_model(obj: Any) -> dict[str, Any]:
-    """The member of ``space_of(type(obj))`` that stands for ``obj``."""
+    """Convert a typed object to a member of ``space_of(type(obj))``."""
     codec = codec_of(type(obj))
     try:
         return codec.member(obj)
@@ -61,7 +61,7 @@ def from_model(obj: Any) -> dict[str, Any]:
 
 
 def codec_of(model: Any, left_out: frozenset[str] = frozenset()) -> Codec:
-    """The codec of a model without the fields ``left_out``, which only ``member`` accepts."""
+    """Return the codec of a model; its space has no fields of ``left_out``, and objects may have them."""
     if not is_model(model):
         raise InvalidArgument(f"{name_of(model)} is not a model; give a dataclass or a msgspec.Struct")
     try:
@@ -88,7 +88,7 @@ def _model(model: type, left_out: frozenset[str] = frozenset()) -> Codec:
 
 
 def _codec(hint: Any, where: str) -> Codec:
-    """The codec of one field; ``where`` is what errors call it."""
+    """Return the codec of one field; ``where`` is the field's name in errors."""
     base, extras = split(hint)
     args = get_args(base)
     if not chosen(extras):
@@ -114,7 +114,7 @@ def _tuple(codecs: list[Codec]) -> Codec:
 
 
 def _checked(codec: Codec, where: str) -> Callable[[Any], Any]:
-    """``codec.member`` that names the field when a value does not fit."""
+    """Return ``codec.member`` with errors that name the field of a value that does not fit."""
 
     def member(value: Any) -> Any:
         try:
@@ -130,7 +130,7 @@ def _checked(codec: Codec, where: str) -> Callable[[Any], Any]:
 
 
 def _space(hint: Any) -> Space[Any]:
-    """The space of a type that is no model: the annotated one, or that of the table above."""
+    """Return the space of a type that is no model: the annotated one, or that of the table above."""
     base, extras = split(hint)
     if given := chosen(extras):
         return copy.deepcopy(given[0])

@@ -1,4 +1,4 @@
-"""The spaces of fields that are no models, and the way between their values and members."""
+"""Spaces of fields that are no models, and conversions between their values and members."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from envweave_gym.core.spaces import Json, Unicode
 from envweave_gym.typed.hints import bounds_in, choices, chosen, name_of, split
 
 MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, msgspec.MsgspecError)
-"""What a conversion may raise about a value that does not fit."""
+"""Exceptions that a conversion may raise for a value that does not fit."""
 
-_CHOICES = 1024
+_CHOICES = 1024  # limit of the values of a bounded int that becomes Discrete
 _ALLOWED = (
     "str, bool, int, float, None, Literal, Enum, dataclass, msgspec.Struct, Any, list, dict[str, …], tuple, "
     "unions of these, and Annotated[…, space] for the rest"
@@ -32,7 +32,7 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class Codec:
-    """A space, the way from its members to typed values, and back (``ValueError`` for what does not fit)."""
+    """A space, with conversions to typed values and back; a value that does not fit raises ``ValueError``."""
 
     space: Any
     typed: Callable[[Any], Any]
@@ -40,7 +40,7 @@ class Codec:
 
 
 def scalar_space(hint: Any) -> Space[Any]:
-    """The space of a type that is no model, no container and has no space annotated."""
+    """Return the space of a type that is no model, no container and has no annotated space."""
     base, extras = split(hint)
     bounds = bounds_in(extras)
     if values := choices(base):
@@ -73,7 +73,11 @@ def _real_space(bounds: dict[str, Any]) -> Box:
 
 
 def scalar_codec(hint: Any, space: Space[Any]) -> Codec:
-    """The codec between a type and its space; a sample shows whether an author has chosen one that agrees."""
+    """Return the codec between a type and its space.
+
+    A sample of a space that the author has annotated is converted here, to refuse one that does not fit the
+    type.
+    """
     base, extras = split(hint)
     values = choices(base)
     if isinstance(space, Discrete) and values:
@@ -116,7 +120,7 @@ def _choice(values: list[Any], space: Discrete) -> Codec:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON."""
+    """Return ``value`` as JSON."""
     return jsonable(msgspec.to_builtins(value, str_keys=True, enc_hook=_unarray))
 
 

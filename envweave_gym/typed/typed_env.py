@@ -1,4 +1,4 @@
-"""The adapter that lets an author write typed methods while users see Gymnasium."""
+"""An adapter from a class with typed methods to a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envweave_gym.typed.models import codec_of, space_of
 from envweave_gym.typed.scalars import MISFITS, Codec
 
 OUTCOME = frozenset({"reward", "done", "terminated", "truncated"})
-"""Fields of an observation that say how a step ended; they are no part of the observation space."""
+"""Fields of an observation that describe the outcome of a step; the observation space leaves them out."""
 
 
 class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
@@ -33,18 +33,18 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         env = TypedEnv(Guess())                  # or TypedEnv(Guess, limit=10): it calls Guess(limit=10)
         make_guess = partial(TypedEnv, Guess)    # for an ID: EnvCard(gym="mypackage.envs:make_guess", …)
 
-    - The models are read from the hints of ``step`` (and ``reset``); a class without hints says
+    - The models are read from the hints of ``step`` (and ``reset``); a class without hints defines
       ``action_model = …`` and ``observation_model = …``.
     - ``reset`` takes those of ``seed`` and ``options`` that it names, and returns an observation or
-      ``(observation, info)``. The seed is always an int: where the caller gives none it is drawn from the
-      last given one, so every episode can be had again. A class that declares
+      ``(observation, info)``. The seed is always an int: if the caller gives none, it is drawn from the last
+      given one, so that every episode can be repeated. A class that declares
       ``np_random: np.random.Generator`` finds Gymnasium's generator there at each reset.
     - ``step`` returns an observation whose fields ``reward`` and ``done`` (or ``terminated``, ``truncated``)
-      tell the outcome and are no part of the observation space; without them the reward is 0 and the episode
-      goes on. Or it returns ``(observation, reward, terminated, truncated, info)``.
-    - Where the class has them: ``state`` (a model or a dict; method, property or attribute) is what
-      :func:`envweave_gym.state_of` shows, ``parse_action(text)`` returns an action model, and ``render``,
-      ``close``, ``metadata`` and :class:`envweave_gym.Emitter` are what they are on any environment.
+      describe the outcome and are left out of the observation space; without them the reward is 0 and the
+      episode goes on. Or it returns ``(observation, reward, terminated, truncated, info)``.
+    - Optional: ``state`` (a model or a dict; method, property or attribute) is shown by
+      :func:`envweave_gym.state_of`; ``parse_action(text)`` returns an action model; ``render``, ``close``,
+      ``metadata`` and :class:`envweave_gym.Emitter` work as in any environment.
     """
 
     def __init__(self, core: Any, *, render_mode: str | None = None, **kwargs: Any) -> None:
@@ -60,8 +60,8 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         self.action_space = space_of(self.action_model)
         self.observation_space = copy.deepcopy(self._observations.space)
         drawn = ["ansi"] if hasattr(self.core, "render") else []
-        deaf = {} if self._takes("options") else {"reset_options": ()}
-        self.metadata = {"render_modes": drawn, **deaf, **getattr(self.core, "metadata", {})}
+        without_options = {} if self._takes("options") else {"reset_options": ()}
+        self.metadata = {"render_modes": drawn, **without_options, **getattr(self.core, "metadata", {})}
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             modes = ", ".join(self.metadata["render_modes"]) or "none"
             raise InvalidArgument(
@@ -90,11 +90,11 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         return self._observations.member(observation), dict(info)
 
     def _takes(self, argument: str) -> bool:
-        """Whether the author's ``reset`` names this argument."""
+        """Return whether the author's ``reset`` names this argument."""
         return argument in inspect.signature(self.core.reset).parameters
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Act once."""
+        """Convert the action, call the author's ``step``, and return Gymnasium's five values."""
         result = self.core.step(self._typed(action))
         if isinstance(result, tuple):
             observation, reward, terminated, truncated, info = self._five(result)
@@ -122,7 +122,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         return result
 
     def parse_action(self, text: str, agent: str | None = None) -> dict[str, Any]:
-        """The action a model's reply means: JSON of the action model, or what the class reads itself."""
+        """Parse a model's reply: by the class's own ``parse_action``, or as JSON of the action model."""
         if not isinstance(text, str):
             raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
         try:
@@ -136,34 +136,35 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         return msgspec.json.decode(text, type=self.action_model, dec_hook=_array)
 
     def episode_state(self) -> dict[str, Any]:
-        """The ``state`` of the class, as JSON."""
+        """Return the ``state`` of the class, as JSON."""
         state = getattr(self.core, "state", None)
         state = state() if callable(state) else state
         return {} if state is None else jsonable(msgspec.to_builtins(state, str_keys=True, enc_hook=jsonable))
 
     def listen(self) -> Emitter:
-        """The class itself tells the stream."""
+        """Collect the events of the class, if it is an :class:`Emitter` itself."""
         return self.core.listen() if isinstance(self.core, Emitter) else super().listen()
 
     def render(self) -> Any:
-        """The picture the class draws, where there is a render mode."""
+        """Return the picture of the class's own ``render``; ``None`` without a render mode."""
         return None if self.render_mode is None else self.core.render()
 
     def close(self) -> None:
-        """Close the class, where it can be closed."""
+        """Call the class's own ``close``, if it has one."""
         if hasattr(self.core, "close"):
             self.core.close()
 
 
 def _array(kind: Any, value: Any) -> Any:
-    """What msgspec does not read itself: an array, whose numbers the space checks afterwards."""
+    """Convert JSON to an array, for msgspec, which cannot; the space checks its numbers afterwards."""
     if (get_origin(kind) or kind) is np.ndarray:
         return np.asarray(value)
     raise ValueError(f"{name_of(kind)} cannot be read from JSON")
 
 
 def _models_of(core: Any) -> tuple[type, type]:
-    """The models of actions and observations: class attributes, or the hints of ``step`` and ``reset``."""
+    """Return the models of actions and observations: class attributes, or the hints of ``step`` and
+    ``reset``."""
     name = type(core).__name__
     for method in ("reset", "step"):
         if not callable(getattr(core, method, None)):
@@ -195,5 +196,5 @@ def _hints(method: Any, name: str) -> dict[str, Any]:
 
 
 def _first(hint: Any) -> Any:
-    """The observation in what a method returns."""
+    """Return the observation type in the hint of a method's result."""
     return get_args(hint)[0] if get_origin(hint) is tuple else hint

@@ -257,7 +257,7 @@ def test_what_is_no_cluster_is_said_to_be_none(
     with served(answer) as url:
         clusters = [{"name": "here", "cluster": {"server": url}}]
         monkeypatch.setenv("KUBECONFIG", str(here.kubeconfig(tmp_path / "config", clusters=clusters)))
-        with pytest.raises(NotAvailable, match=f"what answers at {url} is no Kubernetes; say in KUBECONFIG"):
+        with pytest.raises(NotAvailable, match=f"what answers at {url} is no Kubernetes.*KUBECONFIG"):
             KubernetesReplica(SERVER)
 
 
@@ -266,7 +266,7 @@ def test_a_cluster_that_ends_every_watch_at_once_is_not_asked_without_a_pause(
 ) -> None:
     monkeypatch.setattr(api, "watched", lambda *_: iter(()))
     before = api.asked.count(("watch", "pods"))
-    with pytest.raises(NotAvailable, match="the cluster says nothing of it"):
+    with pytest.raises(NotAvailable, match="cluster reports no state"):
         KubernetesReplica(SERVER, patience=3.0)
     assert 2 <= api.asked.count(("watch", "pods")) - before <= 31
 
@@ -300,7 +300,7 @@ def test_who_is_not_known_to_the_cluster_is_told_to_log_in(
 ) -> None:
     users = [{"name": "me", "user": {"token": "old"}}]
     monkeypatch.setenv("KUBECONFIG", str(here.kubeconfig(tmp_path / "config", users=users)))
-    with pytest.raises(NotAvailable, match="does not know who asks; log in to it again"):
+    with pytest.raises(NotAvailable, match="log in"):
         KubernetesReplica(SERVER)
 
 

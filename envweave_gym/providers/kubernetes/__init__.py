@@ -1,1 +1,1 @@
-"""Servers in Pods of a Kubernetes cluster."""
+"""The provider ``kubernetes``: runs servers in Pods of a Kubernetes cluster."""

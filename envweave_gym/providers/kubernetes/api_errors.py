@@ -1,4 +1,5 @@
-"""Errors of the API server: which are worth repeating, and one sentence for each of the others."""
+"""Errors of the API server: repeats requests that may succeed later, and explains all others in a sentence.
+Errors of the API server: repeats requests that may succeed later, and explains all others in a sentence."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-"""Pauses between attempts double from the first to the longest, to which a Retry-After is cut too."""
-_LONGEST_MESSAGE = 300
+"""Pauses between attempts double from the first to the longest, which also caps a ``Retry-After``."""
+_MAX_MESSAGE_LENGTH = 300
 _QUOTA = "exceeded quota"
 _SETTING_UP = "error looking up service account"
-"""A namespace that was created just now has no account yet, and refuses Pods until it has."""
-_KINDS = (
+"""Message of a namespace that was just created: it has no service account yet, and refuses Pods until it has.
+Message of a namespace that was just created: it has no service account yet, and refuses Pods until it has."""
+_REFUSAL_MEANINGS = (
     (
         _QUOTA,
         "a ResourceQuota of the namespace {namespace} is used up ({says}); close what uses it, ask for "
@@ -53,18 +55,18 @@ _KINDS = (
         "as in docs/kubernetes.md, or name another with namespace= if there is no such namespace",
     ),
 )
-"""What a refusal means, by what is found in its message: the API server answers 403 to all of these."""
+"""Explanations of a refusal by a pattern of its message: the API server answers 403 to all of these."""
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether the API server has done nothing and asks to be given later."""
+    """Return whether the API server has refused a request for now, without carrying it out."""
     from kubernetes.client import ApiException
 
     return isinstance(error, ApiException) and (error.status == 429 or _SETTING_UP in message_of(error))
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the API server, or the way to it, may be out for a while only."""
+    """Return whether the API server, or the connection to it, may have failed only for a while."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -74,7 +76,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_quota(error: Exception) -> bool:
-    """Whether a ResourceQuota is used up."""
+    """Return whether the error says that a ResourceQuota is used up."""
     from kubernetes.client import ApiException
 
     return isinstance(error, ApiException) and _QUOTA in message_of(error)
@@ -87,9 +89,9 @@ def patiently(
     worth: Callable[[Exception], bool],
     pause: Callable[[float], None] = time.sleep,
 ) -> _T:
-    """Repeat ``call`` after errors that are ``worth`` it, with growing pauses, until ``deadline``.
+    """Repeat ``call`` with growing pauses, as long as its errors are ``worth`` it, until ``deadline``.
 
-    The last error is raised. A Retry-After of the API server is heeded.
+    The last error is raised. The ``Retry-After`` of the API server is respected.
     """
     seconds = _FIRST_PAUSE_S
     while True:
@@ -105,7 +107,7 @@ def patiently(
 
 
 def _retry_after(error: Any) -> float:
-    """The seconds that the API server asks to wait; 0 where it names none, or a date."""
+    """Return the seconds of a ``Retry-After`` header; 0 if it is missing or a date."""
     headers = getattr(error, "headers", None) or {}
     given = str(headers.get("Retry-After", ""))
     return float(given) if given.isdecimal() else 0.0
@@ -113,7 +115,7 @@ def _retry_after(error: Any) -> float:
 
 @contextmanager
 def explain_errors(what: str, where: Cluster) -> Generator[None]:
-    """Turn an error of the API server into one sentence that says what was given of it and what to do."""
+    """Turn an error of the API server into ``NotAvailable``, with its message and advice in one sentence."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -123,8 +125,8 @@ def explain_errors(what: str, where: Cluster) -> Generator[None]:
         raise NotAvailable(f"{what}: {_refusal(error, where)}") from None
     except HTTPError as error:
         raise NotAvailable(
-            f"{what}: no cluster answers at {where.host}; see whether 'kubectl cluster-info' does, or say in "
-            f"KUBECONFIG which it is ({message_of(error)})"
+            f"{what}: no cluster answers at {where.host}; see whether 'kubectl cluster-info' does, or set "
+            f"KUBECONFIG to another ({message_of(error)})"
         ) from None
     except EnvweaveError:
         raise
@@ -134,7 +136,7 @@ def explain_errors(what: str, where: Cluster) -> Generator[None]:
         ) from None
     except ValueError as error:
         raise NotAvailable(
-            f"{what}: what answers at {where.host} is no Kubernetes; say in KUBECONFIG where the cluster is "
+            f"{what}: what answers at {where.host} is no Kubernetes; set KUBECONFIG to the cluster's "
             f"({_cut(str(error))})"
         ) from None
 
@@ -142,7 +144,7 @@ def explain_errors(what: str, where: Cluster) -> Generator[None]:
 def _refusal(error: Any, where: Cluster) -> str:
     says = message_of(error)
     if error.status == 401:
-        return f"the cluster at {where.host} does not know who asks; log in to it again"
+        return f"the cluster at {where.host} does not accept these credentials; log in to it again"
     if error.status == 404 and "namespaces" in says:
         return (
             f"the cluster at {where.host} has no namespace {where.namespace}; create it with "
@@ -151,7 +153,7 @@ def _refusal(error: Any, where: Cluster) -> str:
     if error.status == 429:
         return f"the cluster at {where.host} takes no more requests for now ({says}); try again later"
     if 400 <= error.status < 500:  # webhooks choose their own code
-        for pattern, sentence in _KINDS:
+        for pattern, sentence in _REFUSAL_MEANINGS:
             if re.search(pattern, says):
                 return sentence.format(says=says, namespace=where.namespace)
     if error.status == 403:
@@ -160,7 +162,7 @@ def _refusal(error: Any, where: Cluster) -> str:
 
 
 def message_of(error: Any) -> str:
-    """What the API server says, which it puts into a ``Status``; else the reason beneath the retries."""
+    """Return the message in an error: that of the API server's ``Status``, or else the underlying reason."""
     try:
         said = json.loads(error.body)["message"]
     except (AttributeError, TypeError, ValueError, LookupError):
@@ -169,6 +171,6 @@ def message_of(error: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    """The beginning of a text, in one line."""
+    """Return the beginning of a text, as one line."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]}…"
+    return line if len(line) <= _MAX_MESSAGE_LENGTH else f"{line[:_MAX_MESSAGE_LENGTH]}…"

@@ -1,4 +1,4 @@
-"""Access to a cluster: its address, credentials and namespace, and each request to its API server."""
+"""Access to a cluster: its address, credentials and namespace, and the requests to its API server."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from envweave_gym.os_support.process_local import process_cache
 from envweave_gym.providers.kubernetes.manifests import CONTAINER, GRACE, MANAGED_BY, Manifest
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""What a Pod finds of the cluster that it runs in."""
+"""The folder with the credentials and the namespace that Kubernetes mounts into each Pod."""
+"""The path of the kubeconfig, if the variable ``KUBECONFIG`` is not set."""
 KUBECONFIG = "~/.kube/config"
-_PATIENCE = (5, 30)
-"""Seconds that a connection, and then an answer, may take."""
+_REQUEST_TIMEOUT_S = (5, 30)
+"""Limits in seconds of connecting to the API server, and of its answer."""
 _HANDSHAKE = 10.0
-"""Seconds that each part of connecting to a port of a Pod may take."""
-_FORWARDING = "v4.channel.k8s.io"
-_GONE = 410
+"""Limit in seconds of each part of connecting to a port of a Pod."""
+_PORT_FORWARD_PROTOCOL = "v4.channel.k8s.io"
+_GONE = 410  # the status for a resource version that is too old
 _QUOTA_LAG_S = 10.0
-"""A quota counts a Pod until some seconds after it is gone."""
-_OURS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+"""Seconds for which a quota still counts a Pod that was deleted."""
+_OUR_LABELS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
 _log = logging.getLogger(__name__)
 
 
 class Cluster:
-    """One namespace of a cluster, and what is asked of it; each answer has a deadline."""
+    """One namespace of a cluster, and the requests to it; each answer has a deadline."""
 
     def __init__(self, configuration: Any, namespace: str, inside: bool) -> None:
-        """``inside`` is whether this process runs in it, and reaches its Pods."""
+        """``inside`` says whether this process runs in the cluster, where it can reach Pods directly."""
         from kubernetes import client
 
         self.host, self.namespace, self.inside = configuration.host, namespace, inside
@@ -46,25 +47,25 @@ class Cluster:
         self._is_out, self._freed_at = False, -math.inf
 
     def create_secret(self, manifest: Manifest) -> None:
-        """Create a Secret. Names are random: one that is there already was created by an earlier attempt."""
+        """Create a Secret. Its name is random, so one that exists was created by an earlier attempt."""
         from kubernetes.client import ApiException
 
         try:
-            self._core.create_namespaced_secret(self.namespace, manifest, _request_timeout=_PATIENCE)
+            self._core.create_namespaced_secret(self.namespace, manifest, _request_timeout=_REQUEST_TIMEOUT_S)
         except ApiException as error:
             if error.status != 409:
                 raise
 
     def create_pod(self, manifest: Manifest) -> Any:
-        """Create a Pod."""
-        return self._core.create_namespaced_pod(self.namespace, manifest, _request_timeout=_PATIENCE)
+        """Create a Pod, and return it."""
+        return self._core.create_namespaced_pod(self.namespace, manifest, _request_timeout=_REQUEST_TIMEOUT_S)
 
     def pod(self, name: str) -> Any:
-        """A Pod as it is now; ``None`` where there is none."""
+        """Return the current state of a Pod, or ``None`` if there is no such Pod."""
         from kubernetes.client import ApiException
 
         try:
-            found = self._ask(self._core.read_namespaced_pod, name)
+            found = self._request(self._core.read_namespaced_pod, name)
         except ApiException as error:
             if error.status != 404:
                 raise
@@ -73,12 +74,13 @@ class Cluster:
         return found
 
     def warn(self, message: str, *arguments: Any) -> None:
-        """Log the first failure of an outage as a warning; others are for debugging until it is over."""
+        """Log the first failure of an outage as a warning, and further ones for debugging until a request
+        succeeds."""
         _log.log(logging.DEBUG if self._is_out else logging.WARNING, message, *arguments)
         self._is_out = True
 
     def watch(self, name: str, seconds: float) -> Iterator[Any]:
-        """A Pod whenever something has changed, for so long; ``None`` once there is none."""
+        """Yield a Pod at each change of its state, for ``seconds``; yield ``None`` once it is deleted."""
         from kubernetes.client import ApiException
         from kubernetes.watch import Watch
 
@@ -89,7 +91,7 @@ class Cluster:
                 self.namespace,
                 field_selector=f"metadata.name={name}",
                 timeout_seconds=max(1, math.ceil(seconds)),
-                _request_timeout=(_PATIENCE[0], seconds + _PATIENCE[1]),
+                _request_timeout=(_REQUEST_TIMEOUT_S[0], seconds + _REQUEST_TIMEOUT_S[1]),
             )
             for event in changes:
                 if event is not None:  # the library's sign of an empty or torn line
@@ -99,67 +101,69 @@ class Cluster:
                 raise
 
     def logs(self, name: str) -> str:
-        """What the server of a Pod has written; nothing where it has never run.
+        """Return the log of the server in a Pod; an empty text if it has never run.
 
         The container is named, as clusters may inject others into each Pod.
         """
         from kubernetes.client import ApiException
 
         try:
-            return self._ask(self._core.read_namespaced_pod_log, name, container=CONTAINER) or ""
+            return self._request(self._core.read_namespaced_pod_log, name, container=CONTAINER) or ""
         except ApiException as error:
             if error.status in (400, 404):
                 return ""
             raise
 
     def events(self, name: str) -> list[str]:
-        """What the cluster says has happened to a Pod, where it lets itself be asked."""
+        """Return the events of a Pod as texts; an empty list if this user may not read them."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
             about = f"involvedObject.name={name}"
-            found = self._ask(self._core.list_namespaced_event, field_selector=about)
-        except (ApiException, HTTPError):  # they are a help, and not everybody may read them
+            found = self._request(self._core.list_namespaced_event, field_selector=about)
+        except (ApiException, HTTPError):  # events only help to explain, and not every user may read them
             return []
         return [f"{event.reason}: {event.message}" for event in found.items]
 
     def owned(self) -> list[Any]:
-        """The Pods that are replicas of somebody."""
-        return self._ask(self._core.list_namespaced_pod, label_selector=f"{_OURS},{OWNER}").items
+        """Return the Pods that any process has started as replicas."""
+        return self._request(self._core.list_namespaced_pod, label_selector=f"{_OUR_LABELS},{OWNER}").items
 
     def is_freeing(self) -> bool:
-        """Whether Pods of ours are being deleted, or were just now: a quota counts them for a while."""
+        """Return whether our Pods are being deleted, or were until just now: a quota counts them for a while.
+        Return whether our Pods are being deleted, or were until just now: a quota counts them for a while."""
         if any(pod.metadata.deletion_timestamp for pod in self.owned()):
             self._freed_at = time.monotonic()
         return time.monotonic() - self._freed_at < _QUOTA_LAG_S
 
     def delete_pod(self, name: str) -> None:
-        """Delete a Pod, unless it is gone; its Secret goes with it. The Pod ends within some seconds."""
+        """Delete a Pod and its Secret, unless it is gone. The Pod ends within some seconds."""
         from kubernetes.client import ApiException
 
         self._freed_at = time.monotonic()
         try:
-            self._ask(self._core.delete_namespaced_pod, name, grace_period_seconds=GRACE)
+            self._request(self._core.delete_namespaced_pod, name, grace_period_seconds=GRACE)
         except ApiException as error:
             if error.status not in (404, 409):
                 raise
 
-    def _ask(self, request: Any, *name: str, **options: Any) -> Any:
-        """Make a request that may be made twice, and again where a kept connection turns out to be closed."""
+    def _request(self, request: Any, *name: str, **options: Any) -> Any:
+        """Make a request that may be made twice, and repeat it if a retained connection turns out to be
+        closed."""
         from urllib3.exceptions import ProtocolError
 
-        options["_request_timeout"] = _PATIENCE
+        options["_request_timeout"] = _REQUEST_TIMEOUT_S
         try:
             return request(*name, self.namespace, **options)
         except ProtocolError:
             return request(*name, self.namespace, **options)
 
     def forwarded(self, name: str, port: int) -> Any:
-        """A WebSocket whose channels 0 and 1 are the data and the errors of a port of a Pod.
+        """Open a WebSocket whose channels 0 and 1 are the data and the errors of a port of a Pod.
 
-        The library's own ``portforward`` waits with ``select``, which knows 1024 files: some 200 connections.
-        And it connects without a deadline.
+        The library's own ``portforward`` waits with ``select``, which is limited to 1024 files: some 200
+        connections. Also, it connects without a deadline.
         """
         host = self.host.rstrip("/").replace("http", "ws", 1)
         pod = f"api/v1/namespaces/{quote(self.namespace)}/pods/{quote(name)}"
@@ -167,7 +171,7 @@ class Cluster:
 
 
 def _websocket(configuration: Any, url: str) -> Any:
-    """A WebSocket to the API server, as whoever the configuration says."""
+    """Open a WebSocket to the API server, with the credentials of the configuration."""
     from kubernetes.client import ApiException
     from kubernetes.stream.ws_client import websocket_proxycare
     from websocket import (
@@ -178,7 +182,11 @@ def _websocket(configuration: Any, url: str) -> Any:
     )
 
     header = {one["key"]: one["value"] for one in configuration.auth_settings().values()}
-    options: dict[str, Any] = {"header": header, "subprotocols": [_FORWARDING], "timeout": _HANDSHAKE}
+    options: dict[str, Any] = {
+        "header": header,
+        "subprotocols": [_PORT_FORWARD_PROTOCOL],
+        "timeout": _HANDSHAKE,
+    }
     if configuration.proxy or configuration.proxy_headers:
         websocket_proxycare(options, configuration, url, {})
     connection = WebSocket(sslopt=_tls(configuration), skip_utf8_validation=True)
@@ -196,7 +204,7 @@ def _websocket(configuration: Any, url: str) -> Any:
 
 
 def _tls(configuration: Any) -> dict[str, Any]:
-    """How TLS is spoken, as the library does."""
+    """Return the TLS options of a WebSocket, as the ``kubernetes`` client would set them."""
     import certifi
 
     options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
@@ -214,12 +222,13 @@ def _tls(configuration: Any) -> dict[str, Any]:
 
 
 def is_known() -> bool:
-    """Whether anything says where a cluster is."""
+    """Return whether a cluster is configured: by a kubeconfig, or as this process runs in a Pod."""
     return _is_inside() or any(path.is_file() for path in _kubeconfigs())
 
 
 def cluster(context: str | None = None, namespace: str | None = None) -> Cluster:
-    """The cluster that ``KUBECONFIG`` or the context names, else the one we run in, else that of the user."""
+    """Return the cluster of ``KUBECONFIG`` or ``context``, or else that of this Pod, or of
+    ``~/.kube/config``."""
     need("kubernetes", "kubernetes", "backend='kubernetes'")
     files = os.environ.get("KUBECONFIG", "")
     if not files and context is None and _is_inside():
@@ -229,7 +238,7 @@ def cluster(context: str | None = None, namespace: str | None = None) -> Cluster
     if not written:
         raise NotAvailable(
             f"no cluster is known: there is no kubeconfig at {files or KUBECONFIG}, and this is no Pod of "
-            "one; say in KUBECONFIG where it is"
+            "one; set KUBECONFIG to its path"
         )
     return _by_kubeconfig(os.pathsep.join(map(str, paths)), written, context, namespace)
 
@@ -245,7 +254,8 @@ def _is_inside() -> bool:
 
 @process_cache(maxsize=8)
 def _inside(namespace: str | None) -> Cluster:
-    """One for each process: two that were forked must not share connections."""
+    """Return the cluster of this Pod, one object for each process, as forked ones must not share connections.
+    Return the cluster of this Pod, one object for each process, as forked ones must not share connections."""
     from kubernetes import client, config
 
     configuration = client.Configuration()
@@ -259,7 +269,7 @@ def _inside(namespace: str | None) -> Cluster:
 def _by_kubeconfig(
     files: str, written: tuple[int, ...], context: str | None, namespace: str | None
 ) -> Cluster:
-    """One for each process, and anew when the files have been written to."""
+    """Return the cluster of a kubeconfig, one object for each process and for each change of the files."""
     from kubernetes import client, config
 
     configuration = client.Configuration()
@@ -282,7 +292,7 @@ def _by_kubeconfig(
 
 @contextmanager
 def _configured(what: str) -> Generator[None]:
-    """Turn whatever is wrong with a configuration into one sentence; files by hand have everything."""
+    """Turn any error in a configuration into ``NotAvailable``; files written by hand may contain anything."""
     from kubernetes.config import ConfigException
     from yaml import YAMLError
 

@@ -1,4 +1,4 @@
-"""Owner labels of Pods, their deletion, and the sweep of Pods whose owners were killed."""
+"""Marks Pods with their owner, deletes them, and sweeps those whose owners were killed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from envweave_gym.providers.kubernetes.api_errors import explain_errors, is_tran
 from envweave_gym.providers.kubernetes.cluster_access import ACCOUNT, Cluster
 from envweave_gym.providers.kubernetes.manifests import Manifest, owned_by
 
-_OFTEN = 60.0
-"""Seconds between two sweeps, as many replicas may start at once."""
+_SWEEP_INTERVAL_S = 60.0
+"""Least seconds between two sweeps of a namespace, as many replicas may start at once."""
 _DELETE_WITHIN_S = 5.0
-"""How long the calling thread repeats a deletion; a thread in the background goes on after that."""
+"""Seconds for which the calling thread repeats a deletion; then a thread in the background goes on."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _log = logging.getLogger(__name__)
 
 
 class _Pods:
-    """The Pods of this process that remain to be deleted, and when it has swept which namespace."""
+    """The Pods that this process must still delete, and the time of its last sweep of each namespace."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -45,15 +45,18 @@ _pods = ProcessLocal(_Pods)
 
 
 def marks_of_owner(lifetime: float) -> dict[str, str]:
-    """The annotations of what this process starts now; as labels they may have to be cut."""
+    """Return annotations that identify this process as the owner.
+
+    As labels some values may have to be cut.
+    """
     return labels_of_owner(lifetime)
 
 
 def was_left_behind(marks: Mapping[str, str]) -> bool:
-    """Whether the owner is known to be gone, or the time is over that it may be unseen.
+    """Return whether a Pod's owner is known to be gone, or its lease has run out.
 
-    Machines that share a cluster may have the same name and number. So only who sees the same processes as
-    the owner can tell that it is gone.
+    Machines that share a cluster may have the same name, and processes the same number. So only a process
+    that sees the owner's own process table can tell that the owner is gone.
     """
     if marks.get(BOOT) == processes_seen():
         return is_left_behind(marks)
@@ -61,14 +64,14 @@ def was_left_behind(marks: Mapping[str, str]) -> bool:
 
 
 def delete(cluster: Cluster, name: str) -> None:
-    """Delete a Pod, repeatedly for a while where the API server is busy or out; raises ``NotAvailable``."""
+    """Delete a Pod; repeat that for a while if the API server is busy or out, then raise ``NotAvailable``."""
     deadline = time.monotonic() + _DELETE_WITHIN_S
     with explain_errors(f"the Pod {name} cannot be deleted", cluster):
         patiently(lambda: cluster.delete_pod(name), deadline, worth=is_transient)
 
 
 def delete_in_the_end(cluster: Cluster, name: str, lifetime: float) -> None:
-    """Delete a Pod; one that cannot be deleted now is deleted by a thread, as soon as that is possible."""
+    """Delete a Pod; if that fails, a thread repeats the deletion until it succeeds."""
     try:
         delete(cluster, name)
     except NotAvailable as error:
@@ -91,7 +94,7 @@ def delete_in_the_end(cluster: Cluster, name: str, lifetime: float) -> None:
 
 
 def _delete_later() -> None:
-    """Delete what could not be deleted, with growing pauses, until nothing is left."""
+    """Delete the remaining Pods, with growing pauses, until none is left."""
     pods, pause = _pods.value, _FIRST_PAUSE_S
     while True:
         time.sleep(pause)
@@ -110,9 +113,9 @@ def _delete_later() -> None:
 
 
 def sweep(cluster: Cluster, failed: list[str] | None = None) -> list[str]:
-    """Delete the Pods whose owners are gone, and their Secrets with them; their names.
+    """Delete the Pods whose owners are gone, with their Secrets, and return the Pods' names.
 
-    What cannot be deleted is added to ``failed``, else logged. Pods that are being deleted are left alone.
+    Errors are added to ``failed`` if it is given, or else logged. Pods that are being deleted are left out.
     """
     removed: list[str] = []
     for pod in cluster.owned():
@@ -130,7 +133,7 @@ def sweep(cluster: Cluster, failed: list[str] | None = None) -> list[str]:
 
 
 def pods_of(cluster: Cluster, owner: str) -> list[str]:
-    """The Pods of a process of this machine or container, those too that are being deleted."""
+    """Return the Pods of a process of this machine or container, including those that are being deleted."""
     mine = {OWNER: owner, BOOT: processes_seen()}
     return [
         pod.metadata.name
@@ -140,20 +143,20 @@ def pods_of(cluster: Cluster, owner: str) -> list[str]:
 
 
 def sweep_now_and_then(cluster: Cluster) -> None:
-    """Sweep, unless this process has just done so."""
-    pods, place, now = _pods.value, (cluster.host, cluster.namespace), time.monotonic()
+    """Sweep the namespace, unless this process has done so within a minute."""
+    pods, namespace, now = _pods.value, (cluster.host, cluster.namespace), time.monotonic()
     with pods.lock:
-        if now - pods.swept.get(place, -_OFTEN) < _OFTEN:
+        if now - pods.swept.get(namespace, -_SWEEP_INTERVAL_S) < _SWEEP_INTERVAL_S:
             return
         sweep(cluster)
-        pods.swept[place] = now
+        pods.swept[namespace] = now
 
 
 def own_pod(cluster: Cluster) -> list[Manifest]:
-    """The Pod that this process runs in, as the owner of what it starts; none where that cannot be said.
+    """Return a reference to the Pod that this process runs in, as an owner; an empty list if that is unknown.
 
-    Only what is in the same namespace can be an owner. Its name comes from the downward API, or is that of
-    the machine.
+    An owner must be in the same namespace. The Pod's name comes from the variable ``POD_NAME`` (the downward
+    API), or else is the host name.
     """
     from kubernetes.client import ApiException
 
@@ -162,6 +165,6 @@ def own_pod(cluster: Cluster) -> list[Manifest]:
     name = os.environ.get("POD_NAME") or socket.gethostname()
     try:
         pod: Any = cluster.pod(name)
-    except ApiException:  # it may not be asked, or has no such name
+    except ApiException:  # the Pod may not be read, or has another name
         return []
     return [] if pod is None else [owned_by("Pod", name, pod.metadata.uid)]

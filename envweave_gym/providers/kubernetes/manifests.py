@@ -14,17 +14,18 @@ from envweave_gym.core.sizes import memory_of
 
 Manifest = dict[str, Any]
 PORT = 8000
-"""Where the servers of all images listen."""
+"""The port on which the servers of all images listen."""
 USER = 1000
-"""The user that all images run as."""
+"""The user ID that all images run as."""
 CONTAINER = "server"
-"""The name of our container, as a cluster may inject others into the Pod."""
+"""The name of the server's container, as a cluster may inject others into the Pod."""
 MANAGED_BY = {"app.kubernetes.io/managed-by": "envweave"}
+"""The key of the label with the name of a replica or deployment."""
 INSTANCE = "app.kubernetes.io/instance"
 TOKEN = "token"
 """The key of the token in its Secret."""
 GRACE = 2
-"""Seconds that steps under way may take when the server is stopped."""
+"""Seconds that steps under way have to finish when a Pod is deleted."""
 
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -33,35 +34,44 @@ _LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.
 _LEAST_CPU = "100m"
 _SCRATCH = "256Mi"
 _DRAIN = 35
-"""A second more than a server takes that lets calls under way finish, and some to end."""
+"""Seconds that a Deployment's server has to end: 30 for calls under way, and some more."""
 _LONGEST_LIFE = 10 * 365 * 86400
 _TOKEN_DIGEST = "envweave/token-digest"
-"""The annotation that changes with the token, so that a Deployment replaces Pods that have the old one."""
+"""Key of the annotation with the token's digest.
+
+A new token changes it, so the Deployment replaces its Pods.
+"""
 _DIGEST_ROUNDS = 100_000
 _LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6}
-"""A server that has not answered for a minute is restarted; one that computes may miss a few checks."""
+"""Settings of the liveness probe: a server without an answer for a minute is restarted.
+
+A busy one may miss a few probes.
+"""
 
 
 @dataclass(frozen=True)
 class PodTemplate:
-    """What a Pod may use, and where it may run; what it may not do is the same for all.
+    """The resources of a Pod and the nodes it may run on. Its confinement is the same for all.
 
-    Its user is not root and gains no privileges, its root is read-only with scratch space in ``/tmp``, it has
-    no capabilities, and nothing to speak to the cluster with.
+    A Pod's user is not root and gains no privileges, its root is read-only with scratch space in ``/tmp``, it
+    has no capabilities, and no credentials for the cluster.
     """
 
     memory: int | str = "2g"
-    """Bytes, or text like ``"512m"`` or ``"2Gi"``; what takes more is killed."""
+    """The memory limit in bytes, or as text like ``"512m"`` or ``"2Gi"``.
+
+    A server that exceeds it is killed.
+    """
     cpus: float | None = None
-    """CPU limit in cores; without one a Pod may use what its node can spare."""
+    """The CPU limit in cores; ``None`` sets no limit."""
     lifetime: float = LEASE_S
-    """``activeDeadlineSeconds``: the cluster ends it after that, whether its owner lives or not."""
+    """The limit of a Pod's life in seconds (``activeDeadlineSeconds``), which the cluster enforces."""
     pull_policy: str = "IfNotPresent"
-    """When a node fetches the image."""
+    """The rule by which a node fetches the image."""
     pull_secret: str | None = None
-    """The Secret that opens the registry of the image."""
+    """The name of the Secret with the credentials of the image registry."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Labels of the nodes it may run on."""
+    """The labels of the nodes that the Pod may run on."""
 
     def __post_init__(self) -> None:
         _bytes_of(self.memory)
@@ -81,7 +91,7 @@ class PodTemplate:
         _check_labels("node_selector", self.node_selector)
 
     def spec(self, image: str, secret: str, args: Sequence[str], **more: Any) -> Manifest:
-        """The ``spec`` of a Pod whose token is in this Secret."""
+        """Return the ``spec`` of a Pod whose token is in this Secret."""
         pull = {"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}
         where = {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
         return {
@@ -124,7 +134,7 @@ class PodTemplate:
         }
 
     def _resources(self) -> Manifest:
-        """Requests equal limits, so that the scheduler does not overcommit a node."""
+        """Return the resources; requests equal limits, so that the scheduler does not overcommit a node."""
         memory = {"memory": str(_bytes_of(self.memory))}
         if self.cpus is None:
             return {"requests": {"cpu": _LEAST_CPU, **memory}, "limits": memory}
@@ -142,7 +152,7 @@ def pod(
     owners: Sequence[Manifest] = (),
     args: Sequence[str] = (),
 ) -> Manifest:
-    """A Pod that runs once, for a while; its token is in the Secret of the same name."""
+    """Return the manifest of a Pod that runs once; its token is in the Secret of the same name."""
     metadata = _metadata(name, labels, annotations, owners)
     spec = template.spec(
         image,
@@ -164,7 +174,7 @@ def secret(
     owners: Sequence[Manifest] = (),
     immutable: bool = False,
 ) -> Manifest:
-    """The Secret with a token; an ``immutable`` one cannot be applied again with another token."""
+    """Return the Secret with a token; an ``immutable`` one cannot be applied again with another token."""
     metadata = _metadata(name, labels, annotations, owners)
     return {
         "apiVersion": "v1",
@@ -179,7 +189,7 @@ def secret(
 def deployment(
     name: str, image: str, template: PodTemplate, replicas: int, *, token: str, args: Sequence[str] = ()
 ) -> Manifest:
-    """A Deployment of Pods that stay until somebody removes them; ``lifetime`` is not for them.
+    """Return a Deployment, whose Pods run until they are removed, without a limit of ``lifetime``.
 
     A Pod reads its Secret only when it starts. So the digest of ``token`` is part of the template: applying
     another token replaces the Pods.
@@ -201,9 +211,9 @@ def deployment(
 
 
 def service(name: str) -> Manifest:
-    """One address for the Pods of a Deployment.
+    """Return a Service: one address for the Pods of a Deployment.
 
-    A session lives in one of them, so whoever comes back is led to the one where it was before.
+    A session lives in one Pod, so all connections from one client address go to the same Pod.
     """
     return {
         "apiVersion": "v1",
@@ -218,18 +228,18 @@ def service(name: str) -> Manifest:
 
 
 def owned_by(kind: str, name: str, uid: str) -> Manifest:
-    """A reference to an owner, with which what it owns goes too."""
+    """Return a reference to an owner; when the owner is deleted, so is the object with this reference."""
     return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
 
 
 def labels_of(name: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The labels of all that belongs to one replica or fleet."""
+    """Return the labels of all objects of one replica or deployment."""
     ours = {"app.kubernetes.io/name": "envweave", INSTANCE: name, **MANAGED_BY}
     return ours | {key: label_value(value) for key, value in (more or {}).items()}
 
 
 def label_value(text: str) -> str:
-    """The text where a label may have it as value, else what is legal of it and a digest."""
+    """Return a text as the value of a label; one that is not legal is cut and gets a digest."""
     if _LABEL_VALUE.fullmatch(text):
         return text
     legal = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[:50].strip("-_.")
@@ -237,14 +247,14 @@ def label_value(text: str) -> str:
 
 
 def check_service_name(option: str, name: Any) -> str:
-    """``name``, if a Service can have it, which is a part of an address."""
+    """Return ``name``, or raise :class:`InvalidArgument` if a Service cannot have it."""
     if check_name(option, name)[0].isdigit():
         raise InvalidArgument(f"{option}={shown(name)} is no name of a Service; begin it with a letter")
     return name
 
 
 def check_name(option: str, name: Any) -> str:
-    """``name``, if something in a cluster can have it."""
+    """Return ``name``, or raise :class:`InvalidArgument` if an object of a cluster cannot have it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"{option}={shown(name)} is no name; give up to 63 lower-case letters, digits and '-'"
@@ -267,12 +277,12 @@ def _metadata(
 
 
 def _digest(name: str, token: str) -> str:
-    """A salted, slow digest: whoever may read a Deployment but no Secret must not guess a weak token."""
+    """Return a salted, slow digest: it must not help those who may read no Secret to guess a weak token."""
     return hashlib.pbkdf2_hmac("sha256", token.encode(), name.encode(), _DIGEST_ROUNDS, 16).hex()
 
 
 def _bytes_of(memory: Any) -> int:
-    """A size in bytes; accepts ``"2g"`` and Kubernetes' own ``"2Gi"``."""
+    """Return a size in bytes; Kubernetes' own ``"2Gi"`` is accepted beside ``"2g"``."""
     if isinstance(memory, str) and re.fullmatch(r"\d+[kmgKMG]i", memory):
         return memory_of(memory[:-1])
     return memory_of(memory)

@@ -1,8 +1,7 @@
-"""A server in a Pod, reached through a port of this machine's loopback that is forwarded to it.
+"""The provider's replica: a server in a Pod, reached through a forwarded port of the loopback interface.
 
-The Pod is its owner's: labels say so, and whatever an owner that was killed leaves behind is deleted by the
-next one that starts, or ended by the cluster when its time is over. One that dies is replaced by another
-behind the same port.
+Labels name the Pod's owner. Pods of an owner that was killed are deleted by the next owner that starts, or
+ended by the cluster when their lifetime is over. A Pod that dies is replaced by another behind the same port.
 """
 
 from __future__ import annotations
@@ -50,25 +49,25 @@ from envweave_gym.providers.kubernetes.port_forward import Direct, Pipe, PortFor
 from envweave_gym.providers.options import check_start_timeout, errors_name, image_in, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
 
-_PATIENCE = 120.0
-"""Seconds until a Pod must serve: nodes pull images, and clusters add nodes."""
-_LOOK = 2.0
-"""Seconds of one watch of a Pod; between two, the Pod is read anew."""
-_BREATH = 0.1
+_START_TIMEOUT_S = 120.0
+"""Default limit in seconds until a Pod must serve: nodes pull images, and clusters add nodes."""
+_WATCH_S = 2.0
+"""Seconds of one watch of a Pod; between two watches the Pod's state is read anew."""
+_WATCH_PAUSE_S = 0.1
 """Seconds between two watches, as a proxy may end each at once."""
 _REFUSALS = range(400, 500)
-"""What the cluster answers where it has made nothing."""
-_PLACE = ("namespace", "context", "patience")
-OPTIONS = ("image", *_PLACE, *(field.name for field in fields(PodTemplate)))
-"""What ``make`` takes beside ``backend="kubernetes"``, ``replicas`` and ``warm``."""
+"""Statuses of answers that prove that the cluster has created nothing."""
+_CLUSTER_OPTIONS = ("namespace", "context", "patience")
+OPTIONS = ("image", *_CLUSTER_OPTIONS, *(field.name for field in fields(PodTemplate)))
+"""Options that ``make`` takes with ``backend="kubernetes"``, beside ``replicas`` and ``warm``."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class KubernetesReplica(Replica):
-    """One Pod."""
+    """A server in a Pod."""
 
-    check_every = 10.0  # each look is a connection through the API server, which has others to serve
+    check_every = 10.0  # each check is a connection through the API server, which other users need too
 
     def __init__(
         self,
@@ -79,12 +78,12 @@ class KubernetesReplica(Replica):
         context: str | None = None,
         token: str | None = None,
         ids: Sequence[str] = (),
-        patience: float = _PATIENCE,
+        patience: float = _START_TIMEOUT_S,
     ) -> None:
-        """Start it, and wait until it serves.
+        """Start the Pod, and wait until its server is healthy.
 
-        ``template`` says what it may use, ``namespace`` and ``context`` where it is, and ``ids`` what it
-        serves: by default what the image has.
+        ``template`` defines its resources, ``namespace`` and ``context`` its cluster, and ``ids`` what the
+        server offers: by default all that the image has.
         """
         super().__init__(f"a Pod of {image}", token)
         self.image, self._template, self._ids = image, template or PodTemplate(), ids
@@ -98,11 +97,12 @@ class KubernetesReplica(Replica):
         self._begin()
 
     def place(self) -> tuple[str, int] | None:
-        """Where the Pod itself is, which only those reach who are in the cluster too."""
+        """Return the address of the Pod itself, or ``None`` outside of the cluster, where it cannot be
+        reached."""
         return self._place if self._cluster.inside else None
 
     def _make(self) -> None:
-        self._cluster = cluster(*self._where)  # it may be another, or know us by other names, by now
+        self._cluster = cluster(*self._where)  # the cluster or our credentials may have changed since
         where, deadline = f"in the namespace {self._cluster.namespace}", time.monotonic() + self._patience
         with explain_errors(f"{self.what} cannot be started {where}", self._cluster):
             self._patiently(lambda: sweep_now_and_then(self._cluster), deadline, is_busy)
@@ -114,7 +114,10 @@ class KubernetesReplica(Replica):
         self._wait_until_healthy(self.url, max(1.0, deadline - time.monotonic()))
 
     def _create(self, deadline: float) -> None:
-        """The Pod first: it owns its Secret, for which it waits if need be, so that none is left over."""
+        """Create the Pod, then its Secret, which the Pod owns, so that no Secret is left over.
+
+        The Pod waits for its Secret if need be.
+        """
         from kubernetes.client import ApiException
 
         name = f"envweave-{secrets.token_hex(6)}"
@@ -132,34 +135,35 @@ class KubernetesReplica(Replica):
             made = self._patiently(lambda: self._cluster.create_pod(manifest), deadline, self._has_room_soon)
         except BaseException as error:
             if not (isinstance(error, ApiException) and error.status in _REFUSALS):
-                self._name = name  # no answer has come, or only that of a proxy: it may be there
+                self._name = name  # no answer has come, or only that of a proxy, so the Pod may exist
             raise
         self._name, owner = name, manifests.owned_by("Pod", name, made.metadata.uid)
         secret = manifests.secret(name, self.token, labels=marks, owners=[owner])
         self._patiently(lambda: self._cluster.create_secret(secret), deadline, is_transient)
 
     def _has_room_soon(self, error: Exception) -> bool:
-        """Whether the same Pod may be created later: a quota counts those that are still being deleted."""
+        """Return whether the same Pod may be created later: a quota counts those that are still being
+        deleted."""
         return is_busy(error) or (is_quota(error) and self._cluster.is_freeing())
 
     def _patiently(self, call: Callable[[], _T], deadline: float, worth: Callable[[Exception], bool]) -> _T:
-        """Repeat a request until the deadline, or until nobody wants this Pod any more."""
+        """Repeat a request until the deadline, or until this replica is closed."""
         return patiently(call, deadline, worth=worth, pause=self._wait)
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._expect_more(None)
-            time.sleep(min(left, _BREATH))
+            time.sleep(min(left, _WATCH_PAUSE_S))
 
     def _ready(self, deadline: float) -> str:
-        """Watch the Pod until it is ready; its address. A watch that is cut is begun again."""
+        """Watch the Pod until it is ready, and return its address; a watch that is cut short is repeated."""
         name, cause, silence = self._name or "", "", ""
         pod: Any = None
         advice = "" if self.starts else NO_SERVER
         while (left := deadline - time.monotonic()) > 0:
             try:
-                for pod in self._cluster.watch(name, min(left, _LOOK)):
+                for pod in self._cluster.watch(name, min(left, _WATCH_S)):
                     silence, cause = "", cause or pull_error(pod, lambda: self._cluster.events(name))
                     self._expect_more(self._why_over_now(pod, advice=advice, cause=cause))
                     if is_ready(pod):
@@ -168,8 +172,8 @@ class KubernetesReplica(Replica):
                 if not is_transient(error):
                     raise
                 silence = f"; the cluster has not answered at last ({message_of(error)})"
-            self._wait(_BREATH)
-        late = "the cluster says nothing of it" if pod is None else why_late(pod)
+            self._wait(_WATCH_PAUSE_S)
+        late = "the cluster reports no state" if pod is None else why_late(pod)
         events = "; ".join(self._cluster.events(name)[-3:])
         raise NotAvailable(
             f"the Pod {name} of {self.image} did not serve within {self._patience:g} s: {late}{silence}"
@@ -177,14 +181,15 @@ class KubernetesReplica(Replica):
         )
 
     def _expect_more(self, why: str | None) -> None:
-        """Raise where it will not serve, for the reason that is given or as nobody wants it any more."""
+        """Raise ``NotAvailable`` if the Pod will never serve, for the reason ``why`` or as the replica is
+        closed."""
         why = STOPPED if self._is_over else why
         if why is not None:
             name = f"the Pod {self._name} of {self.image}" if self._name else self.what
             raise NotAvailable(f"{name} ended before it served: {why}")
 
     def _dial(self) -> Pipe:
-        """A connection to the Pod that there is now."""
+        """Connect to the current Pod."""
         name, place = self._name, self._place
         if name is None or place is None:
             raise ConnectionError("there is no Pod now")
@@ -199,14 +204,15 @@ class KubernetesReplica(Replica):
         return None if error is not None else self._why_over_now(pod)
 
     def answers(self, timeout: float) -> bool:
-        """Whether it answers, or cannot be asked: the way to a Pod is through the API server."""
+        """Return whether the server is healthy, or may be: the API server, through which it is reached, is
+        out."""
         if super().answers(timeout):
             return True
         error = self._look()[1] if self._name is not None and not self._cluster.inside else None
         return error is not None and is_transient(error)
 
     def _look(self) -> tuple[Any, Exception | None]:
-        """The Pod, which is ``None`` where there is none, or why the API server does not say how it is."""
+        """Return the Pod, or ``None`` if it is gone, and the error if the API server did not answer."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -220,12 +226,12 @@ class KubernetesReplica(Replica):
             return None, error
 
     def _why_over_now(self, pod: Any, **more: str) -> str | None:
-        """Why the Pod is over; of one that was deleted its events may say more."""
+        """Return why the Pod is over; for a deleted Pod its events are read too."""
         why = why_over(pod, self._template, self._last_log, **more)
         return why_deleted(self._cluster.events(self._name or "")) if why == DELETED else why
 
     def _last_log(self) -> str:
-        """What the Pod has written, where it can be read."""
+        """Return the log of the Pod, or an empty text if it cannot be read."""
         try:
             return self.logs()
         except NotAvailable as error:
@@ -233,7 +239,7 @@ class KubernetesReplica(Replica):
             return ""
 
     def logs(self) -> str:
-        """What the Pod has written."""
+        """Return the log of the Pod; raise ``NotAvailable`` if it cannot be read."""
         name = self._name
         if name is None:
             return ""
@@ -254,23 +260,24 @@ class KubernetesReplica(Replica):
 
 
 class KubernetesProvider(Provider):
-    """Starts servers in Pods."""
+    """The provider ``kubernetes``, which starts servers in Pods."""
 
     name = "kubernetes"
     uses_images = True
     place_options = ("context", "namespace")
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[KubernetesReplica]:
-        """A function that starts a Pod."""
+        """Return a function that starts a Pod."""
         own = options_in(options, OPTIONS)
         image = image_in(name, own, image)
-        place = options_in(own, _PLACE)
+        place = options_in(own, _CLUSTER_OPTIONS)
         with errors_name(name):
             _check_place(**place)
             return partial(KubernetesReplica, image, PodTemplate(**own), **place)
 
     def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
-        """Delete Pods in these clusters and namespaces, and in those of the kubeconfig if there is one."""
+        """Delete leftover Pods in the given clusters and namespaces, and in those of the kubeconfig if there
+        is one."""
         removed, failed = list[str](), list[str]()
         found = {tuple(sorted(place.items())) for place in places}
         if is_known() and find_spec("kubernetes") is not None:
@@ -285,13 +292,13 @@ class KubernetesProvider(Provider):
         return Leftovers({"pods": removed}, failed)
 
     def ending(self, owner: str, place: Mapping[str, str]) -> list[str]:
-        """The Pods of an owner that the cluster is deleting."""
+        """Return the names of an owner's Pods that the cluster is still deleting."""
         where = cluster(**place)
         with explain_errors("its Pods are being deleted, but cannot be looked for", where):
             return pods_of(where, owner)
 
 
-def _check_place(namespace: Any = None, context: Any = None, patience: Any = _PATIENCE) -> None:
+def _check_place(namespace: Any = None, context: Any = None, patience: Any = _START_TIMEOUT_S) -> None:
     if namespace is not None:
         check_name("namespace", namespace)
     if context is not None and not isinstance(context, str):

@@ -1,4 +1,4 @@
-"""Explains the state of a Pod in one sentence, with what to do about it."""
+"""Explains the state of a Pod in one sentence, with advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envweave_gym.providers.replica import with_code
 DELETED = "somebody has deleted it"
 _IMAGE = "push it to a registry that the cluster reaches and name it with image=, or give pull_secret="
 _PULL_FAILED = "ErrImagePull"
-"""The first failure, which has the cause; ``ImagePullBackOff``, which follows, names none."""
+"""Reason of the first failed pull, which has the cause; ``ImagePullBackOff``, which follows, has none."""
 _BACK_OFF = "ImagePullBackOff"
 _PULL_EVENT = "Failed to pull image"
 _NEVER_STARTS = {
@@ -21,20 +21,23 @@ _NEVER_STARTS = {
     "CreateContainerError": "its container cannot be created",
     "RunContainerError": "its container cannot be run; is it an image of ours, or made from one?",
 }
-"""Why a container waits that will not start, and what to do; without restarts no CrashLoopBackOff."""
+"""Reasons of a container that will never start, with advice.
+
+Pods have no restarts, so no CrashLoopBackOff.
+"""
 _DISRUPTIONS = ("TaintManagerEviction", "Preempted", "Evicted")
-"""Reasons of events that say why a cluster has deleted a Pod."""
+"""Reasons of events that explain why a cluster has deleted a Pod."""
 
 
 def is_ready(pod: Any) -> bool:
-    """Whether its readiness probe has succeeded."""
+    """Return whether the Pod's readiness probe has succeeded."""
     return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or [])
 
 
 def pull_error(pod: Any, events: Callable[[], list[str]]) -> str:
-    """Why the image of a container could not be pulled at first; empty where it could, or that is not said.
+    """Return why an image could not be pulled at first; empty if it could, or if no reason is known.
 
-    Where the first failure was not seen, the events of the Pod have it.
+    If the first failure was not seen, its reason is taken from the Pod's events.
     """
     waiting = [] if pod is None else [one for _, one in _waiting(pod)]
     for one in waiting:
@@ -48,9 +51,9 @@ def pull_error(pod: Any, events: Callable[[], list[str]]) -> str:
 def why_over(
     pod: Any, template: PodTemplate, logs: Callable[[], str], *, advice: str = "", cause: str = ""
 ) -> str | None:
-    """Why a Pod runs no more, or never will; ``None`` while it does or may.
+    """Return why a Pod has ended or never will start; ``None`` if it runs or still may.
 
-    ``advice`` is what to do where its server has ended by itself, ``cause`` the first :func:`pull_error`.
+    ``advice`` is for a server that ended by itself; ``cause`` is the result of the first :func:`pull_error`.
     """
     if pod is None:
         return DELETED
@@ -62,19 +65,21 @@ def why_over(
     if pod.status.reason == "DeadlineExceeded":
         return f"its lifetime of {template.lifetime:g} s is over; give it more with lifetime="
     if pod.metadata.deletion_timestamp is not None:
-        # Before the exit code: the server of a Pod that is being deleted is asked to end, and exits with 0.
+        # First the deletion: the server of a deleted Pod gets SIGTERM and exits with 0, which explains
+        # nothing.
         return _why_deleted(pod)
     return _why_ended(pod, template, logs, advice) or _why_not_started(pod, cause)
 
 
 def why_deleted(events: list[str]) -> str:
-    """Why the cluster has deleted a Pod, if one of its events says so; else somebody has."""
+    """Return why a Pod was deleted: by the cluster, if one of its events says so, or by somebody."""
     known = [event for event in events if event.startswith(_DISRUPTIONS)]
     return f"the cluster has deleted it ({_sentence(known[-1])})" if known else DELETED
 
 
 def _why_deleted(pod: Any) -> str:
-    """Clusters from 1.26 on say in a condition if a Pod was drained or preempted."""
+    """Return why a Pod was deleted, by a condition that clusters from 1.26 on set when they drain or preempt
+    it."""
     for condition in pod.status.conditions or []:
         if condition.type == "DisruptionTarget" and condition.status == "True":
             return f"the cluster has deleted it ({condition.reason}: {_sentence(condition.message)})"
@@ -82,7 +87,7 @@ def _why_deleted(pod: Any) -> str:
 
 
 def _why_ended(pod: Any, template: PodTemplate, logs: Callable[[], str], advice: str) -> str | None:
-    """The end of our container; one that the cluster has injected may end when it likes."""
+    """Return why the server's container has ended; injected containers are ignored."""
     for container in pod.status.container_statuses or []:
         ended = container.state and container.state.terminated
         if container.name != CONTAINER or ended is None:
@@ -105,14 +110,14 @@ def _why_not_started(pod: Any, cause: str) -> str | None:
 
 
 def _waiting(pod: Any) -> Iterator[tuple[str, Any]]:
-    """The containers that wait, by name, with why they do; those that run before the others too."""
+    """Yield the containers that wait, by name, with the reason; init containers are included."""
     for one in [*(pod.status.init_container_statuses or []), *(pod.status.container_statuses or [])]:
         if one.state is not None and one.state.waiting is not None:
             yield one.name, one.state.waiting
 
 
 def why_late(pod: Any) -> str:
-    """What a Pod that has not ended is still waiting for."""
+    """Return the reason why a Pod is not ready yet."""
     for condition in pod.status.conditions or []:
         if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
             return (

@@ -1,6 +1,6 @@
-"""Port forwarding: a port of the loopback interface whose connections are carried to a Pod, each by a thread.
+"""Port forwarding: carries the connections to a local port to a Pod, each in a thread.
 
-The port stays when the Pod is replaced, so the server behind it keeps its URL.
+The port stays open when the Pod is replaced, so the server behind it keeps its URL.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from envweave_gym.os_support.process_local import in_forked_child
 
-_BACKLOG = 2048
-_PIECE = 1 << 18
+_BACKLOG = 2048  # connections that wait while a Pod is replaced
+_RECEIVE_BYTES = 1 << 18
 _STALL_TIMEOUT_S = 60.0
-"""Seconds that either side may take to accept data, or to send the rest of a message."""
+"""Limit in seconds for either side to accept data, or to send the rest of a message."""
 _CONNECT_TIMEOUT_S = 10.0
 _ACCEPT_RETRY_S = 0.1
 _DATA, _ERROR = 0, 1
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Pipe(Protocol):
-    """A connection to a Pod, over TCP or through the API server."""
+    """The protocol of connections to a Pod, over TCP or through the API server."""
 
     def fileno(self) -> int:
         """Return the descriptor to poll."""
@@ -39,7 +39,7 @@ class Pipe(Protocol):
         ...
 
     def receive(self) -> bytes:
-        """Return the data received, perhaps empty; raises ``EOFError`` at the end."""
+        """Return the data received, perhaps empty; raise ``EOFError`` at the end."""
         ...
 
     def send(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class Direct:
 class Tunnel:
     """A connection through the API server: ``v4.channel.k8s.io`` over a WebSocket of the client library.
 
-    The first byte of a message is its channel, and the first message of each channel the number of the port.
+    The first byte of a message is its channel. The first message of each channel has the number of the port.
     """
 
     def __init__(self, websocket: Any) -> None:
@@ -100,7 +100,7 @@ class Tunnel:
         return decrypted is not None and decrypted() > 0
 
     def receive(self) -> bytes:
-        """Return the data of the next message, perhaps empty."""
+        """Return the data of the next message, perhaps empty; raise ``EOFError`` at the end."""
         from websocket import ABNF
 
         kind, frame = self._websocket.recv_data_frame(True)
@@ -128,10 +128,10 @@ class Tunnel:
 
 
 class PortForward:
-    """A local port and the connections that are carried to the Pod."""
+    """A local port whose connections are carried to a Pod."""
 
     def __init__(self, dial: Callable[[], Pipe]) -> None:
-        """``dial`` connects to the Pod that there is now."""
+        """``dial`` connects to the current Pod."""
         self._dial = dial
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self._listener.settimeout(_STALL_TIMEOUT_S)
@@ -143,7 +143,7 @@ class PortForward:
         in_forked_child(self, PortForward.forget)
 
     def open(self) -> None:
-        """Accept connections from now on, and those that wait in the backlog."""
+        """Start to accept connections, including those that wait in the backlog."""
         if self._thread is None:
             self._waker, woken = socket.socketpair()
             self._thread = threading.Thread(
@@ -236,14 +236,14 @@ def carry(local: socket.socket, remote: Pipe) -> None:
 
 
 def _received(plain: socket.socket) -> bytes:
-    data = plain.recv(_PIECE)
+    data = plain.recv(_RECEIVE_BYTES)
     if not data:
         raise EOFError
     return data
 
 
 def _hang_up(plain: socket.socket) -> None:
-    """Shut a socket down, which ends it also in forked processes that hold a copy, and close it."""
+    """Shut a socket down and close it; the shutdown also ends it in forked processes that hold a copy."""
     with suppress(OSError):  # the other side has done so
         plain.shutdown(socket.SHUT_RDWR)
     plain.close()
