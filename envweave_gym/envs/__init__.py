@@ -1,1 +1,4 @@
-"""The Gymnasium environments, one a file, without any network in them."""
+"""The Gymnasium environments and PettingZoo games, a folder for each family.
+
+None of them uses the network.
+"""

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 import envweave_gym
 from envweave_gym import EventKind, InvalidAction, InvalidArgument, messages_of, state_of, stream_of
 from envweave_gym.compat.examples import CounterEnv, EchoEnv, LineWorldEnv
-from envweave_gym.envs.toy.lineworld import LONGEST, LineWorldVectorEnv
+from envweave_gym.envs.toy.lineworld import MAX_LENGTH, LineWorldVectorEnv
 
 COUNTER, ECHO, LINE = "envweave/Counter-v0", "envweave/Echo-v0", "envweave/LineWorld-v0"
 
@@ -174,11 +174,11 @@ def test_lineworld_has_walls() -> None:
 
 @pytest.mark.parametrize("slip", [0.0, 0.1, 0.6])
 def test_lineworld_slips_as_often_as_it_says(slip: float) -> None:
-    env = line(length=LONGEST, slip=slip)
+    env = line(length=MAX_LENGTH, slip=slip)
     slipped, steps = 0, 4000
     env.reset(seed=1)
     place = env.episode_state()["place"]
-    assert steps < place < LONGEST - steps, "the walls are far"
+    assert steps < place < MAX_LENGTH - steps, "the walls are far"
     for _ in range(steps):
         before = place
         env.step(1)
@@ -215,7 +215,7 @@ def test_lineworld_has_forty_steps_unless_told_otherwise() -> None:
         assert ends == [(False, False)] * (limit - 1) + [(False, True)]
 
 
-@pytest.mark.parametrize("length", [2, 3, LONGEST])
+@pytest.mark.parametrize("length", [2, 3, MAX_LENGTH])
 def test_lineworld_of_any_length_observes_within_its_space(length: int) -> None:
     env, envs = line(length=length), LineWorldVectorEnv(8, length=length)
     assert env.reset(seed=0)[0] in env.observation_space
@@ -226,8 +226,8 @@ def test_lineworld_of_any_length_observes_within_its_space(length: int) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "said"),
     [
-        ({"length": 1}, f"length=1 is not a line; give an int from 2 to {LONGEST}"),
-        ({"length": LONGEST + 1}, "length=1000001 is not a line"),
+        ({"length": 1}, f"length=1 is not a line; give an int from 2 to {MAX_LENGTH}"),
+        ({"length": MAX_LENGTH + 1}, "length=1000001 is not a line"),
         ({"length": 5.0}, "length=5.0 is not a line"),
         ({"length": True}, "length=True is not a line"),
         ({"slip": 1}, r"slip=1 is not a probability; give a number in \[0, 1\)"),

@@ -1,1 +1,1 @@
-"""CodeFix: choose the operator that fixes a generated program."""
+"""CodeFix: a small program with one wrong operator is shown, and the action chooses the right one."""

@@ -1,6 +1,6 @@
-"""CodeFix: choose the operator that fixes the code.
+"""CodeFix: choose the operator that fixes a program, as a single environment and as an equal native vector.
 
-A single form, which executes every fixed program, and a NumPy-native vector form that equals it.
+The single environment executes every fixed program; the vector looks results up in a table.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ QUESTION = (
     f"Answer with one of: {' '.join(OPERATORS)}"
 )
 MAX_SOURCE = 512
-"""No source is longer, in characters."""
+"""Limit of a program's source in characters."""
 
 
 def question(source: str) -> str:
-    """What a language model is asked."""
+    """Return the question for a language model about a program."""
     return f"{QUESTION}\n\n```python\n{source}```"
 
 
 def read_operator(text: str) -> int:
-    """The index of the operator that ``text`` names, by itself or by its index."""
+    """Return the index of the operator that ``text`` names, by itself or by its index."""
     return read_name(text, _NAMED, "operator")
 
 
 _NAMED = {name: index for index, operator in enumerate(OPERATORS) for name in (operator, str(index))}
 
 
-# Tokens: words, numbers and operators; punctuation, which says nothing here, is left out.
+# Tokens are words, numbers and operators; punctuation is left out, as it carries no information here.
 
 WIDTHS = (6, 20, 16)
-"""How many tokens a signature, a docstring and a body have room for."""
+"""Limits of tokens of the signature, the docstring and the body."""
 _TOKEN = re.compile(r"\{\w+\}|[A-Za-z]+|\d+|//|[<>=!]=|[-+*%<>=]")
 _SLOTS = ("{x}", "{y}", "{items}", "{others}", "{k}", "{op}")
 
 
 def _patterns(meaning: Meaning) -> tuple[list[str], list[str], list[str]]:
-    """All signatures, docstrings and bodies of a meaning, with slots."""
+    """Return all signatures, docstrings and bodies of a meaning, with slots for names and constants."""
     template = TEMPLATES[meaning.template]
     signatures = [f"def {name}({template.arguments})" for name in meaning.function_names]
     return signatures, list(meaning.docstrings), [template.marked_body()]
@@ -88,14 +88,14 @@ VOCABULARY = (
     *OPERATORS,
     *sorted({word for text in _words() for word in _TOKEN.findall(text)} - {*_SLOTS, *OPERATORS}),
 )
-"""The word of every token id."""
+"""The word of every token ID, in order."""
 _PADDING, _UNKNOWN = 0, 1
 _IDS = {word: index for index, word in enumerate(VOCABULARY)}
 _PATTERN_IDS = {**_IDS, **{slot: len(VOCABULARY) + index for index, slot in enumerate(_SLOTS)}}
 
 
 def tokenize(source: str) -> Tokens:
-    """The token ids of a program: of its signature, its docstring and its body, each padded to its width."""
+    """Return the token IDs of a program: of its signature, docstring and body, each padded to its width."""
     parts = [*source.split("\n", 2), "", ""]
     return np.concatenate([_encode(part, width, _IDS) for part, width in zip(parts, WIDTHS, strict=False)])
 
@@ -106,18 +106,19 @@ def _encode(text: str, width: int, ids: dict[str, int]) -> Tokens:
 
 
 def token_space() -> Box:
-    """What :func:`tokenize` gives."""
+    """Return the space of the results of :func:`tokenize`."""
     return Box(0, len(VOCABULARY) - 1, (sum(WIDTHS),), np.int64)
 
 
 class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
-    """A small function with one wrong operator; the action chooses the operator to put there.
+    """A small function with one wrong operator; the action chooses the operator that replaces it.
 
-    The fixed program is executed on its tests: 1.0 if all pass, else 0.0, and the episode is over. The seed
-    decides the program. Its name and its docstring say what it should do; its tests are not shown.
+    The fixed program is executed on its tests: the reward is 1.0 if all pass, else 0.0, and the episode is
+    over. The seed determines the program. Its name and docstring describe its purpose; its tests are not
+    shown.
 
-    ``observation`` is ``"tokens"`` (ids into :data:`VOCABULARY`), ``"text"`` (the source) or ``"both"``.
-    Always the source travels, with a question, as a chat message in the stream.
+    ``observation`` is ``"tokens"`` (IDs into :data:`VOCABULARY`), ``"text"`` (the source) or ``"both"``. In
+    all cases a chat message in the stream has the source and a question.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": (), "action_names": OPERATORS}
@@ -131,13 +132,13 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Show the program of the seed, and tell the question about it."""
+        """Show the program of the seed, and emit the question about it."""
         self._program = generate(self.episode_key(seed))
         self.emit(message("user", question(self._program.source())))
         return self._observation(), {}
 
     def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Put the chosen operator in its place and run the tests."""
+        """Put the chosen operator in its place, and run the tests."""
         passed = self._program.passes(OPERATORS[int(action)])
         return self._observation(), float(passed), True, False, {}
 
@@ -149,15 +150,15 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
         return tokens if self.observation == "tokens" else {"tokens": tokens, "source": source}
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of an operator, or of its index: ``<=``, ``6``, ``I choose <=.``"""
+        """Return the action that a reply names, by operator or by index: ``<=``, ``6``, ``I choose <=.``"""
         return read_operator(text)
 
     def render(self) -> Any:
-        """The source as shown."""
+        """Return the source with the wrong operator."""
         return self._program.source() if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """The kind of the program and how many tests it has."""
+        """Return the template of the program, and the number of its tests."""
         return _state(self._program)
 
 
@@ -176,7 +177,7 @@ def _observation_space(observation: Any) -> Space[Any]:
 
 
 class _Choices:
-    """An array of variants, grouped by operator; a hash picks one of a group."""
+    """An array of variants in groups; a hash picks one of a group."""
 
     def __init__(self, groups: Sequence[Sequence[Any]]) -> None:
         counts = np.array([len(group) for group in groups])
@@ -184,16 +185,16 @@ class _Choices:
         self._counts, self._first = counts.astype(np.uint64), counts.cumsum() - counts
 
     def numbers(self, groups: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The numbers of the picked rows."""
+        """Return the indices of the picked rows, for pairs of a group and a hash."""
         return self._first[groups] + (hashes % self._counts[groups]).astype(np.int64)
 
     def pick(self, groups: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The picked rows."""
+        """Return the picked rows, for pairs of a group and a hash."""
         return self.rows[self.numbers(groups, hashes)]
 
 
 class _Tables:
-    """Everything :func:`generate` can choose, as arrays, and what executing it gives."""
+    """All choices of :func:`generate` as arrays, with the rewards of the executed programs."""
 
     def __init__(self) -> None:
         keys = [(m.template, m.operator, constant) for m in MEANINGS for constant in m.constants]
@@ -210,7 +211,7 @@ class _Tables:
         self.rewards = np.array([passing(*key) for key in keys], np.float64)
 
     def draw(self, seeds: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Tokens]:
-        """The row of ``rewards`` and the tokens of each seed's program."""
+        """Draw a program for each seed; return its row index in ``rewards``, and its tokens."""
         keys = mix_many(seeds)
         meanings = (mix_many(keys, Draw.MEANING) % np.uint64(len(MEANINGS))).astype(np.int64)
         variants = self.constants.numbers(meanings, mix_many(keys, Draw.CONSTANT))
@@ -228,7 +229,7 @@ class _Tables:
 
 
 def _filled(patterns: Tokens, slots: Tokens) -> Tokens:
-    """``patterns`` with the slots of each row filled in; a slot is an id beyond the vocabulary."""
+    """Return ``patterns`` with the slots of each row filled in; a slot is an ID beyond the vocabulary."""
     size = len(VOCABULARY)
     values = np.concatenate([np.arange(size), slots.ravel()])
     offsets = (np.arange(len(slots)) * slots.shape[1])[:, None]
@@ -246,10 +247,10 @@ def _tables() -> _Tables:
 
 
 class CodeFixVectorEnv(NativeVectorEnv):
-    """Many CodeFix environments as arrays; row for row the same as :class:`CodeFixEnv` with the same seed.
+    """Many CodeFix environments as arrays; each row equals a :class:`CodeFixEnv` with the same seed.
 
-    Executing a program gives the same whatever its names and wording are, so each template with each operator
-    and constant is executed once, when the first such environment is made, and a step looks the result up.
+    The result of a program does not depend on its names and wording. So each template with each operator and
+    constant is executed once, when the first such environment is made, and a step looks the result up.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "reset_options": ()}
@@ -280,27 +281,27 @@ class CodeFixVectorEnv(NativeVectorEnv):
         self._shown = np.zeros((num_envs, sum(WIDTHS)), np.int64)
 
     def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
-        """Show the programs of the seeds."""
+        """Show the programs of the seeds in ``rows``."""
         self._variants[rows], self._shown[rows] = self._tables.draw(seeds)
 
     def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Whether the chosen operators pass."""
+        """Return whether the chosen operators pass, as rewards; every episode is over."""
         return self._tables.rewards[self._variants, actions], np.ones(self.num_envs, np.bool_)
 
     def observe(self) -> Tokens:
-        """The tokens of the programs."""
+        """Return the tokens of the programs."""
         return self._shown.copy()
 
-    opening_events = 1
+    opening_events = 1  # how many events opening() returns
 
     def opening(self, seed: int) -> tuple[Event, ...]:
-        """The question about the program."""
+        """Return the event with the question about the program of ``seed``."""
         return (message("user", question(generate(seed).source())),)
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of one row that ``text`` means, as :class:`CodeFixEnv` reads it."""
+        """Return the action of one row that a reply names, as in :class:`CodeFixEnv`."""
         return read_operator(text)
 
     def row_state(self, row: int) -> dict[str, Any]:
-        """What ``CodeFixEnv.episode_state`` shows."""
+        """Return the state of a row, as ``CodeFixEnv.episode_state`` does."""
         return _state(generate(int(self._record.seeds[row])))

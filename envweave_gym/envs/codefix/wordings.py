@@ -1,4 +1,4 @@
-"""What the programs of CodeFix call things: the words and phrases of each operator, and names of variables.
+"""Words of the generated programs: names and phrases for each operator, and names of variables.
 
 Phrases are patterns: ``{l}`` and ``{r}`` become the operands of the template, ``{x}`` its variable, ``{k}``
 its constant.
@@ -7,16 +7,16 @@ its constant.
 from __future__ import annotations
 
 Wordings = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-"""Operator -> words for function names, phrases for docstrings."""
+"""Type of tables from operators to words for function names and phrases for docstrings."""
 
 
 def split(text: str) -> tuple[str, ...]:
-    """The texts of ``"a | b"``."""
+    """Split ``"a | b"`` into its texts."""
     return tuple(part.strip() for part in text.split("|"))
 
 
 def wordings(table: str) -> Wordings:
-    """The rows of a table; each is an operator, its words, a colon and its phrases."""
+    """Parse a table; each row has an operator, its words, a colon and its phrases."""
     rows = [line.split(":") for line in table.strip().splitlines()]
     return {head.split()[0]: (tuple(head.split()[1:]), split(phrases)) for head, phrases in rows}
 

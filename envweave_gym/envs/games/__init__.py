@@ -1,1 +1,1 @@
-"""Games and other environments with several agents, plain PettingZoo."""
+"""Games and other environments with several agents, with the plain API of PettingZoo."""

@@ -1,4 +1,4 @@
-"""The text rendering and the argument checks that all games share."""
+"""Text rendering and argument checks for all games."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from envweave_gym.core.arguments import check_render_mode
 from envweave_gym.core.faults import InvalidArgument, shown
 
 RESET_OPTIONS = ("options",)
-"""The reset option that PettingZoo's own tests pass; it changes nothing."""
+"""Name of the reset option that PettingZoo's own tests pass; games ignore it."""
 
 
 def check_arguments(name: str, game: Any, max_cycles: Any, render_mode: Any) -> None:
@@ -25,17 +25,17 @@ def check_arguments(name: str, game: Any, max_cycles: Any, render_mode: Any) -> 
 class TextRendering:
     """Renders a game as text: mode ``"ansi"`` returns it, ``"human"`` prints it.
 
-    Put it before the game's other bases.
+    A game lists this class before its other bases.
     """
 
     render_mode: str | None
 
     def picture(self) -> str:
-        """The state of the game as text."""
+        """Return the state of the game as text."""
         raise NotImplementedError
 
     def render(self) -> Any:
-        """Return or print the picture, as the render mode says."""
+        """Return the picture in mode ``"ansi"``, print it in mode ``"human"``."""
         if self.render_mode == "ansi":
             return self.picture()
         if self.render_mode == "human":
@@ -43,7 +43,7 @@ class TextRendering:
         return None
 
     def show(self) -> None:
-        """Print the picture in mode ``"human"``; games call it after every change."""
+        """Print the picture in mode ``"human"``; games call this after every change."""
         if self.render_mode == "human":
             self.render()
 

@@ -31,14 +31,14 @@ AUTHOR, REVIEWER = "author_0", "reviewer_0"
 AGENTS: tuple[str, ...] = (AUTHOR, REVIEWER)
 
 ROUND_COST = 0.05
-"""The penalty of each agent for every program that is sent back."""
+"""Penalty of each agent for every program that is sent back."""
 SHOWN_TESTS = 2
-"""The number of tests that the reviewer sees; acceptance runs them all."""
-MAX_COMMENT, MAX_PROMPT, MAX_ROUNDS = 1000, 4096, 1_000_000
+"""Number of tests that the reviewer sees; after an acceptance all are run."""
+MAX_COMMENT, MAX_PROMPT, MAX_ROUNDS = 1000, 4096, 1_000_000  # characters, characters, rounds
 ACCEPTANCES = frozenset(
     {"accept", "accepted", "approve", "approved", "lgtm", "looks good", "looks good to me"}
 )
-"""The comments that accept; every other one sends the program back."""
+"""Comments that accept; every other one sends the program back."""
 
 ACCEPT = 0
 """The reviewer's discrete action that accepts; ``1 + i`` sends back and suggests operator ``i``."""
@@ -46,18 +46,21 @@ _VERDICTS = {"accept": ACCEPT, "approve": ACCEPT, "0": ACCEPT} | {
     name: i for i, operator in enumerate(OPERATORS, 1) for name in (operator, str(i))
 }
 FEATURES = ("observer", "turn", "reviews", "suggestion", "passed")
-"""The numbers after the tokens of an observation: its agent and the agent whose turn it is (0 author, 1
-reviewer), the number of reviews, the last suggestion (0 none, ``1 + i`` operator ``i``), and how many of the
-shown tests pass (for the reviewer only, 0 before the first fix)."""
+"""Names of the numbers after the tokens of an observation.
+
+``observer`` and ``turn``: the observing agent and the agent whose turn it is (0 author, 1 reviewer).
+``reviews``: their number. ``suggestion``: the last one (0 none, ``1 + i`` operator ``i``). ``passed``: the
+shown tests that pass (reviewer only, 0 before the first fix).
+"""
 
 
 class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
-    """An author puts an operator into a broken program (see ``CodeFixEnv``); a reviewer checks it.
+    """An author puts an operator into a broken program (see ``CodeFixEnv``), and a reviewer checks it.
 
     The reviewer sees the program and some of its tests, and accepts it or sends it back: with a suggested
     operator (``comments="discrete"``) or with any text (``"text"``). Acceptance ends the game, and earns both
-    1.0 if all tests pass, else 0.0. Every program sent back costs both 0.05. After ``max_rounds`` reviews
-    without acceptance, at most :data:`MAX_ROUNDS`, the game is truncated.
+    agents 1.0 if all tests pass, else 0.0. Every program sent back costs both 0.05. After ``max_rounds``
+    reviews without acceptance, at most :data:`MAX_ROUNDS`, the game is truncated.
 
     An observation holds ``"observation"``, the tokens of the current program and :data:`FEATURES`, and
     ``"prompt"``, the text for a language model at the start of the agent's last turn. Prompts are also
@@ -109,11 +112,11 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         )
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Tokens, features and a prompt."""
+        """Return the space of tokens, features and a prompt."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Space[Any]:
-        """An operator for the author; acceptance or a comment for the reviewer."""
+        """Return the space of operators for the author, of acceptance and comments for the reviewer."""
         return self.action_spaces[agent]
 
     def _begin(self) -> None:
@@ -124,7 +127,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         self._prompts = dict.fromkeys(AGENTS, "Wait for the author.")
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Show the author the program of the seed."""
+        """Start a game with the program of the seed, which the author sees first."""
         chosen = self._seeds.next(seed)
         self._program = generate(chosen)
         key = mix(mix(chosen), Draw.TESTS)
@@ -136,11 +139,11 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.terminations = dict.fromkeys(AGENTS, False)
         self.truncations = dict.fromkeys(AGENTS, False)
         self.infos = {agent: {} for agent in AGENTS}
-        self._ask(AUTHOR, question(self._program.source()))
+        self._prompt(AUTHOR, question(self._program.source()))
         self.show()
 
     def step(self, action: Any) -> None:
-        """Let the selected agent act."""
+        """Let the selected agent act: the author fixes the program, the reviewer judges it."""
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
@@ -158,7 +161,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         self._fix = operator
         results, expected = self._program.results(operator), self._program.expected()
         self._passed = sum(results[test] == expected[test] for test in self._shown)
-        self._ask(REVIEWER, self._review_prompt(results, expected))
+        self._prompt(REVIEWER, self._review_prompt(results, expected))
 
     def _review(self, action: Any) -> None:
         self._reviews += 1
@@ -172,7 +175,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.rewards = dict.fromkeys(AGENTS, -ROUND_COST)
         back = f"The reviewer sent your {self._fix} back: {self._comment}\n\n{question(self._source())}"
         if self._reviews < self.max_rounds:
-            self._ask(AUTHOR, back)
+            self._prompt(AUTHOR, back)
             return
         self.truncations = dict.fromkeys(AGENTS, True)
         self._emit_outcome(accepted=False)
@@ -189,7 +192,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
     def _solved(self) -> bool:
         return self._fix is not None and self._program.passes(self._fix)
 
-    def _ask(self, agent: str, prompt: str) -> None:
+    def _prompt(self, agent: str, prompt: str) -> None:
         self.agent_selection = agent
         self._prompts[agent] = prompt
         self.emit(message("user", prompt, to=(agent,)))
@@ -212,7 +215,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         )
 
     def observe(self, agent: str) -> dict[str, Any]:
-        """The current program, the features, and the prompt of the agent's last turn."""
+        """Return the current program, the features, and the prompt of the agent's last turn."""
         turn, passed = AGENTS.index(self.agent_selection), self._passed if agent == REVIEWER else 0
         features = [AGENTS.index(agent), turn, self._reviews, self._suggestion, passed]
         tokens = np.concatenate([tokenize(self._source()), np.array(features, np.int64)])
@@ -237,21 +240,21 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         return ACCEPT if accepts(text) else read_name(text, _VERDICTS, "verdict")
 
     def picture(self) -> str:
-        """The current program, and the last comment."""
+        """Return the current program and the last comment."""
         return self._source() + (f"reviewer: {self._comment}\n" if self._comment else "")
 
     def episode_state(self) -> dict[str, Any]:
-        """The kind of the program, the fix in it, and the number of reviews."""
+        """Return the template of the program, the fix in it, and the number of reviews."""
         return {"template": self._program.template, "fix": self._fix, "reviews": self._reviews}
 
 
 def accepts(comment: str) -> bool:
-    """Whether a comment is one of :data:`ACCEPTANCES`, ignoring case, quotes, and . and ! around it."""
+    """Return whether a comment is one of :data:`ACCEPTANCES`, without case, quotes and final marks."""
     return " ".join(comment.split()).strip(" `'\".!").casefold() in ACCEPTANCES
 
 
 def named_operator(comment: str) -> int:
-    """``1 + i`` if a comment names operator ``i`` and no other as a separate word; else 0."""
+    """Return ``1 + i`` if a comment names operator ``i`` and no other as a separate word; else 0."""
     words = {word.strip("`'\".,;:?()") for word in comment.split()}
     named = [index for index, operator in enumerate(OPERATORS) if operator in words]
     return 1 + named[0] if len(named) == 1 else 0
@@ -269,10 +272,10 @@ raw_env = CodeReview
 
 
 def env(**kwargs: Any) -> AECStream:
-    """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
+    """Return the game with its stream, one agent at a time; ``kwargs`` are those of the game."""
     return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> TurnBasedParallel:
-    """The game as a ParallelEnv, with its stream; it takes the arguments of the game itself."""
+    """Return the game with its stream as a ParallelEnv; ``kwargs`` are those of the game."""
     return TurnBasedParallel(env(**kwargs))

@@ -1,4 +1,4 @@
-"""Kuhn poker: three cards, one bet, turn by turn; :mod:`kuhn_value` computes exact values of policies."""
+"""Kuhn poker: three cards, one bet, two players in turn; :mod:`kuhn_value` computes values of policies."""
 
 from __future__ import annotations
 
@@ -30,28 +30,29 @@ from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 
 _NAME = "envweave/KuhnPoker-v0"
-_LONGEST = 3
+_MAX_MOVES = 3
 PLAYERS = ("player_0", "player_1")
 _NAMES = ("jack", "queen", "king")
 _OPEN, _ANSWER = ("check", "bet"), ("fold", "call")
-"""The words for the two actions before and after a bet."""
+"""Words for action 0 and action 1, before a bet and after a bet."""
 _RULES = (
     "You play poker with three cards: jack, queen and king, of which the king is the best. Both players put "
     "1 into the pot and get one card. A player checks or bets 1; after a bet the other folds or calls with "
     "1. After a fold the other player wins, else the better card; the winner gets what the loser has put in."
 )
 FIRST_MOVES = {"pass": 0, "check": 0, "bet": 1, "0": 0, "1": 1}
-"""The words for the actions in a reply before a bet."""
+"""Actions by their words in a reply before a bet."""
 ANSWERS = {"pass": 0, "fold": 0, "bet": 1, "call": 1, "0": 0, "1": 1}
-"""The words for the actions in a reply after a bet."""
+"""Actions by their words in a reply after a bet."""
 
 
 class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
-    """Two players, three cards; each antes 1 and gets a card. Action 0 checks or folds, 1 bets 1 or calls.
+    """Kuhn poker. Each player antes 1 and gets a card. Action 0 checks or folds; action 1 bets 1 or calls.
 
-    The observation is one-hot: the own card (3), then each of up to three moves (2 each). The winner gets
-    the loser's part of the pot: 1 or 2. A ``reveal`` event shows a card to its player only, and at a showdown
-    both cards to both. Messages give a player the rules and, when it must move, the words for its moves.
+    The observation is one-hot: the player's own card (3), then each of up to three moves (2 each). The winner
+    gets the loser's part of the pot: 1 or 2. A ``reveal`` event shows a card to its player only, and at a
+    showdown both cards to both. Messages give a player the rules and, when it must move, the words for its
+    moves.
     """
 
     metadata: dict[str, Any] = {
@@ -64,13 +65,16 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
     }
 
     def __init__(self, max_cycles: int | None = None, render_mode: str | None = None) -> None:
-        """After ``max_cycles`` moves of each player the hand is broken off and nobody wins."""
+        """A hand without a winner after ``max_cycles`` moves of each player is truncated.
+
+        ``None`` sets no limit.
+        """
         super().__init__()
         check_arguments(_NAME, self, max_cycles, render_mode)
         self.max_cycles, self.render_mode = max_cycles, render_mode
         self.possible_agents = list(PLAYERS)
         self.observation_spaces = {
-            player: Box(0.0, 1.0, (len(CARDS) + 2 * _LONGEST,), np.float32) for player in PLAYERS
+            player: Box(0.0, 1.0, (len(CARDS) + 2 * _MAX_MOVES,), np.float32) for player in PLAYERS
         }
         self.action_spaces = {player: Discrete(2) for player in PLAYERS}
         self.agents: list[str] = []
@@ -78,15 +82,15 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self._deal, self._history = DEALS[0], ""
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Card and moves, one-hot."""
+        """Return the space of a card and the moves, one-hot."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Check or fold, bet or call."""
+        """Return the space of two actions: check or fold, bet or call."""
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Deal."""
+        """Deal a card to each player, and prompt the first."""
         self._deal = DEALS[mix(self._seeds.next(seed)) % len(DEALS)]
         self._history = ""
         self.agents = list(PLAYERS)
@@ -102,7 +106,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.show()
 
     def step(self, action: Any) -> None:
-        """Make the selected player's move."""
+        """Make the selected player's move, and pay both if it ends the hand."""
         player = self.agent_selection
         if self.terminations[player] or self.truncations[player]:
             self._was_dead_step(action)
@@ -131,32 +135,33 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         return {player: CARDS[card] for player, card in zip(PLAYERS, self._deal, strict=True)}
 
     def observe(self, agent: str) -> NDArray[np.float32]:
-        """The agent's card and the moves so far."""
+        """Return the agent's card and the moves so far, one-hot."""
         return observation(self._deal[PLAYERS.index(agent)], self._history)
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of a current move or its index: ``check``, ``1``, ``I bet.``"""
+        """Return the action that a reply names, by a move that is possible now or by index: ``check``, ``1``.
+        Return the action that a reply names, by a move that is possible now or by index: ``check``, ``1``."""
         return read_name(text, ANSWERS if self._history.endswith(MOVES[1]) else FIRST_MOVES, "move")
 
     def picture(self) -> str:
-        """The moves, and at a showdown the cards."""
+        """Return the moves so far as text, with the cards after a showdown."""
         cards = self._cards() if is_showdown(self._history) else dict.fromkeys(PLAYERS, "?")
         return " ".join([*(f"{player}:{card}" for player, card in cards.items()), self._history or "-"])
 
     def episode_state(self) -> dict[str, Any]:
-        """The moves so far, which both players know."""
+        """Return the moves so far, which both players know."""
         return {"history": self._history}
 
 
 @cache
 def _card_message(player: str, card: int) -> Event:
-    """The message with the rules and the player's card."""
+    """Return the message with the rules and the player's card."""
     return message("user", f"{_RULES} You are {player}, and your card is the {_NAMES[card]}.", to=(player,))
 
 
 @cache
 def _move_message(player: str, history: str) -> Event:
-    """The message that asks a player for its move."""
+    """Return the message that prompts a player to move."""
     is_bet = MOVES[1] in history
     names = [_OPEN[MOVES.index(move)] for move in history]  # the move after a bet ends the hand
     so_far = f"The moves so far: {', '.join(names)}. " if names else ""
@@ -165,8 +170,8 @@ def _move_message(player: str, history: str) -> Event:
 
 
 def observation(card: int, history: str) -> NDArray[np.float32]:
-    """The observation of a player with ``card`` after ``history``."""
-    seen = np.zeros(len(CARDS) + 2 * _LONGEST, np.float32)
+    """Return the observation of a player with ``card`` after ``history``."""
+    seen = np.zeros(len(CARDS) + 2 * _MAX_MOVES, np.float32)
     seen[card] = 1.0
     for i, move in enumerate(history):
         seen[len(CARDS) + 2 * i + MOVES.index(move)] = 1.0
@@ -177,10 +182,10 @@ raw_env = KuhnPoker
 
 
 def env(**kwargs: Any) -> AECStream:
-    """The game, one agent at a time, with its stream; it takes the arguments of the game itself."""
+    """Return the game with its stream, one agent at a time; ``kwargs`` are those of the game."""
     return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> TurnBasedParallel:
-    """The game as a ParallelEnv, with its stream; it takes the arguments of the game itself."""
+    """Return the game with its stream as a ParallelEnv; ``kwargs`` are those of the game."""
     return TurnBasedParallel(env(**kwargs))

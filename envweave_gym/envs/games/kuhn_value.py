@@ -13,10 +13,10 @@ from itertools import permutations
 from typing import Any
 
 CARDS = ("J", "Q", "K")
-"""The deck, lowest card first; a card is an index into it."""
+"""Letters of the cards, lowest first; elsewhere a card is an index into this tuple."""
 
 MOVES = "pb"
-"""The letters of action 0 and action 1."""
+"""Letters of action 0 and action 1 in a history."""
 
 DEALS = tuple(permutations(range(len(CARDS)), 2))
 """The six equally likely deals: the card of player 0, the card of player 1."""
@@ -31,12 +31,12 @@ Policy = Mapping[str, Any]
 
 
 def player_to_act(history: str) -> int:
-    """The index of the player whose turn it is."""
+    """Return the index of the player whose turn it is."""
     return len(history) % 2
 
 
 def information_set(card: int, history: str) -> str:
-    """The information set of the player to act: its card and the history."""
+    """Return the information set of the player to act: its card and the history."""
     return CARDS[card] + history
 
 
@@ -47,12 +47,12 @@ INFORMATION_SETS = tuple(
 
 
 def is_showdown(history: str) -> bool:
-    """Whether the hand ended without a fold."""
+    """Return whether the hand ended without a fold."""
     return history in ("pp", "bb", "pbb")
 
 
 def payoff(deal: tuple[int, int], history: str) -> int:
-    """The payoff of player 0 at the end of a hand; that of player 1 is its negative."""
+    """Return the payoff of player 0 at the end of a hand; that of player 1 is its negative."""
     if is_showdown(history):
         stake = 2 if history.endswith("bb") else 1
         return stake if deal[0] > deal[1] else -stake
@@ -60,7 +60,7 @@ def payoff(deal: tuple[int, int], history: str) -> int:
 
 
 def game_value(policy: Policy) -> Any:
-    """The expected payoff of player 0 when both play ``policy``: -1/18 at an equilibrium."""
+    """Return the expected payoff of player 0 if both play ``policy``; it is -1/18 at an equilibrium."""
     return sum(_value(policy, deal, "") for deal in DEALS) / len(DEALS)
 
 
@@ -72,12 +72,13 @@ def _value(policy: Policy, deal: tuple[int, int], history: str) -> Any:
 
 
 def nash_conv(policy: Policy) -> Any:
-    """The sum of both players' gains from best responses to ``policy``; 0 exactly at an equilibrium."""
+    """Return the sum of both players' gains from best responses to ``policy``: 0 exactly at an equilibrium.
+    Return the sum of both players' gains from best responses to ``policy``: 0 exactly at an equilibrium."""
     return best_response_value(policy, 0) + best_response_value(policy, 1)
 
 
 def best_response_value(policy: Policy, player: int) -> Any:
-    """The expected payoff of ``player`` with a best response to an opponent that plays ``policy``."""
+    """Return the expected payoff of ``player`` with a best response to an opponent that plays ``policy``."""
     total: Any = 0
     for card in range(len(CARDS)):
         others = {other: 1 for other in range(len(CARDS)) if other != card}
@@ -86,7 +87,10 @@ def best_response_value(policy: Policy, player: int) -> Any:
 
 
 def _respond(policy: Policy, player: int, card: int, reach: dict[int, Any], history: str) -> Any:
-    """The best sum over the opponent's cards, weighted by their probabilities of reaching this history."""
+    """Return the best total payoff from ``history`` on, over the opponent's cards.
+
+    ``reach`` has the probability of each of these cards that the opponent plays up to this history.
+    """
     if history in TERMINALS:
         sign = 1 - 2 * player
         deals = {other: (card, other) if player == 0 else (other, card) for other in reach}
@@ -102,7 +106,7 @@ def _respond(policy: Policy, player: int, card: int, reach: dict[int, Any], hist
 
 
 def equilibrium(alpha: Any = 0) -> dict[str, Any]:
-    """An equilibrium: player 0 bluffs a jack with probability ``alpha``, anything from 0 to 1/3."""
+    """Return the equilibrium in which player 0 bluffs a jack with probability ``alpha``, from 0 to 1/3."""
     third = type(alpha)(1) / 3
     first = {"J": alpha, "Q": 0, "K": 3 * alpha, "Jpb": 0, "Qpb": alpha + third, "Kpb": 1}
     second = {"Jp": third, "Qp": 0, "Kp": 1, "Jb": 0, "Qb": third, "Kb": 1}

@@ -21,21 +21,21 @@ from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
 
 _NAME = "envweave/LineRace-v0"
-MOST_RUNNERS, LONGEST = 100, 10_000
-_GOAL, _RUNNERS = 0, 1
+MAX_RUNNERS, MAX_LENGTH = 100, 10_000  # limits of the number of runners, and of cells
+_GOAL, _RUNNERS = 0, 1  # draws of an episode: that of the goal, and the first of the runners'
 
 
 class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
-    """``runners`` run on a line of ``length`` cells; action 0 goes left, 1 right.
+    """Several runners race along a line of ``length`` cells; action 0 runs left, 1 right.
 
     The goal is at one of the ends, and the runners start in the other half; the seed decides. With
     probability ``slip`` a runner goes the other way. The first runners at the goal share a reward of 1 and
     the race is over; all others get 0. After ``max_cycles`` steps it is truncated.
 
-    A runner observes the goal, its own position, and the positions of the runners after it in turn, each as
-    a fraction of the line in (0, 1].
+    A runner observes the goal, its own position, and the positions of the runners after it in turn, each as a
+    fraction of the line in (0, 1].
 
-    There are at most :data:`MOST_RUNNERS` runners and :data:`LONGEST` cells.
+    There are at most :data:`MAX_RUNNERS` runners and :data:`MAX_LENGTH` cells.
     """
 
     metadata: dict[str, Any] = {
@@ -70,17 +70,17 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         self._positions = [0] * runners
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """The goal and the runners, seen from ``agent``."""
+        """Return the space of the positions of the goal and the runners, from the view of ``agent``."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Left or right."""
+        """Return the space of two actions: left and right."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], Infos]:
-        """Put the runners at their starting positions."""
+        """Draw the goal, and put the runners at their starting positions."""
         self._key, self._step = mix(self._seeds.next(seed)), 0
         last = self.length - 1
         self._goal = last * (mix(self._key, _GOAL) % 2)
@@ -92,7 +92,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         return self._observations(), {runner: {} for runner in self.agents}
 
     def step(self, actions: dict[str, int]) -> ParallelStep:
-        """Move every runner by one cell."""
+        """Move every runner by one cell, and pay those that reach the goal."""
         for i, runner in enumerate(self.agents):
             self._positions[i] = self._run(i, 2 * int(actions[runner]) - 1)
         self._step += 1
@@ -111,7 +111,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         )
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of left or right, or of its index: ``left``, ``1``, ``I go right.``"""
+        """Return the action that a reply names, by word or by index: ``left``, ``1``, ``I go right.``"""
         return read_name(text, DIRECTIONS)
 
     def _run(self, i: int, move: int) -> int:
@@ -127,7 +127,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         }
 
     def render(self) -> Any:
-        """A line for each runner, as text or as coloured cells."""
+        """Return a line for each runner, as text or as coloured cells."""
         if self.render_mode == "rgb_array":
             strips = np.full((len(self._positions), self.length, 3), 230, np.uint8)
             strips[:, self._goal] = (60, 160, 70)
@@ -136,7 +136,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         return super().render()
 
     def picture(self) -> str:
-        """A line of text for each runner."""
+        """Return a line of text for each runner."""
         return "".join(map(self._lane, self._positions))
 
     def _lane(self, position: int) -> str:
@@ -145,17 +145,17 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         return "".join(cells) + "\n"
 
     def episode_state(self) -> dict[str, Any]:
-        """The positions of the runners and of the goal."""
+        """Return the positions of the runners and of the goal."""
         return {"positions": list(self._positions), "goal": self._goal, "length": self.length}
 
 
 def _check(runners: Any, length: Any, slip: Any) -> None:
-    if type(runners) is not int or not 1 <= runners <= MOST_RUNNERS:
+    if type(runners) is not int or not 1 <= runners <= MAX_RUNNERS:
         raise ValueError(
-            f"runners={shown(runners)} is not a number of runners; give an int from 1 to {MOST_RUNNERS}"
+            f"runners={shown(runners)} is not a number of runners; give an int from 1 to {MAX_RUNNERS}"
         )
-    if type(length) is not int or not 2 <= length <= LONGEST:
-        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {LONGEST}")
+    if type(length) is not int or not 2 <= length <= MAX_LENGTH:
+        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {MAX_LENGTH}")
     if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
         raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")
 
@@ -164,10 +164,10 @@ raw_env = LineRace
 
 
 def env(**kwargs: Any) -> AECStream:
-    """The race, one agent at a time, with its stream: no runner sees a move before all have moved."""
+    """Return the race with its stream, one agent at a time; no runner sees a move before all have moved."""
     return AECStream(parallel_to_aec(call(_NAME, raw_env, kwargs)), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> ParallelStream:
-    """The race, all agents at once, with its stream."""
+    """Return the race with its stream, with all agents at once."""
     return ParallelStream(call(_NAME, raw_env, kwargs), name=_NAME)

@@ -1,1 +1,1 @@
-"""Small environments to start from: Echo, Counter and LineWorld."""
+"""Small environments to learn from: Echo, Counter and LineWorld."""

@@ -13,7 +13,7 @@ from envweave_gym.core.seeding import HashedRandomness
 
 
 class CounterEnv(HashedRandomness[Any, Any]):
-    """Add ``delta`` to a counter that starts at 0 until it reaches ``target``.
+    """Adds ``delta`` to a counter that starts at 0, until it reaches ``target``.
 
     Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
     """
@@ -33,7 +33,7 @@ class CounterEnv(HashedRandomness[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Any]]:
-        """Start from 0."""
+        """Set the counter to 0."""
         self.seed_late(seed)
         self.count = 0
         return self._observation(), {}
@@ -41,7 +41,7 @@ class CounterEnv(HashedRandomness[Any, Any]):
     def step(
         self, action: dict[str, int]
     ) -> tuple[dict[str, NDArray[np.int64]], float, bool, bool, dict[str, Any]]:
-        """Add ``action["delta"]``."""
+        """Add ``action["delta"]`` to the counter."""
         self.count += int(action["delta"])
         reached = self.count == self.target
         return self._observation(), float(reached), reached, False, {}
@@ -50,9 +50,9 @@ class CounterEnv(HashedRandomness[Any, Any]):
         return {"count": np.array(self.count, np.int64)}
 
     def render(self) -> Any:
-        """The count and the target."""
+        """Return the count and the target as text."""
         return f"{self.count} of {self.target}" if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """The count and the target."""
+        """Return the count and the target."""
         return {"count": self.count, "target": self.target}

@@ -1,4 +1,4 @@
-"""Echo: text in, the same text out."""
+"""Echo: returns each action, a text, as the observation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from envweave_gym.core.spaces import Unicode
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 
+"""The first observation of an episode."""
 READY = "Echo environment ready!"
 MAX_LENGTH = 4096
 
 
 class EchoEnv(Emitter, HashedRandomness[str, str]):
-    """Echoes its action, and pays ``0.1 * len(message)`` for it; only a step limit ends the episode."""
+    """Returns its action as the observation, and pays ``0.1 * len(action)``.
+
+    Only a step limit ends the episode.
+    """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1, "ignores_seed": True, "reset_options": ()}
 
@@ -26,12 +30,12 @@ class EchoEnv(Emitter, HashedRandomness[str, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Say that it is ready."""
+        """Return the first observation, which says that the environment is ready."""
         self.seed_late(seed)
         return self._say(READY), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Say it back."""
+        """Return the action as the observation."""
         return self._say(action), 0.1 * len(action), False, False, {}
 
     def _say(self, text: str) -> str:
@@ -40,9 +44,9 @@ class EchoEnv(Emitter, HashedRandomness[str, str]):
         return text
 
     def render(self) -> Any:
-        """The last action."""
+        """Return the last action."""
         return self._said if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """The last action."""
+        """Return the last action."""
         return {"last_message": self._said}

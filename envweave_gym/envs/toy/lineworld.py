@@ -1,4 +1,4 @@
-"""LineWorld: walk along a line to the goal. A single form, and a NumPy-native vector form that equals it."""
+"""LineWorld: walk along a line to the goal, as a single environment and as an equal NumPy-native vector."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from envweave_gym.vector.native import NativeVectorEnv
 
 ACTIONS = ("left", "right")
 DIRECTIONS = {"left": 0, "right": 1, "0": 0, "1": 1}
-"""What a reply may call the actions."""
+"""Actions by their words in a reply."""
 
 GOAL_REWARD, STEP_REWARD = 1.0, -0.01
-LONGEST = 1_000_000
-_NOISE = 1
+MAX_LENGTH = 1_000_000
+_NOISE = 1  # the index of an episode's first slip draw; draw 0 sets walker and goal
 _FIRST, _ONE, _HALF = np.array(0), np.array(1), constant(32)
 
 
 class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
     """A walker and a goal stand on a line of ``length`` cells; action 0 walks left, 1 right.
 
-    With probability ``slip`` a step goes the other way. The observation is the place of the walker and of the
-    goal, each in [0, 1]. Reaching the goal earns 1.0 and ends the episode; every other step costs 0.01.
+    With probability ``slip`` a step goes the other way. The observation is the position of the walker and of
+    the goal, each in [0, 1]. Reaching the goal earns 1.0 and ends the episode; every other step costs 0.01.
     """
 
     metadata = {
@@ -58,7 +58,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
         return self._observation(), {}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Walk one cell."""
+        """Move the walker by one cell."""
         move = 2 * int(action) - 1
         if mix(self._key, _NOISE + self._step) < self._slipping:
             move = -move
@@ -72,7 +72,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
         return np.array((self._place / last, self._goal / last), np.float32)
 
     def render(self) -> Any:
-        """The line as text, or as a strip of coloured cells."""
+        """Return the line as text, or as a strip of coloured cells."""
         if self.render_mode == "ansi":
             cells = ["·"] * self.length
             cells[self._goal], cells[self._place] = "G", "@"
@@ -84,16 +84,16 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
         return None
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of left or right, or of its index: ``left``, ``1``, ``I go right.``"""
+        """Return the action that a reply names, by word or by index: ``left``, ``1``, ``I go right.``"""
         return read_name(text, DIRECTIONS)
 
     def episode_state(self) -> dict[str, Any]:
-        """Where walker and goal are."""
+        """Return the positions of walker and goal, and the length of the line."""
         return {"place": self._place, "goal": self._goal, "length": self.length}
 
 
 class LineWorldVectorEnv(NativeVectorEnv):
-    """Many LineWorlds as arrays; row for row the same as :class:`LineWorldEnv` with the same seed."""
+    """Many LineWorlds as arrays; each row equals a :class:`LineWorldEnv` with the same seed."""
 
     metadata: dict[str, Any] = {"render_modes": [], "reset_options": ()}
 
@@ -124,7 +124,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
         self._costs = np.full(num_envs, STEP_REWARD)
 
     def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
-        """Put walkers and goals on different cells."""
+        """Put the walkers and goals of ``rows`` on different cells."""
         draws = (mix_many(seeds) >> _HALF).view(np.int64)
         others, places = np.divmod(draws, self._last + _ONE)
         goals = (places + _ONE + others % self._last) % (self._last + _ONE)
@@ -132,7 +132,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
         self._seen[rows, 1] = self._cells[goals]
 
     def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Walk one cell in every row."""
+        """Move the walker of every row by one cell."""
         if self.slip:
             actions = actions ^ (mix_many(self._noise) < self._slipping)
             self._noise += GOLDEN
@@ -148,26 +148,26 @@ class LineWorldVectorEnv(NativeVectorEnv):
         return rewards, there
 
     def observe(self) -> NDArray[np.float32]:
-        """The places of walkers and goals."""
+        """Return the positions of walkers and goals."""
         self._seen[:, 0] = self._cells[self._places]
         return self._seen.copy()
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """The action of one row that ``text`` means, as :class:`LineWorldEnv` reads it."""
+        """Return the action of one row that a reply names, as in :class:`LineWorldEnv`."""
         return read_name(text, DIRECTIONS)
 
     def row_state(self, row: int) -> dict[str, Any]:
-        """Where walker and goal are."""
+        """Return the positions of walker and goal in a row, and the length of the line."""
         return {"place": int(self._places[row]), "goal": int(self._goals[row]), "length": self.length}
 
 
 def _cells(length: int) -> NDArray[np.float32]:
-    """Where each cell is seen."""
+    """Return the observed position of each cell, from 0 to 1."""
     return (np.arange(length) / (length - 1)).astype(np.float32)
 
 
 def _check(length: int, slip: float) -> None:
-    if isinstance(length, bool) or not isinstance(length, int) or not 2 <= length <= LONGEST:
-        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {LONGEST}")
+    if isinstance(length, bool) or not isinstance(length, int) or not 2 <= length <= MAX_LENGTH:
+        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {MAX_LENGTH}")
     if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
         raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")
