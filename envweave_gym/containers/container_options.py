@@ -12,7 +12,7 @@ from envweave_gym.containers.engine import SOCKET, engine_socket
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
 
-_LEAST_CPUS = 0.01  # the least that Docker takes
+_LEAST_CPUS = 0.01  # Docker accepts no less
 NO_NETWORK = "none"
 _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
 
@@ -63,7 +63,7 @@ class ContainerOptions:
             _mount(here, there)
 
     def arguments(self, network: str) -> dict[str, Any]:
-        """The arguments of ``docker.containers.create``; ``network`` is the closed network."""
+        """Return the arguments of ``docker.containers.create``; ``network`` is the closed network."""
         memory = memory_of(self.memory)
         volumes = dict(_mount(here, there) for here, there in self.mounts.items())
         more: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class ContainerOptions:
 
 
 def _data() -> tuple[dict[str, str], dict[str, Any]]:
-    """The environment variables and the volumes with which a container reads the data of this machine."""
+    """Return environment variables and volumes with which a container reads this machine's data."""
     if here := os.environ.get("ENVWEAVE_DATA"):
         return {"ENVWEAVE_DATA": "/data"}, _data_volume(here, "/data")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -118,7 +118,7 @@ def _data_volume(here: str | Path, there: str) -> dict[str, Any]:
 
 
 def _mount(here: Any, there: Any) -> tuple[str, dict[str, str]]:
-    """One item of ``mounts=`` as a volume."""
+    """Convert one item of ``mounts=`` to a volume."""
     if not isinstance(here, str) or not isinstance(there, str):
         raise InvalidArgument(f"mounts={{{shown(here)}: {shown(there)}}}: both are paths, as text")
     path, _, mode = there.partition(":")

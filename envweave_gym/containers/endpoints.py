@@ -24,17 +24,17 @@ _USER = 1000
 
 
 class Endpoint(Protocol):
-    """The address of a server, which stays the same when its container is replaced."""
+    """The address of a server, which remains the same when its container is replaced."""
 
     url: str
     """The URL for clients; empty until the first container has started."""
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of ``docker.containers.create``."""
+        """Return arguments of ``docker.containers.create``."""
         ...
 
     def locate(self, attributes: dict[str, Any]) -> tuple[str, int] | None:
-        """Read the address of a started container; its own host and port, if clients can connect to those."""
+        """Read the address of a started container; return its own host and port, if it has any."""
         ...
 
     def reserve(self) -> None:
@@ -60,7 +60,7 @@ class LoopbackPort:
         return {"ports": {f"{PORT}/tcp": ("127.0.0.1", self._number)}}
 
     def locate(self, attributes: dict[str, Any]) -> tuple[str, int]:
-        """Read the port's number; returns the address of the container in its network."""
+        """Read the port's number; return the host and port of the container in its network."""
         settings = attributes["NetworkSettings"]
         self._number = settings["Ports"][f"{PORT}/tcp"][0]["HostPort"]
         self.url = f"http://127.0.0.1:{self._number}"

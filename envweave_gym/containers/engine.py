@@ -1,4 +1,4 @@
-"""The container engine: a client of it, its errors in one sentence, and the images that it has."""
+"""The container engine: its client, its errors in one sentence, and its images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.os_support.process_local import process_cache
 
 SOCKET = "/var/run/docker.sock"
-"""The socket of the engine, on this machine and in containers that may use it."""
+"""The path of the engine's socket, on this machine and in containers that may use it."""
 CORE_IMAGE = "envweave-core"
 _UNIX = "unix://"
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -26,12 +26,12 @@ _IMAGE_NAME = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII | re.IGNORECASE)
 
 
 def engine() -> Any:
-    """A ``docker.DockerClient`` of the engine that ``DOCKER_HOST`` names, or of the one of this machine."""
+    """Return a ``docker.DockerClient`` of the engine in ``DOCKER_HOST``, or else of this machine's."""
     return _client(_host())
 
 
 def engine_socket() -> Path:
-    """The path of the engine's socket, to be mounted in containers that may use the engine."""
+    """Return the path of the engine's socket, which is mounted in containers that may use the engine."""
     host = _host()
     path = Path(host.removeprefix(_UNIX))
     advice = f"set it to the socket of an engine of this machine, like {_UNIX}{SOCKET}"
@@ -73,7 +73,7 @@ def _client(host: str) -> Any:
 
 
 def is_elsewhere(host: str) -> bool:
-    """Whether an engine is on another machine, or its address cannot be read."""
+    """Return whether an engine is on another machine, or its address cannot be parsed."""
     try:
         parts = urlsplit(host)
         return parts.scheme not in ("unix", "npipe") and parts.hostname not in _LOCAL_HOSTS
@@ -82,7 +82,7 @@ def is_elsewhere(host: str) -> bool:
 
 
 def _try_socket(path: str) -> None:
-    """Raise the error of connecting to the engine; the client library hides it, and leaks a socket."""
+    """Connect once for the error: the client library hides it, and leaks a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_CALL_TIMEOUT_S)
         probe.connect(path)
@@ -114,7 +114,7 @@ def check_image(image: str) -> None:
 
 
 def is_ours(image: str) -> bool:
-    """Whether ``make images`` builds an image of this name, which has no registry and no owner before it."""
+    """Return whether ``make images`` builds an image of this name, which names no registry and no owner."""
     return image.partition(":")[0].startswith("envweave-") and "/" not in image
 
 

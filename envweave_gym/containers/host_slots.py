@@ -1,7 +1,7 @@
-"""Slots that the processes of a user share, also those in containers: locks on numbered files.
+"""Numbered slots as file locks, shared by all processes of a user on this machine, containers included.
 
 Containers mount the folder read-only, which is enough to lock a file but not to create it. So all files are
-created before.
+created before the first container mounts it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from envweave_gym.os_support.file_lock import create_lock_file, try_lock, user_folder
 
 VARIABLE = "ENVWEAVE_SLOTS"
-"""The environment variable with the path of the folder in a container; images set it to have the folder."""
+"""The environment variable with the path at which a container has the folder; images that need it set it."""
 NAMES = ("evaluation", "look")
 MOST = 1024
 """The largest number of slots of a name."""
 
 
 def shared_folder() -> Path:
-    """The folder with all files, to be mounted in containers; other users cannot enter its parent."""
+    """Create the folder with all files, for containers to mount; other users cannot enter its parent."""
     folder = _folder_of_user()
     for name in NAMES:
         if not _path(folder, name, MOST - 1).exists():
@@ -29,16 +29,17 @@ def shared_folder() -> Path:
 
 
 def lock_slot(folder: Path, name: str, number: int) -> int | None:
-    """Lock a slot in a :func:`folder_of_slots`: the descriptor that holds it, or ``None`` if it is taken."""
+    """Lock a slot in a :func:`folder_of_slots`; return the locked descriptor, or None if it is taken."""
     return try_lock(_path(folder, name, number))
 
 
 def folder_of_slots(name: str) -> Path:
-    """The folder with the slots of a name, which is created outside of containers."""
+    """Return the folder with the slots of a name; outside of containers it is created."""
     given = os.environ.get(VARIABLE)
     if given and _path(Path(given), name, MOST - 1).exists():
         return Path(given)
-    return _folder_of_user()  # in a container that does not have the folder of the machine, one of its own
+    # a container without the machine's folder has slots of its own, which limit nobody else
+    return _folder_of_user()
 
 
 def _folder_of_user() -> Path:

@@ -27,13 +27,13 @@ _thread = threading.local()
 
 @contextmanager
 def closed_network(client: Any) -> Generator[str]:
-    """The ID of the network, which is created if need be and not removed before the end of the block."""
+    """Yield the ID of the network; it is created if necessary, and not removed during the block."""
     with _locked():
         yield (_found(client) or _made(client)).id
 
 
 def remove_unused(client: Any) -> None:
-    """Remove the network, unless a container is in it, or will be."""
+    """Remove the network, unless a container uses it or is about to."""
     from docker.errors import APIError
 
     # Garbage collection may close a container in the block of closed_network(), which holds the lock.
@@ -60,7 +60,7 @@ def _locked() -> Generator[None]:
 
 
 def names_of_ours(client: Any) -> list[str]:
-    """The names of the networks there are, which is one or none."""
+    """Return the names of existing networks: one, or none."""
     return [network.name for network in _named(client)]
 
 
@@ -69,7 +69,7 @@ def _named(client: Any) -> list[Any]:
 
 
 def _found(client: Any) -> Any:
-    """The network if there is one; one that is not closed is removed."""
+    """Return the existing network, if there is one; one that is not closed is removed."""
     from docker.errors import APIError
 
     for network in _named(client):
@@ -91,7 +91,10 @@ def _found(client: Any) -> Any:
 
 
 def _made(client: Any) -> Any:
-    """Create the network. It is created twice, as only the engine knows which subnets are free."""
+    """Create the network.
+
+    It is created twice: only the engine knows which subnets are free, and the gateway is an address in one.
+    """
     from docker.types import IPAMConfig, IPAMPool
 
     given: dict[str, Any] = {"driver": "bridge", "options": _OPTIONS, "labels": {OWNER: "all"}}

@@ -19,7 +19,10 @@ _SEND_TIMEOUT_S = 10.0
 
 
 class OwnerStdin:
-    """The owner's end of it. The container is created with ``stdin_open=True``, and not started yet."""
+    """The owner's end of the standard input of a container.
+
+    The container must have been created with ``stdin_open=True``, and not been started yet.
+    """
 
     def __init__(self, client: Any, container: Any) -> None:
         self._attached = client.api.attach_socket(container.id, params={"stdin": 1, "stream": 1})
@@ -28,7 +31,7 @@ class OwnerStdin:
         in_forked_child(self, OwnerStdin.forget)
 
     def send(self, data: bytes) -> None:
-        """Write to it; raises ``OSError`` if the container or the engine is gone."""
+        """Write to it; raise ``OSError`` if the container or the engine is gone."""
         socket_of(self._attached).sendall(data)
 
     def close(self) -> None:
@@ -50,12 +53,12 @@ class OwnerStdin:
 
 
 def socket_of(attached: Any) -> Any:
-    """The socket of an attached connection: docker-py gives a file around it, over TLS the socket itself."""
+    """Return the socket of an attached connection; docker-py wraps it in a file, except over TLS."""
     return getattr(attached, "_sock", attached)
 
 
 def shut_down(attached: Any) -> None:
-    """Shut a connection down and close it, with the response that would keep it open."""
+    """Shut a connection down and close it, and the response that would keep it open."""
     with suppress(OSError):  # the peer has closed it
         socket_of(attached).shutdown(socket.SHUT_RDWR)
     attached._response.close()

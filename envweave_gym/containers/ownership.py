@@ -1,4 +1,4 @@
-"""Labels and leases of containers and Pods, by which those of owners that were killed are found.
+"""Labels and leases of containers and Pods, which identify those of owners that were killed.
 
 The labels name the owner process. Processes that cannot see the owner, as they are in a container or on
 another machine, go by the lease. Labels cannot be changed while a container runs, so its owner renews the
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def labels_of_owner(lease_s: float = LEASE_S) -> dict[str, str]:
-    """The labels of containers that this process starts now."""
+    """Return the labels for containers that this process starts now."""
     pid = os.getpid()
     return {
         OWNER: f"{pid}-{began(pid)}",
@@ -43,7 +43,7 @@ def labels_of_owner(lease_s: float = LEASE_S) -> dict[str, str]:
 
 
 def is_left_behind(labels: Mapping[str, str], until: float | None = None) -> bool:
-    """Whether the owner in the labels has ended, or cannot be seen from here and the lease has expired.
+    """Return whether the owner in the labels has ended, or is not visible here and the lease has expired.
 
     ``until`` is the end of a lease that was renewed since the labels were written.
     """
@@ -51,19 +51,19 @@ def is_left_behind(labels: Mapping[str, str], until: float | None = None) -> boo
     if seen == processes_seen():
         return is_gone(labels.get(OWNER, ""))
     if labels.get(HOST) == machine() and seen.partition(".")[0] != boot_id():
-        return True  # this machine has been booted since
+        return True  # this machine was rebooted since, which ended the owner
     if until is None:
         until = _lease_in(labels)
     return 0 < until < time.time()
 
 
 def new_name() -> str:
-    """A name for a container whose lease can be renewed."""
+    """Return a name for a container whose lease can be renewed."""
     return f"envweave-{secrets.token_hex(6)}"
 
 
 def lease_of(container: Any) -> float:
-    """The end of the lease of a container; 0 if it has none."""
+    """Return when the lease of a container ends, in seconds since the epoch; 0 if it has none."""
     named = _NAME.fullmatch(container.name or "")
     return max(_lease_in(container.labels), float((named and named[2]) or 0))
 
@@ -82,7 +82,7 @@ def _lease_in(labels: Mapping[str, str]) -> float:
 
 
 class Leaseholder(Protocol):
-    """Owns a container, or will."""
+    """The owner of a container, which may not have been started yet."""
 
     def renew(self) -> None:
         """Renew the lease of the container, if there is one now."""
@@ -90,7 +90,7 @@ class Leaseholder(Protocol):
 
 
 class _Renewal:
-    """The leaseholders of this process, and the thread that renews their leases."""
+    """The leaseholders of this process and the thread that renews their leases."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def sweep(client: Any) -> list[str]:
-    """Remove the containers whose owners are gone, and their network if it is unused; returns their names."""
+    """Remove the containers whose owners are gone, and the network if it is unused; return their names."""
     removed = [container.name for container in left_behind(client) if _is_removed(container)]
     remove_left_behind(SOCKET_FOLDERS)
     if removed:
@@ -23,7 +23,7 @@ def sweep(client: Any) -> list[str]:
 
 
 def _is_removed(container: Any) -> bool:
-    """Remove a container; one that cannot be removed is left to the next sweep."""
+    """Remove a container; return whether it is gone. Otherwise the next sweep tries again."""
     from docker.errors import APIError
 
     try:
@@ -36,6 +36,6 @@ def _is_removed(container: Any) -> bool:
 
 
 def left_behind(client: Any) -> list[Any]:
-    """The containers whose owners are gone."""
+    """Return the containers whose owners are gone."""
     ours = client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
     return [container for container in ours if is_left_behind(container.labels, lease_of(container))]

@@ -21,8 +21,7 @@ _WRAPPED_NUMBER = re.compile(
 
 
 def equal(found: Any, expected: Any, tolerance: float) -> bool:
-    """Return whether an answer is right: numbers within ``tolerance``, anything else as a value or as its
-    text."""
+    """Return whether an answer is right: numbers within ``tolerance``, anything else by its value or text."""
     found, expected = _plain(found), _plain(expected)
     left, right = _number(found), _number(expected)
     if left is not None and right is not None:
@@ -69,8 +68,7 @@ def _number_in(text: str) -> Number | None:
 
 
 def _is_beyond(number: Number, text: str) -> bool:
-    """Return whether a text has more digits than a float holds: all such numbers would be the same infinity.
-    Return whether a text has more digits than a float holds: all such numbers would be the same infinity."""
+    """Return whether digits exceed the range of floats: all such numbers would equal the same infinity."""
     return isinstance(number, float | complex) and cmath.isinf(number) and any(map(str.isdigit, text))
 
 

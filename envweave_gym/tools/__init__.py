@@ -1,4 +1,4 @@
-"""What a program in the sandbox, or a model, may call outside it: Python functions and tools of MCP servers.
+"""Tools that programs and models may call: Python functions, and tools of MCP servers.
 
 The client for MCP servers is :mod:`envweave_gym.tools.mcp.client`; importing this package loads none of it.
 """

@@ -1,4 +1,4 @@
-"""Python values as JSON, whatever they are."""
+"""Conversion of any Python value to JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-_LARGEST = 1 << 10_000
-"""Python writes no integers that are much larger, and nobody reads them."""
+_LARGEST_INT = 1 << 10_000
+"""Larger integers are described: Python refuses to print them, as that takes quadratic time."""
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON: models as objects, arrays as lists, and the text of its ``repr`` for what is none."""
+    """Convert a value to JSON: models to objects, arrays to lists, anything else to the text of its ``repr``."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -36,7 +36,7 @@ def json_value(value: Any) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Whether a value is JSON as it stands."""
+    """Return whether a value is JSON without conversion."""
     try:
         return json.loads(json.dumps(value, allow_nan=False)) == value
     except (TypeError, ValueError, RecursionError):
@@ -44,14 +44,14 @@ def is_json(value: Any) -> bool:
 
 
 def readable(text: str) -> str:
-    """The text with what UTF-8 has no bytes for replaced."""
+    """Replace lone surrogates in a text, which UTF-8 cannot encode."""
     return text if type(text) is str and text.isascii() else text.encode(errors="replace").decode()
 
 
 def _number(value: int | float) -> int | float | str:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
-    return int(value) if abs(value) < _LARGEST else f"an integer of {int(value).bit_length()} bits"
+    return int(value) if abs(value) < _LARGEST_INT else f"an integer of {int(value).bit_length()} bits"
 
 
 def _key(key: Any) -> str:

@@ -1,4 +1,4 @@
-"""The tools that one program may call, by name."""
+"""A registry of tools by name, which checks arguments and converts results and errors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from envweave_gym.core.faults import MAX_MESSAGE_LENGTH, InvalidArgument, ToolError, nearest, shown
 from envweave_gym.tools.json_values import json_value, readable
-from envweave_gym.tools.names import function_name
-from envweave_gym.tools.tool import Tool
+from envweave_gym.tools.tool import Tool, function_name
 
-_PATH = re.compile(r"(?<![\w:/.])/(?:[^\s/'\":]+/)+")
+_FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/'\":]+/)+")
+"""The folders of an absolute path."""
 
 
 @runtime_checkable
@@ -25,13 +25,13 @@ class Toolset(Protocol):
 
 
 Offered = Callable[..., Any] | Tool | Toolset | Mapping[str, Callable[..., Any]]
-"""What a registry takes as a tool, or as several."""
+"""Anything that a registry takes as one tool or several."""
 
 
 class ToolRegistry:
-    """Tools by name, called with JSON arguments and answered in JSON.
+    """Tools by name, which take JSON arguments and return JSON.
 
-    It takes functions, :class:`Tool`, mappings from names to functions, MCP servers, and other registries.
+    A registry takes functions, :class:`Tool`, mappings from names to functions, MCP servers, and other registries.
     """
 
     def __init__(self, tools: Offered | Iterable[Offered] = ()) -> None:
@@ -42,7 +42,7 @@ class ToolRegistry:
             self.add(tool)
 
     def add(self, tool: Offered | ToolRegistry, *, name: str | None = None) -> None:
-        """Add a tool, or all that something offers.
+        """Add one tool, or all tools of a mapping, a registry or a server.
 
         A name that is taken is refused; a tool of a server is then called ``<server>_<tool>``.
         """
@@ -69,7 +69,7 @@ class ToolRegistry:
         self._tools[tool.name] = tool
 
     def remove(self, name: str) -> None:
-        """Take a tool out."""
+        """Remove a tool."""
         del self._tools[self[name].name]
 
     def __iter__(self) -> Iterator[Tool]:
@@ -114,10 +114,10 @@ class ToolRegistry:
         ]
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Call a tool with arguments by name, and return what it returns as JSON.
+        """Call a tool with arguments by name, and return its result as JSON.
 
-        Whatever goes wrong is a :class:`ToolError` of one line: the arguments come from a program that
-        nobody has read, and an error text has neither tracebacks nor paths of this machine.
+        Every failure is a :class:`ToolError` of one line. The caller is an untrusted program, so the text
+        has no traceback and no paths of this machine.
         """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
@@ -132,7 +132,7 @@ class ToolRegistry:
 
 
 def _check_arguments(tool: Tool, arguments: Any) -> None:
-    """Refuse missing and unknown arguments in one sentence."""
+    """Raise ``ToolError`` for missing and unknown arguments."""
     if not isinstance(arguments, dict):
         raise ToolError(f"{tool.name}() takes arguments by name, not {shown(arguments)}")
     known = [parameter.name for parameter in tool.parameters]
@@ -147,16 +147,11 @@ def _check_arguments(tool: Tool, arguments: Any) -> None:
 
 
 def _error_text(error: BaseException, arguments: dict[str, Any]) -> str:
-    """An exception in one line: its type and text, and of paths that the caller did not give the end."""
+    """Return type and text of an exception in one line; of paths of this machine only the file name."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything, and the error is shown all the same
         text = ""
-    known = shown_values(arguments)
-    text = _PATH.sub(lambda match: match[0] if match[0] in known else "", text)
+    known = "\n".join(value for value in arguments.values() if isinstance(value, str))
+    text = _FOLDERS.sub(lambda match: match[0] if match[0] in known else "", text)
     return readable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:MAX_MESSAGE_LENGTH]
-
-
-def shown_values(arguments: dict[str, Any]) -> str:
-    """The texts among the arguments, in which a path may stand that the caller has given."""
-    return "\n".join(value for value in arguments.values() if isinstance(value, str))

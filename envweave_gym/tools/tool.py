@@ -1,9 +1,12 @@
-"""A tool: a function that is called by name with JSON arguments, with its signature and docstring."""
+"""A tool: a function with JSON arguments, its signature and docstring, and a name that hides no other."""
 
 from __future__ import annotations
 
+import builtins
 import inspect
-from collections.abc import Callable
+import keyword
+import re
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,16 +15,33 @@ import msgspec
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.tools.json_values import is_json, json_value
-from envweave_gym.tools.names import function_name
+
+_PREDEFINED = frozenset({*vars(builtins), "ToolError", "math"})
+"""Names that programs find before any tool is bound."""
+
+
+def identifier(name: str, *, taken: Container[str] = ()) -> str:
+    """Convert a name to an identifier: other characters become ``_``, and ``_`` is appended until it is new."""
+    plain = re.sub(r"\W", "_", name) or "_"
+    if not plain.isidentifier():
+        plain = f"_{plain}"
+    while keyword.iskeyword(plain) or plain in taken:
+        plain += "_"
+    return plain
+
+
+def function_name(name: str) -> str:
+    """Convert a name to one that hides no predefined name: ``get-sum`` to ``get_sum``, ``open`` to ``open_``."""
+    return identifier(name, taken=_PREDEFINED)
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """An argument that a tool takes."""
+    """A parameter of a tool."""
 
     name: str
     """A Python identifier."""
     type: str = "Any"
-    """Its annotation as text, like ``list[dict]`` or ``Literal['a', 'b']``."""
+    """Its annotation as text, such as ``list[dict]`` or ``Literal['a', 'b']``."""
     required: bool = True
     default: Any = None
     """The default value, as JSON."""
@@ -36,13 +56,13 @@ class Tool:
     """A Python identifier."""
     doc: str
     parameters: tuple[Parameter, ...]
-    """Those that are required come first."""
+    """Required parameters come first."""
     returns: str = "Any"
-    """The annotation of what it returns, as text."""
+    """The annotation of the result, as text."""
     call: Callable[[dict[str, Any]], Any] = field(kw_only=True)
-    """Takes the arguments by the names of the parameters; those that are not required may be missing."""
+    """Takes a dict of arguments by parameter name, in which optional ones may be missing."""
     origin: str = ""
-    """The server it comes from, which tells it from others of its name."""
+    """The name of its server, which distinguishes it from tools of the same name."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and function_name(self.name) == self.name):
@@ -52,14 +72,14 @@ class Tool:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
-        """The tool that a Python callable is, by its signature, annotations and docstring.
+        """Make a tool of a Python callable, from its signature, annotations and docstring.
 
-        A default that is no JSON is shown as its ``repr``; who sends that back gets the default itself.
+        A default that is no JSON is shown as its ``repr``; a caller that sends this text gets the default.
         """
         called = function_name(_name_of(function) if name is None else name)
         signature = _signature(called, function)
         parameters = [_parameter(called, each) for each in signature.parameters.values()]
-        standins = {
+        stand_ins = {
             each.name: json_value(each.default)
             for each in signature.parameters.values()
             if each.default is not each.empty and not is_json(each.default)
@@ -69,17 +89,17 @@ class Tool:
             doc=inspect.getdoc(function) or "",
             parameters=tuple(sorted(parameters, key=lambda parameter: not parameter.required)),
             returns=_annotation(signature.return_annotation),
-            call=partial(_call, function, standins),
+            call=partial(_call, function, stand_ins),
         )
 
 
-def _call(function: Callable[..., Any], standins: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """Call a function, without the arguments that only stand for its own defaults."""
+def _call(function: Callable[..., Any], stand_ins: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    """Call a function without the arguments that stand for its own defaults."""
     return function(
         **{
             name: value
             for name, value in arguments.items()
-            if not (name in standins and standins[name] == value)
+            if not (name in stand_ins and stand_ins[name] == value)
         }
     )
 
@@ -100,7 +120,7 @@ def _signature(name: str, function: Any) -> inspect.Signature:
         raise InvalidArgument(f"the tool {name} is async; give a plain function that returns its result")
     try:
         return inspect.signature(function)
-    except ValueError:  # what is written in C may not tell
+    except ValueError:  # functions in C may have none
         raise InvalidArgument(
             f"the tool {name} does not tell its signature; wrap it in a def with named parameters"
         ) from None
@@ -118,7 +138,7 @@ def _parameter(tool: str, parameter: inspect.Parameter) -> Parameter:
 
 
 def _annotation(annotation: Any) -> str:
-    """An annotation as text."""
+    """Convert an annotation to text."""
     if annotation is inspect.Signature.empty:
         return "Any"
     if isinstance(annotation, str):

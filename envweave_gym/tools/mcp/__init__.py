@@ -1,1 +1,1 @@
-"""Client of MCP servers: their tools as Python functions."""
+"""Client for MCP servers, whose tools become Python functions."""

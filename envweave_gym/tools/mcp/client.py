@@ -18,9 +18,8 @@ from envweave_gym.tools.json_values import json_value
 from envweave_gym.tools.mcp.mcp_session import McpClosed, McpSession, McpTimeout, Transport
 from envweave_gym.tools.mcp.server_spec import ServerSpec, spec_of, specs_in
 from envweave_gym.tools.mcp.tool_schema import BadSchema, ListedTool, listed_tool, result_of
-from envweave_gym.tools.names import function_name
 from envweave_gym.tools.registry import ToolRegistry
-from envweave_gym.tools.tool import Tool
+from envweave_gym.tools.tool import Tool, function_name
 
 __all__ = ["McpClosed", "McpServer", "McpTimeout", "servers_of", "tools_of"]
 

@@ -12,8 +12,7 @@ import msgspec
 
 from envweave_gym.core.faults import ToolError, shown
 from envweave_gym.tools.json_values import is_json, readable
-from envweave_gym.tools.names import identifier
-from envweave_gym.tools.tool import Parameter
+from envweave_gym.tools.tool import Parameter, identifier
 
 LONGEST_DOC = 2000
 """Characters of a docstring."""
