@@ -96,10 +96,11 @@ def test_rows_that_reset_themselves_are_counted_as_here(mode: str, mortal: Priva
 
 def test_before_an_episode_there_is_nothing_to_recall() -> None:
     env = RemoteEnv(LINE, NOWHERE, call_deadline=1)
-    asks: tuple[Callable[[], Any], ...] = (lambda: ew.state_of(env), env.render)
-    for ask in asks:
-        with pytest.raises(ConnectionError):
-            ask()
+    questions: tuple[Callable[[], Any], ...] = (lambda: ew.state_of(env), env.render)
+    for question in questions:
+        # On a busy machine the deadline may pass before the last attempt to connect, which is a timeout then.
+        with pytest.raises((ConnectionError, TimeoutError)):
+            question()
 
 
 # Pictures
