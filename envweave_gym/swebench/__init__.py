@@ -1,1 +1,1 @@
-"""Patches of SWE-bench instances, tried where their repositories run: applied, tested and graded."""
+"""Evaluates patches of SWE-bench instances: applies them in a workspace, runs the tests, grades the log."""

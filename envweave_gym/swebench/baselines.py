@@ -1,4 +1,4 @@
-"""Which part of an instance's tests passes without any patch: looked at once, and kept."""
+"""Caches the share of an instance's tests that pass without any patch."""
 
 from __future__ import annotations
 
@@ -13,59 +13,51 @@ from envweave_gym.core.faults import Fault
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.evaluation import Trial, baseline
 
-MOST = 4096
-"""Size of the LRU cache."""
+MAX_ENTRIES = 4096
 
 
 class Baselines:
-    """What passes without a patch, by the instance and how it is tried."""
+    """LRU cache of pass rates without a patch, by the instance and the way it is tested."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._known: OrderedDict[bytes, float] = OrderedDict()
-        self._looking: WeakValueDictionary[bytes, threading.Lock] = WeakValueDictionary()
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._rates: OrderedDict[bytes, float] = OrderedDict()
+        self._measuring: WeakValueDictionary[bytes, threading.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._rates)
 
-    def before(self, instance: Instance, trial: Trial) -> float | Fault:
-        """Which part of the tests that the gold patch makes pass does so by then, or why nobody can say.
+    def pass_rate(self, instance: Instance, trial: Trial) -> float | Fault:
+        """Return the share of the FAIL_TO_PASS tests that pass without a patch, or the fault of the workspace.
 
-        Where there are no results, as of tests that do not end, that is none; it is looked at again the next
-        time, as those may have had bad luck.
+        A run without results, such as one that timed out, counts as 0.0. It is not cached, so the next call
+        runs the tests again.
         """
         key = _key(instance, trial)
         with self._lock:
-            looking = self._looking.setdefault(key, threading.Lock())
-        with looking:
-            if (known := self._kept(key)) is not None:
-                return known
+            measuring = self._measuring.setdefault(key, threading.Lock())
+        with measuring:  # one thread measures an instance, the others wait for its result
+            with self._lock:
+                if key in self._rates:
+                    self._rates.move_to_end(key)
+                    return self._rates[key]
             found = baseline(instance, trial)
             if found.fault is not None:
                 return found.fault
             if not found.problem:
-                self._keep(key, found.f2p)
+                with self._lock:
+                    self._rates[key] = found.f2p
+                    if len(self._rates) > self._max_entries:
+                        self._rates.popitem(last=False)
             return found.f2p
-
-    def _kept(self, key: bytes) -> float | None:
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-            return self._known.get(key)
-
-    def _keep(self, key: bytes, f2p: float) -> None:
-        with self._lock:
-            self._known[key] = f2p
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
 
 
 def _key(instance: Instance, trial: Trial) -> bytes:
-    """All that decides what the tests say; which of those that pass already count does not."""
+    """Hash everything that decides the results; PASS_TO_PASS limits do not, as only FAIL_TO_PASS counts."""
     way = repr((trial.backend, trial.timeout, sorted(trial.options.items())))
     return hashlib.sha256(msgspec.json.encode((instance, way))).digest()
 
 
 BASELINES = Baselines()
-"""Those of this process."""
+"""The cache of this process."""

@@ -1,8 +1,8 @@
-"""What local evaluations start from: the repository of an instance at its base commit, and a Python for it.
+"""Builds and caches checkouts for local evaluations: a repository at its base commit, and a virtual environment.
 
-Both are made once and kept in a folder of this user, where all of his processes find them. They are made of
-the data set and of what the operator names, never of what a model has written, and outside of any sandbox:
-cloning and installing need the network.
+They are built once and cached in a folder of this user, for all processes. Cloning and installing need the
+network and run outside of the sandbox; they use only the data set and the operator's arguments, never text of
+a model.
 """
 
 from __future__ import annotations
@@ -27,40 +27,39 @@ from envweave_gym.data.toy_repo import COMMIT_ENVIRONMENT, MESSAGE, REPO
 from envweave_gym.os_support.file_lock import file_lock
 
 GITHUB = "https://github.com/{repo}.git"
-_FETCHING, _INSTALLING = 900.0, 3600.0
-"""Seconds that a clone, and the installation of packages, may take."""
-_TOLD = 600
+_FETCH_TIMEOUT_S, _INSTALL_TIMEOUT_S = 900.0, 3600.0
+_ERROR_CHARS = 600
 _NAME = re.compile(r"[\w.-]{1,150}")
 _GIT = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 _PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-_PIN_OF_PIP = re.compile(r"^pip\s*==\s*[\w.]+", re.MULTILINE)
+_PIP_PIN = re.compile(r"^pip\s*==\s*[\w.]+", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """What an evaluation of one instance starts from."""
+    """The cached files of one instance."""
 
     tree: Path
-    """The repository; it is copied, never used."""
+    """The repository; evaluations run in copies of it."""
     environment: Path
-    """The virtual environment, which programs read."""
+    """The virtual environment, which evaluations only read."""
     paths: tuple[str, ...]
-    """The folders of the repository that its installation lets programs import from."""
+    """The folders of the repository that its editable installation puts on the import path."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How checkouts are made."""
+    """The settings that checkouts are built from."""
 
     python: str
     """The interpreter."""
     repos: str = GITHUB
-    """Where git finds the repositories: a URL or a folder, with ``{repo}`` or ``{instance_id}`` in it."""
+    """The URL or folder of the repositories, with ``{repo}`` or ``{instance_id}`` in it."""
     requirements: str | None = None
-    """A file of requirements, with ``{instance_id}``, ``{repo}`` or ``{version}`` in its path. They are
-    installed first, and then the repository; without them nothing is."""
+    """The path of a requirements file, with ``{instance_id}``, ``{repo}`` or ``{version}`` in it. It is
+    installed first, and then the repository; without a file nothing is installed."""
     cache: str | None = None
-    """The folder that checkouts are kept in, by default where this user keeps what can be made again."""
+    """The folder of all checkouts; by default in the cache folder of this user."""
 
     def __post_init__(self) -> None:
         for name in ("python", "repos", "requirements", "cache"):
@@ -70,7 +69,7 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder that checkouts are kept in."""
+        """The folder of all checkouts."""
         return Path(os.path.abspath(self.cache or _default_cache()))
 
     @property
@@ -79,21 +78,21 @@ class Recipe:
         return self.folder / "environments"
 
     def checkout(self, instance: Instance) -> Checkout:
-        """That of an instance, which is made where it is not there yet."""
+        """Return the checkout of an instance, and build it the first time."""
         requirements = self._requirements_of(instance)
         name = self._name(instance, requirements)
-        _own(self.folder)
-        _own(self.environments)
-        made = self.folder / f"{name}.json"
-        with file_lock(self.folder / f"{name}.lock", _FETCHING + _INSTALLING):
+        _require_own(self.folder)
+        _require_own(self.environments)
+        done = self.folder / f"{name}.json"  # written last, so it exists only if the build succeeded
+        with file_lock(self.folder / f"{name}.lock", _FETCH_TIMEOUT_S + _INSTALL_TIMEOUT_S):
             tree, environment = self.folder / name, self.environments / name
-            if not made.exists():
+            if not done.exists():
                 for old in (tree, environment):
                     shutil.rmtree(old, ignore_errors=True)
                 _clone(instance, self.repos, tree)
                 paths = _install(instance, self.python, requirements, tree, environment)
-                made.write_text(json.dumps(paths))
-            return Checkout(tree, environment, tuple(json.loads(made.read_text())))
+                done.write_text(json.dumps(paths))
+            return Checkout(tree, environment, tuple(json.loads(done.read_text())))
 
     def _requirements_of(self, instance: Instance) -> Path | None:
         if self.requirements is None:
@@ -107,13 +106,13 @@ class Recipe:
         return path
 
     def _name(self, instance: Instance, requirements: Path | None) -> str:
-        """The name of a checkout, which is another whenever anything is that it is made of."""
-        wanted = "" if requirements is None else requirements.read_text()
+        """The name of a checkout, with a hash of everything that it is built from."""
+        packages = "" if requirements is None else requirements.read_text()
         source, python = _filled(self.repos, instance), os.path.realpath(self.python)
-        parts = [instance.instance_id, instance.base_commit, instance.version, source, python, wanted]
+        parts = [instance.instance_id, instance.base_commit, instance.version, source, python, packages]
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-        known = instance.instance_id if _NAME.fullmatch(instance.instance_id) else "instance"
-        return f"{known}-{digest}"
+        stem = instance.instance_id if _NAME.fullmatch(instance.instance_id) else "instance"
+        return f"{stem}-{digest}"
 
 
 def _filled(template: str, instance: Instance) -> str:
@@ -126,18 +125,18 @@ def _filled(template: str, instance: Instance) -> str:
 
 
 def _default_cache() -> str:
-    """A folder that nobody tidies up; what others are not to see is no place for what all programs read."""
+    """The cache folder of this user; root's home is closed to the users that run programs, so not there."""
     caches = "/var/cache" if os.getuid() == 0 else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    place = Path(caches).expanduser()
-    with suppress(OSError):  # a container may have no such place
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if os.access(place, os.W_OK):
-            return str(place / "envweave-swebench")
+    folder = Path(caches).expanduser()
+    with suppress(OSError):  # a container may not have it
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return str(folder / "envweave-swebench")
     return os.path.join(tempfile.gettempdir(), f"envweave-swebench-{os.getuid()}")
 
 
-def _own(folder: Path) -> None:
-    """Have a folder that only this user writes to and everybody reads, as programs are users of their own."""
+def _require_own(folder: Path) -> None:
+    """Create a folder that everybody reads and only this user writes to; refuse one that others may write to."""
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
@@ -150,7 +149,7 @@ def _own(folder: Path) -> None:
 
 
 def _clone(instance: Instance, repos: str, tree: Path) -> None:
-    """The repository with one commit, and nothing that came after it."""
+    """Fetch one commit of a repository without its later history, which would give the solution away."""
     tree.mkdir(mode=0o755)
     _git(tree, "init", "-q", "--template=")
     if instance.repo == REPO:
@@ -185,11 +184,11 @@ def _commit(tree: Path, *arguments: str) -> None:
 
 
 def _git(tree: Path, *arguments: str, **environment: str) -> str:
-    return _run(["git", "-C", str(tree), *arguments], _FETCHING, {**_GIT, **environment})
+    return _run(["git", "-C", str(tree), *arguments], _FETCH_TIMEOUT_S, {**_GIT, **environment})
 
 
 def _run(command: Sequence[str], timeout: float, environment: dict[str, str]) -> str:
-    """What a program prints; ``NotAvailable`` with its last words where it fails."""
+    """Return the output of a program; raise ``NotAvailable`` with its last output if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -209,13 +208,13 @@ def _run(command: Sequence[str], timeout: float, environment: dict[str, str]) ->
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotAvailable(f"{command[0]} does not run: {error}") from None
     if done.returncode:
-        words = (done.stderr or done.stdout).strip()[-_TOLD:]
-        raise NotAvailable(f"{os.path.basename(command[0])} failed: {words}")
+        output = (done.stderr or done.stdout).strip()[-_ERROR_CHARS:]
+        raise NotAvailable(f"{os.path.basename(command[0])} failed: {output}")
     return done.stdout
 
 
 def _host_environment() -> dict[str, str]:
-    """The host's variables without ``PYTHONPATH`` and the like, which would hide what is to be installed."""
+    """The variables of this process without ``PYTHONPATH`` and the like, which would leak our own packages."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
@@ -225,21 +224,22 @@ def _host_environment() -> dict[str, str]:
 def _install(
     instance: Instance, python: str, requirements: Path | None, tree: Path, environment: Path
 ) -> list[str]:
-    """Make the virtual environment; the folders of the repository that programs are to import from."""
+    """Build the virtual environment; return the folders of the repository that programs import from."""
     with _name_instance(instance):
         bare = ["--without-pip"] if requirements is None else []
-        _run([python, "-m", "venv", *bare, str(environment)], _INSTALLING, {})
+        _run([python, "-m", "venv", *bare, str(environment)], _INSTALL_TIMEOUT_S, {})
         if requirements is None:
             return []
         pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q"]
-        if pin := _PIN_OF_PIP.search(requirements.read_text()):
-            _run([*pip, pin[0]], _INSTALLING, _PIP)
-        _run([*pip, "-r", str(requirements)], _INSTALLING, _PIP)
+        if pin := _PIP_PIN.search(requirements.read_text()):
+            _run([*pip, pin[0]], _INSTALL_TIMEOUT_S, _PIP)
+        _run([*pip, "-r", str(requirements)], _INSTALL_TIMEOUT_S, _PIP)
+        # The clone has no tags to read the version from.
         version = {"SETUPTOOLS_SCM_PRETEND_VERSION": instance.version}
-        _run([*pip, "--no-deps", "-e", str(tree)], _INSTALLING, {**_PIP, **version})
+        _run([*pip, "--no-deps", "-e", str(tree)], _INSTALL_TIMEOUT_S, {**_PIP, **version})
         if _git(tree, "status", "--porcelain", "--untracked-files=no"):  # as the official images do
             _commit(tree, "-a", "-m", "Installed")
-        return _taken_out(environment, tree)
+        return _unlink_tree(environment, tree)
 
 
 @contextmanager
@@ -251,20 +251,20 @@ def _name_instance(instance: Instance) -> Generator[None]:
         raise NotAvailable(f"{instance.instance_id}: its packages cannot be installed: {error}") from None
 
 
-def _taken_out(environment: Path, tree: Path) -> list[str]:
-    """Take out of an environment what an editable installation says of the repository.
+def _unlink_tree(environment: Path, tree: Path) -> list[str]:
+    """Delete the files by which an editable installation puts the repository on the import path.
 
-    Evaluations import from copies of it, and must never find what is not patched. The folders that were
-    named come back, as paths in the repository.
+    Evaluations import from patched copies, and must never find the original. Returns the folders that those
+    files named, relative to the repository.
     """
-    named = re.compile(re.escape(str(tree)) + r"(?:/[^'\"\n]*)?")
-    found: dict[str, None] = {}
+    path_in_tree = re.compile(re.escape(str(tree)) + r"(?:/[^'\"\n]*)?")
+    folders: dict[str, None] = {}
     for site in environment.glob("lib/python*/site-packages"):
         for file in [*site.glob("*.pth"), *site.glob("*.egg-link"), *site.glob("__editable__*.py")]:
-            places = named.findall(file.read_text(errors="replace"))
-            for place in places:
-                folder = Path(place).parent if file.suffix == ".py" else Path(place)
-                found[os.path.relpath(folder, tree)] = None
-            if places or file.name.startswith("__editable__"):
+            paths = path_in_tree.findall(file.read_text(errors="replace"))
+            for path in paths:
+                folder = Path(path).parent if file.suffix == ".py" else Path(path)
+                folders[os.path.relpath(folder, tree)] = None
+            if paths or file.name.startswith("__editable__"):
                 file.unlink()
-    return [one for one in found if not one.startswith("..")]
+    return [folder for folder in folders if not folder.startswith("..")]

@@ -1,13 +1,14 @@
-"""Diffs as models write them: brought into shape, and what they touch."""
+"""Parses unified diffs as models write them: finds the diff in a reply, cleans it, and lists its changes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-LONGEST = 1 << 20
-"""No diff is longer, in characters; those of Lite have some thousands at most."""
+MAX_CHARS = 1 << 20
+"""Longer diffs are refused; those of Lite have some thousands of characters at most."""
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
 _GIT = re.compile(r'diff --git ("(?:[^"\\]|\\.)*"|.*?) ("(?:[^"\\]|\\.)*"|[^ ]*|b/.*)')
@@ -18,7 +19,11 @@ _EXTENDED = re.compile(
 )
 _MOVED = re.compile(r"(rename|copy) (from|to) (.*)")
 _COMPLETE = re.compile(r"new mode|similarity index 100%|deleted file mode|index 0+\.\.e69de29b?")
-"""The lines that say all there is to say; of an empty file git writes the digest."""
+"""Header lines of changes that need no hunk; ``e69de29b`` is git's hash of an empty file."""
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([\w+-]*)[ \t]*")
+_MARKED = frozenset({"diff", "patch", "udiff"})
+_BEGIN = re.compile(r'^(?:diff --git |--- (?:"?a/|/dev/null)[^\n]*\n\+\+\+ )', re.MULTILINE)
+
 _FENCES = ("```", "~~~")
 _BINARY = ("GIT binary patch", "Binary files ")
 _ESCAPED = re.compile(rb'\\([abtnvfr"\\]|[0-7]{3})')
@@ -30,68 +35,68 @@ Kind = Literal["change", "add", "delete", "rename", "copy"]
 
 @dataclass
 class Change:
-    """What a diff does to one file."""
+    """The change of one file in a diff."""
 
     kind: Kind = "change"
     old: str = ""
-    """Its name before; empty where it is new."""
+    """The path before; empty for a new file."""
     new: str = ""
-    """Its name after; empty where it goes."""
+    """The path after; empty for a deleted file."""
     modes: list[str] = field(default_factory=list[str])
-    """Every mode that is named, as it is written: 100644, 120000 for a symbolic link, … Git reads more."""
+    """All file modes in the header, as text: 100644, 120000 for a symbolic link, …"""
     binary: bool = False
     hunks: int = 0
     names: list[str] = field(default_factory=list[str])
-    """Every name that a line about it has, also where the lines contradict each other."""
+    """All paths in its header, even if header lines contradict each other."""
     missing: int = 0
-    """How many lines the text ends too early for the last hunk."""
-    lasts: bool = False
-    """Whether it is complete without a hunk: a mode, an exact rename, an empty file."""
+    """Number of lines that the last hunk lacks."""
+    complete: bool = False
+    """Whether it needs no hunk: a mode change, an exact rename, an empty file."""
 
 
 @dataclass(frozen=True)
 class Diff:
-    """A diff, and what it touches."""
+    """A parsed diff."""
 
     text: str
-    """It without the prose around it, with line ends as it means them, and with a last one."""
+    """The diff without the prose around it, with normalised line ends, ending in a newline."""
     changes: tuple[Change, ...]
     prose: str = ""
-    """The lines between its parts, which git leaves out."""
+    """The lines between its parts, which git ignores."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every name that its headers have, before or after."""
+        """All paths in its headers, before and after."""
         return tuple(dict.fromkeys(path for one in self.changes for path in one.names if path))
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines with their ends; only ``\\n`` ends one, as everywhere in diffs."""
+    """Split into lines with their ends. Unlike ``str.splitlines``, only ``\\n`` ends a line, as in diffs."""
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
 
 
 def parsed(text: str) -> Diff:
-    """The diff in ``text``, which may have prose before and after it; anything can be parsed.
+    """Parse the diff in ``text``, which may have prose around it; any text can be parsed.
 
-    Where all lines end in CRLF, that is how the text came and not what it says: they end in LF then. Where
-    only those of a file do, the file has such lines.
+    If all lines end in CRLF, the text was converted on its way, and LF is meant. If only some do, the file
+    itself has CRLF lines, and they stay.
     """
     lines = lines_of(text if text.endswith("\n") else f"{text}\n")
     if all(line.endswith("\r\n") for line in lines):
         lines = [f"{line[:-2]}\n" for line in lines]
     reader = _Reader(lines)
-    while reader.place < len(lines):
+    while reader.index < len(lines):
         reader.read()
     return Diff(reader.text(), tuple(reader.changes), "".join(reader.prose))
 
 
 def cut_off(diff: Diff) -> str | None:
-    """Why the end of a diff is missing, in a sentence; None where it ends as its headers say.
+    """Explain in a sentence that the end of a diff is missing; ``None`` for a whole diff.
 
-    The program ``patch`` takes a hunk that lacks its last lines. What is cut off in the middle of the very
-    last line of a hunk is not found.
+    The program ``patch`` would apply a hunk that lacks its last lines. A cut in the middle of the last line
+    of a hunk cannot be detected.
     """
     if not diff.changes:
         return None
@@ -99,26 +104,26 @@ def cut_off(diff: Diff) -> str | None:
     name = last.new or last.old
     if last.missing:
         return f"the diff is cut off: its last hunk, of {name}, ends {last.missing} lines too early"
-    if not last.hunks and not last.lasts and not last.binary:
+    if not last.hunks and not last.complete and not last.binary:
         return f"the diff is cut off: it has no hunk for {name}"
     return None
 
 
 def in_crlf(diff: Diff) -> str | None:
-    """The same diff for files whose lines end in CRLF; None where it is of such files already."""
+    """Convert a diff for files whose lines end in CRLF; ``None`` if it has such lines already."""
     if "\r\n" in diff.text:
         return None
     reader = _Reader(lines_of(diff.text))
-    while reader.place < len(reader.lines):
-        reader.read(b"\r\n")
+    while reader.index < len(reader.lines):
+        reader.read("\r\n")
     return reader.text()
 
 
 class _Reader:
-    """Reads a diff from its first line to its last."""
+    """A parser of diffs, line by line; :attr:`index` is the next line."""
 
     def __init__(self, lines: list[str]) -> None:
-        self.lines, self.place = lines, 0
+        self.lines, self.index = lines, 0
         self.kept: list[str] = []
         self.prose: list[str] = []
         self.changes: list[Change] = []
@@ -126,35 +131,35 @@ class _Reader:
         self._end = 0
 
     def text(self) -> str:
-        """The diff without prose before and after it; text in between stays, as git ignores it."""
+        """Return the diff without the prose before and after it; prose in between stays, as git ignores it."""
         while self._end < len(self.kept) and self.kept[self._end][0] in "+-\\":
             self._end += 1
         return "".join(self.kept[: self._end])
 
-    def read(self, ends: bytes = b"") -> None:
-        """Read what comes next: a header, a hunk, or a line that says nothing."""
-        line = self.lines[self.place].rstrip("\r\n")
+    def read(self, line_end: str = "") -> None:
+        """Read a header, a hunk, or a line of prose; content lines get ``line_end``, if given."""
+        line = self.lines[self.index].rstrip("\r\n")
         if line.startswith("diff --git "):
             self._begin(line)
         elif line.startswith("--- ") and self._next().startswith("+++ "):
             self._name(line, self._next())
         elif self.changes and (hunk := _HUNK.match(line)):
-            self._hunk(hunk, ends.decode())
+            self._hunk(hunk, line_end)
         elif self.changes and _EXTENDED.match(line):
             self._extend(line)
-        elif self.changes and line.startswith(("--- ", "+++ ")):  # alone, which git takes in a header
+        elif self.changes and line.startswith(("--- ", "+++ ")):  # one without the other: git accepts it
             self.changes[-1].names.append(_name_in(line[4:]))
             self._keep(line)
-        else:  # prose, or what is left of a hunk that is longer than it says
+        else:  # prose, or surplus lines of a hunk that is longer than its header says
             if self.changes:
-                self.kept.append(self.lines[self.place])
-                self.prose.append(self.lines[self.place])
-            self.place += 1
+                self.kept.append(self.lines[self.index])
+                self.prose.append(self.lines[self.index])
+            self.index += 1
             return
         self._end = len(self.kept)
 
     def _next(self) -> str:
-        following = self.lines[self.place + 1 : self.place + 2]
+        following = self.lines[self.index + 1 : self.index + 2]
         return following[0].rstrip("\r\n") if following else ""
 
     def _begin(self, line: str) -> None:
@@ -174,7 +179,7 @@ class _Reader:
             change.kind = "add" if not old else "delete" if not new else "change"
         change.old, change.new = old, new
         change.names += (old, new)
-        change.lasts = False
+        change.complete = False
         self._keep(before, after)
 
     def _extend(self, line: str) -> None:
@@ -191,41 +196,41 @@ class _Reader:
         elif line.startswith("deleted file mode "):
             change.kind, change.new = "delete", ""
         change.binary |= line.startswith(_BINARY)
-        change.lasts |= _COMPLETE.match(line) is not None
+        change.complete |= _COMPLETE.match(line) is not None
         self._keep(line)
 
-    def _hunk(self, hunk: re.Match[str], ends: str) -> None:
-        """A hunk has as many lines of both sides as it says; what ends it early is left to git."""
+    def _hunk(self, hunk: re.Match[str], line_end: str) -> None:
+        """Read as many lines of both sides as the header says; a line that fits neither ends the hunk early."""
         old, new = (int(count) if count is not None else 1 for count in hunk.groups())
         self.changes[-1].hunks += 1
         self._keep(hunk.string)
-        while self.place < len(self.lines) and (old > 0 or new > 0):
-            line = self.lines[self.place]
-            sign = line[:1] if line.strip("\r\n") else " "  # models leave out the space of an empty line
+        while self.index < len(self.lines) and (old > 0 or new > 0):
+            line = self.lines[self.index]
+            sign = line[:1] if line.strip("\r\n") else " "  # models omit the space of an empty context line
             if sign not in (" ", "+", "-", "\\"):
                 self.changes[-1].missing = max(old, new, 0) if line.startswith(_FENCES) else 0
                 return
             old, new = old - (sign in " -"), new - (sign in " +")
-            self._content(line, ends)
+            self._content(line, line_end)
         self.changes[-1].missing = max(old, new, 0)
-        if self.place < len(self.lines) and self.lines[self.place].startswith("\\"):
-            self._content(self.lines[self.place], "")
+        if self.index < len(self.lines) and self.lines[self.index].startswith("\\"):
+            self._content(self.lines[self.index], "")
 
-    def _content(self, line: str, ends: str) -> None:
-        converted = bool(ends) and not line.startswith("\\")
-        self.kept.append(f"{line[:-1]}{ends}" if converted else line)
-        self.place += 1
+    def _content(self, line: str, line_end: str) -> None:
+        converted = bool(line_end) and not line.startswith("\\")  # not "\ No newline at end of file"
+        self.kept.append(f"{line[:-1]}{line_end}" if converted else line)
+        self.index += 1
 
     def _keep(self, *lines: str) -> None:
         self.kept += [f"{line}\n" for line in lines]
-        self.place += len(lines)
+        self.index += len(lines)
 
 
-# Names
+# Paths in headers
 
 
 def _git_names(line: str) -> tuple[str, str] | None:
-    """The names in ``diff --git a/x b/x``, which are the same wherever no other line has them."""
+    """Split the two paths of ``diff --git a/x b/x``; with spaces in them only equal halves are unambiguous."""
     rest = line.removeprefix("diff --git ")
     if rest.startswith('"') or rest.endswith('"'):
         found = _GIT.fullmatch(line)
@@ -238,18 +243,18 @@ def _git_names(line: str) -> tuple[str, str] | None:
 
 
 def _name_in(text: str) -> str:
-    """The name in what follows ``---`` or ``+++``; empty for ``/dev/null``."""
+    """The path after ``---`` or ``+++``; empty for ``/dev/null``."""
     name = unquoted(text.rstrip()) if text.startswith('"') else text.partition("\t")[0].rstrip()
     return "" if name == _NOWHERE else _stripped(name)
 
 
 def _stripped(name: str) -> str:
-    """The name without its first folder, which ``-p1`` leaves out, if it has one; an absolute one stays."""
+    """Remove the first folder of a path, as ``-p1`` does; an absolute path stays."""
     return name if name.startswith("/") else name.partition("/")[2] or name
 
 
 def unquoted(text: str) -> str:
-    """The name that git has written in quotes, with its escapes; one without quotes stays."""
+    """Decode a path that git has quoted and escaped; one without quotes stays."""
     text = text.strip()
     if len(text) < 2 or not (text.startswith('"') and text.endswith('"')):
         return text
@@ -260,3 +265,54 @@ def unquoted(text: str) -> str:
 def _unescaped(found: re.Match[bytes]) -> bytes:
     code = _ESCAPES[found[1]] if found[1] in _ESCAPES else int(found[1], 8) & 0xFF
     return bytes([code])
+
+
+# Replies of models
+
+
+def diff_in(reply: str) -> str:
+    """Find the diff in a reply; empty if there is none.
+
+    Fenced blocks marked ``diff`` or ``patch`` are joined. If two of them change the same file, the earlier
+    ones are drafts, and only the last block counts. Without such blocks the diff begins at the first
+    ``diff --git`` or ``--- a/``.
+    """
+    blocks = list(_blocks(reply))
+    if blocks:
+        paths = [set(parsed(block).paths) for block in blocks]
+        are_disjoint = sum(map(len, paths)) == len(set[str]().union(*paths))
+        return "".join(blocks) if are_disjoint else blocks[-1]
+    begin = _BEGIN.search(reply)
+    return "" if begin is None else _until_fence(reply[begin.start() :])
+
+
+def _blocks(reply: str) -> Iterator[str]:
+    """The content of marked fenced blocks; the last fence may be missing, as in a reply that was cut off."""
+    inside: list[str] | None = None
+    closing = ""
+    for line in lines_of(reply):
+        bare = line.rstrip()
+        if inside is None:
+            fence = _FENCE.fullmatch(bare)
+            if fence and fence[3].lower() in _MARKED:
+                inside, closing = [], fence[1] + fence[2]
+        elif bare == closing:
+            yield _ended("".join(inside))
+            inside = None
+        else:
+            inside.append(line)
+    if inside:
+        yield _ended("".join(inside))
+
+
+def _until_fence(text: str) -> str:
+    kept: list[str] = []
+    for line in lines_of(text):
+        if line.startswith(("```", "~~~")):
+            break
+        kept.append(line)
+    return "".join(kept)
+
+
+def _ended(block: str) -> str:
+    return block if not block or block.endswith("\n") else f"{block}\n"

@@ -1,10 +1,9 @@
-"""Patches are tried in a fresh container of the instance's official image.
+"""The workspace in a container of the instance's official image; each evaluation gets a fresh one.
 
-A fresh one costs a few tenths of a second and starts with the repository as it is in the image, whatever the
-patch before has done. It has no network, its share of the machine, and ends with its owner: what keeps it
-running is a program that reads from a connection of this process. That is its first process, which no signal
-from inside can end, so a patch cannot make a loss of its own failure. It is removed by force, which is what
-the official way waits 15 seconds for.
+A fresh container takes a few tenths of a second. It has no network, limited memory and processes, and ends
+with its owner: its first process is ``cat``, which reads from a connection of this process. No signal from
+inside can end that process, so a failing patch cannot fake the loss of its workspace. Containers are removed
+by force; the official harness waits 15 seconds for each.
 """
 
 from __future__ import annotations
@@ -31,38 +30,39 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.images import check_keep, images_of
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 
-LONGEST_LOG = 16 << 20
-"""What writes more bytes is killed."""
-GRACE = 0.5
-"""Seconds from a command's time limit until it is killed; this process waits as long again."""
+MAX_LOG_BYTES = 16 << 20
+"""A command that writes more is killed."""
+GRACE_S = 0.5
+"""Time between SIGTERM and SIGKILL in the container; this process waits :data:`_SLACK_S` longer."""
 _CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
-"""What root may do in it: what installing and testing needs. The engine's default is more."""
+"""Capabilities that installing and testing need; the engine's default has more."""
 _ENVIRONMENT = {
     "PIP_NO_INDEX": "1",
     "PIP_NO_DEPS": "1",
     "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this as: no isolation
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
-"""The official scripts install the repository anew, which works without a network like this."""
-_SWEPT_EVERY = 60.0
-_SLACK = 0.5
-_PATIENCE, _PAUSE = 10.0, 0.02
+"""The official scripts install the repository again; these settings make that work without a network."""
+_SWEEP_EVERY_S = 60.0
+_SLACK_S = 0.5
+_REMOVAL_TIMEOUT_S, _PAUSE_S = 10.0, 0.02
 _KILLED = 128 + signal.SIGKILL
-_BY_TIMEOUT = (124, _KILLED)
+_TIMEOUT_CODES = (124, _KILLED)
+"""Exit codes of the program ``timeout`` after SIGTERM and SIGKILL."""
 _log = logging.getLogger(__name__)
-_last_sweep = -_SWEPT_EVERY
+_last_sweep = -_SWEEP_EVERY_S
 
 
 @dataclass(frozen=True)
 class Options:
-    """What containers are like."""
+    """The settings of containers."""
 
     memory: int | str = "4g"
     pids: int = 1024
     pull: bool = True
-    """Whether an image is fetched where it is not there."""
+    """Whether missing images are pulled."""
     keep_images: int | None = None
-    """Limit of fetched images that stay; by default all."""
+    """Limit of pulled images that stay at once; by default all stay."""
 
     def __post_init__(self) -> None:
         memory_of(self.memory)
@@ -73,13 +73,13 @@ class Options:
 
 
 def open_workspace(instance: Instance, **options: Any) -> DockerWorkspace:
-    """A container of the instance's image; ``options`` are those of :class:`Options`."""
+    """Start a container of the instance's image; ``options`` are the fields of :class:`Options`."""
     global _last_sweep
     given = Options(**options)
     client = _engine()
-    if time.monotonic() - _last_sweep > _SWEPT_EVERY:
+    if time.monotonic() - _last_sweep > _SWEEP_EVERY_S:
         _last_sweep = time.monotonic()
-        with engine_errors("what others have left behind cannot be looked for"):
+        with engine_errors("containers whose owner was killed cannot be listed"):
             sweep(client)
     images, keep = images_of(client), given.keep_images
     image = images.require(instance.image, pull=given.pull, keep=keep)
@@ -97,7 +97,7 @@ def _engine() -> Any:
 
 
 class DockerWorkspace:
-    """One container."""
+    """A workspace in one container."""
 
     testbed, scratch = "/testbed", "/tmp/envweave"
 
@@ -119,33 +119,33 @@ class DockerWorkspace:
             raise
 
     def run(self, command: str, timeout: float) -> Ran:
-        """Run it in the container; after the grace the container is killed, whoever still runs in it."""
-        timed = ["timeout", "--kill-after", f"{GRACE}", f"{timeout}", "bash", "-c", command]
-        with _still_there(self._image):
+        """Run a command; if it outlives SIGKILL, in a child that left its process group, kill the container."""
+        timed = ["timeout", "--kill-after", f"{GRACE_S}", f"{timeout}", "bash", "-c", command]
+        with _losses(self._image):
             self._upload()
             api, begun = self._client.api, time.monotonic()
             execution = api.exec_create(self._container.id, timed, workdir=self.testbed)["Id"]
             stream = _Stream(api.exec_start(execution, socket=True))
-            output, ended = stream.read_until(begun + timeout + GRACE + _SLACK)
+            output, ended = stream.read_until(begun + timeout + GRACE_S + _SLACK_S)
             if not ended:
                 self._container.kill()
-                return Ran(_text(output), _KILLED, timed_out=len(output) < LONGEST_LOG)
+                return Ran(_text(output), _KILLED, timed_out=len(output) < MAX_LOG_BYTES)
             code = api.exec_inspect(execution)["ExitCode"]
             late = time.monotonic() - begun >= timeout
             if code is None or (code >= _KILLED and not self._is_alive()):
                 raise WorkspaceLost(
                     f"the container of {self._image} has ended in the middle of an evaluation"
                 )
-        return Ran(_text(output), code, timed_out=late and code in _BY_TIMEOUT)
+        return Ran(_text(output), code, timed_out=late and code in _TIMEOUT_CODES)
 
     def _is_alive(self) -> bool:
-        """Whether something can still be run; what the engine says of one that is being killed comes late."""
+        """Whether a command can still be run; the engine's status lags behind for a container being killed."""
         execution = self._client.api.exec_create(self._container.id, ["true"])["Id"]
         self._client.api.exec_start(execution)
         return self._client.api.exec_inspect(execution)["ExitCode"] == 0
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep it until something is run: putting files there takes a call of the engine."""
+        """Hold a file back until the next command: all files are uploaded in one call of the engine."""
         self._files[name] = content
 
     def _upload(self) -> None:
@@ -165,11 +165,11 @@ class DockerWorkspace:
         self._files = {}
 
     def adapted(self, script: str) -> str:
-        """The official script as it is."""
+        """Return the script unchanged."""
         return script
 
     def close(self) -> None:
-        """Remove the container; what cannot be removed now ends as its owner goes, and is swept."""
+        """Remove the container; one that cannot be removed now ends with its owner, and a sweep removes it."""
         container, owner, self._owner, self._container = self._container, self._owner, None, None
         if container is not None:
             self._remove(container)
@@ -188,7 +188,7 @@ class DockerWorkspace:
         except APIError as error:
             if error.status_code not in (404, 409):
                 _log.warning("the container %s stays: %s", container.name, error)
-            elif error.status_code == 409:  # the engine is removing it, as it has ended
+            elif error.status_code == 409:  # it has ended, and the engine is removing it already
                 _wait_until_gone(container)
         except RequestException as error:
             _log.warning("the container %s stays, as the engine does not answer: %s", container.name, error)
@@ -216,19 +216,19 @@ def _arguments(memory: int, pids: int) -> dict[str, Any]:
 
 
 class _Stream:
-    """What a command in a container writes, as frames of a connection."""
+    """The output of a command in a container: frames with an 8-byte header, on one connection."""
 
     def __init__(self, attached: Any) -> None:
         self._attached = attached
-        # the engine's first frames may have come with its headers, and are in this buffer then
+        # The HTTP client may have read the first frames with the headers; they are in this buffer.
         self._reader = attached._response.raw._fp.fp
 
     def read_until(self, deadline: float) -> tuple[bytes, bool]:
-        """Both outputs as they came, and whether that is all: not so after the deadline, or of too much."""
+        """Read stdout and stderr interleaved; False if the deadline or the size limit came before the end."""
         parts: list[bytes] = []
         size = 0
         try:
-            while size < LONGEST_LOG:
+            while size < MAX_LOG_BYTES:
                 header = self._exactly(8, deadline)
                 if len(header) < 8:
                     return b"".join(parts), True
@@ -242,7 +242,7 @@ class _Stream:
         return b"".join(parts), False
 
     def _exactly(self, size: int, deadline: float) -> bytes:
-        """Read up to this many bytes."""
+        """Read ``size`` bytes, or fewer at the end of the stream."""
         read = bytearray()
         while len(read) < size:
             socket_of(self._attached).settimeout(max(deadline - time.monotonic(), 0.001))
@@ -254,17 +254,17 @@ class _Stream:
 
 
 @contextmanager
-def _still_there(image: str) -> Generator[None]:
-    """What the engine says, or does not say, in the middle of an evaluation is a loss."""
+def _losses(image: str) -> Generator[None]:
+    """Raise :class:`WorkspaceLost` for errors of the engine in the middle of an evaluation."""
     from docker.errors import APIError
     from requests import RequestException
 
     try:
         yield
     except APIError as error:
-        said = str(error.explanation or error)
+        reason = str(error.explanation or error)
         raise WorkspaceLost(
-            f"the container of {image} is lost, as the container engine says: {said}"
+            f"the container of {image} is lost, as the container engine says: {reason}"
         ) from None
     except (RequestException, OSError) as error:
         raise WorkspaceLost(f"the container engine is gone in the middle of an evaluation: {error}") from None
@@ -274,7 +274,7 @@ def _wait_until_gone(container: Any) -> None:
     from docker.errors import NotFound
     from requests import RequestException
 
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             container.reload()
@@ -283,8 +283,8 @@ def _wait_until_gone(container: Any) -> None:
         except RequestException as error:
             _log.warning("the engine cannot be asked for the container %s: %s", container.name, error)
             return
-        time.sleep(_PAUSE)
-    _log.warning("the container %s is still being removed after %g s", container.name, _PATIENCE)
+        time.sleep(_PAUSE_S)
+    _log.warning("the container %s is still being removed after %g s", container.name, _REMOVAL_TIMEOUT_S)
 
 
 def _text(output: bytes) -> str:

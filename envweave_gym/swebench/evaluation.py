@@ -1,4 +1,4 @@
-"""A patch is tried: applied to the repository of its instance, and judged by the instance's tests."""
+"""Evaluates a patch: applies it to the repository of its instance, and runs and grades the instance's tests."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ from envweave_gym.core.faults import (
     shown,
 )
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.diffs import LONGEST, Diff, cut_off, parsed
+from envweave_gym.swebench.diffs import MAX_CHARS, Diff, cut_off, parsed
 from envweave_gym.swebench.grading import Tests, Verdict, check_instance, check_tests, grade
+from envweave_gym.swebench.patch_rules import violations, violations_by_patch, violations_of_tree
 from envweave_gym.swebench.phases import BY_PATCH, Applied, apply_and_test, run_tests
-from envweave_gym.swebench.policy import violations, violations_by_patch, violations_of_tree
-from envweave_gym.swebench.slots import check_at_once, turn
+from envweave_gym.swebench.slots import check_at_once, slot
 from envweave_gym.swebench.workspace import SIGNALS, NotHere, Workspace
 
-TIMEOUT = 1800.0
-"""Default time limit of the tests in seconds."""
-LOG_TAIL = 4000
-"""Characters of the end of the log that are retained."""
+TESTS_TIMEOUT_S = 1800.0
+LOG_TAIL_CHARS = 4000
 PHASES: tuple[str, ...] = ("wait", "start", "apply", "tests", "grade", "close")
 """The keys of :attr:`Evaluation.timings`."""
 LOSSES = (NotAvailable, SessionLost, AtCapacity)
-"""Exceptions that mean a lost workspace; ``MissingExtra`` is an installation error instead."""
+"""Exceptions that become faults of the workspace; ``MissingExtra``, an error of the installation, does not."""
 _BACKENDS = {
     "docker": "envweave_gym.swebench.docker_evaluation",
     "local": "envweave_gym.swebench.local_evaluation",
@@ -48,48 +46,48 @@ BACKENDS = tuple(_BACKENDS)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What became of a patch."""
+    """The result of trying a patch."""
 
     applied: bool = False
     apply_cmd: str = ""
-    """The official command that took it."""
+    """The official command that applied it."""
     resolved: bool = False
-    """Whether all tests that count pass."""
+    """Whether all graded tests pass."""
     f2p: float = 0.0
-    """Which part of the tests that the gold patch makes pass do so."""
+    """The share of the FAIL_TO_PASS tests that pass."""
     p2p: float = 0.0
-    """Which part of those that passed before still do."""
+    """The share of the PASS_TO_PASS tests that pass."""
     tests_status: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
-    """The names of both kinds, by whether they passed; empty where there are no results."""
+    """The names of both kinds of tests, by whether they passed; empty without results."""
     problem: str = ""
-    """Why there are no results, in a sentence."""
+    """Why there are no results, as a sentence."""
     violations: tuple[str, ...] = ()
-    """Why the patch was refused, in sentences."""
+    """The rules that the patch breaks, as sentences; it was not tested then."""
     log_tail: str = ""
-    """The end of what the tests have printed, or of what git says of a patch that it does not take."""
+    """The end of the log of the tests, or of git's log if the patch does not apply."""
     timed_out: bool = False
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     """Seconds by phase."""
     fault: Fault | None = None
-    """The failure of the workspace; nothing is known of the patch then."""
+    """The failure of the workspace, which says nothing about the patch."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How patches are tried."""
+    """The settings of evaluations."""
 
     backend: str = "docker"
-    """Where: ``"docker"`` or ``"local"``."""
+    """``"docker"`` or ``"local"``."""
     tests: Tests = "all"
-    """Which tests count: ``"all"``, or ``"fail_to_pass"`` alone."""
+    """The tests that are graded: ``"all"``, or ``"fail_to_pass"`` alone."""
     max_tests: int | None = None
-    """Limit of the tests that passed before and count; a seeded choice."""
-    timeout: float = TIMEOUT
-    """Seconds that the tests may take."""
+    """Limit of the PASS_TO_PASS tests that are graded; which ones is drawn once for each instance."""
+    timeout: float = TESTS_TIMEOUT_S
+    """Time limit of the tests, in seconds."""
     at_once: int | None = None
     """Limit of concurrent evaluations of all processes of this user; by default one for each core."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the backend's ``Options`` are to be."""
+    """Keyword arguments of the backend's ``Options``."""
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -100,52 +98,51 @@ class Trial:
         timeout: Any = self.timeout
         if type(timeout) not in (int, float) or not (math.isfinite(timeout) and timeout > 0):
             raise InvalidArgument(f"timeout={shown(timeout)} is no number of seconds; give one above 0")
-
         self._check_options()
 
     def _check_options(self) -> None:
-        place = self._module()
-        known = [one.name for one in fields(place.Options)]
+        options = self._module().Options
+        known = [one.name for one in fields(options)]
         for name in self.options:
             if name not in known:
                 raise InvalidArgument(
                     f"evaluation_kwargs have {shown(name)}, which evaluation={self.backend!r} does not take"
                     f"{nearest(str(name), known)}; it takes {', '.join(known)}"
                 )
-        place.Options(**self.options)
+        options(**self.options)
 
     def _module(self) -> Any:
         return importlib.import_module(_BACKENDS[self.backend])
 
     def opened(self, instance: Instance) -> Workspace:
-        """A workspace for one evaluation, or for a look at the repository."""
+        """Open a workspace for one evaluation, or for the commands of an episode."""
         return self._module().open_workspace(instance, **self.options)
 
 
 def evaluate(
     instance: Instance, diff: str, trial: Trial | None = None, opened: Callable[[], Workspace] | None = None
 ) -> Evaluation:
-    """Try a diff on its instance, in a fresh workspace or in the one that ``opened`` gives.
+    """Evaluate a diff in a fresh workspace, or in the one that ``opened`` returns.
 
-    A defect of the diff is in ``violations`` or ``problem``; a failure of the workspace is a ``fault``.
-    Neither raises; an instance whose patches nobody can judge is refused.
+    A defect of the diff is in ``violations`` or ``problem``, a failure of the workspace in ``fault``; neither
+    raises. An instance without tests or a known log parser raises :class:`InvalidArgument`.
     """
     check_instance(instance)
-    found = parsed(diff[: LONGEST + 1])  # one that is longer is refused
+    found = parsed(diff[: MAX_CHARS + 1])  # one character too many, so that the rules see the excess
     if refused := violations(diff, found, instance):
         return Evaluation(violations=refused)
     if (problem := cut_off(found)) is not None:
         return Evaluation(problem=problem)
-    return _lost_or(lambda clock: _evaluated(instance, found, trial or Trial(), clock, opened))
+    return _or_fault(lambda clock: _evaluated(instance, found, trial or Trial(), clock, opened))
 
 
 def baseline(instance: Instance, trial: Trial) -> Evaluation:
-    """What the tests say without any patch: a part of them may pass by then."""
-    return _lost_or(lambda clock: _evaluated(instance, None, trial, clock))
+    """Run the tests without a patch: some FAIL_TO_PASS tests may pass already."""
+    return _or_fault(lambda clock: _evaluated(instance, None, trial, clock))
 
 
 class _Clock:
-    """Seconds by phase."""
+    """Measures the seconds of each phase."""
 
     def __init__(self) -> None:
         self.timings: dict[str, float] = dict.fromkeys(PHASES, 0.0)
@@ -158,14 +155,14 @@ class _Clock:
         finally:
             self.timings[name] += time.perf_counter() - begun
 
-    def part(self, name: str, whole: str, seconds: float) -> None:
-        """So much of one phase was another."""
-        self.timings[name] += seconds
-        self.timings[whole] -= seconds
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Count seconds of one phase for another."""
+        self.timings[source] -= seconds
+        self.timings[target] += seconds
 
 
-def _lost_or(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
-    """What an evaluation gives, or the fault that it was lost by."""
+def _or_fault(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
+    """Return an evaluation; a lost workspace gives one with the fault."""
     clock = _Clock()
     try:
         return evaluated(clock)
@@ -176,7 +173,7 @@ def _lost_or(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
 
 
 def loss_of(error: BaseException) -> Fault:
-    """The fault that a place of evaluations was lost by; what is not there is not tried again."""
+    """Make a fault of an exception of :data:`LOSSES`; what must be installed first is not retryable."""
     fault = fault_of(error)
     return msgspec.structs.replace(fault, retryable=False) if isinstance(error, NotHere) else fault
 
@@ -190,9 +187,10 @@ def _evaluated(
 ) -> Evaluation:
     with _workspace(instance, trial, clock, opened) as workspace:
         found = _tried(workspace, instance, diff, trial, clock)
+    # A log may look like a broken machine because the patch printed that, so the tests alone decide.
     if found.environment and (diff is None or _is_broken(instance, trial)):
         raise NotAvailable(
-            f"the place where {instance.instance_id} is tried is broken ({found.environment}), whatever the "
+            f"the workspace of {instance.instance_id} is broken ({found.environment}), whatever the "
             f"patch is; look at its log: {found.evaluation.log_tail[-500:]}"
         )
     return replace(found.evaluation, timings=clock.timings)
@@ -202,10 +200,11 @@ def _evaluated(
 class _Tried:
     evaluation: Evaluation
     environment: str = ""
+    """The fault of the machine that the log shows, if any."""
 
 
 def _is_broken(instance: Instance, trial: Trial) -> bool:
-    """Whether the tests fail to run without any patch too: a patch can print whatever it likes."""
+    """Whether the tests cannot run without a patch either."""
     clock = _Clock()
     with _workspace(instance, trial, clock) as workspace:
         return bool(_tried(workspace, instance, None, trial, clock).environment)
@@ -217,7 +216,7 @@ def _workspace(
 ) -> Generator[Workspace]:
     with ExitStack() as stack:
         with clock.phase("wait"):
-            stack.enter_context(turn(trial.at_once))
+            stack.enter_context(slot(trial.at_once))
         with clock.phase("start"):
             workspace = trial.opened(instance) if opened is None else opened()
         stack.enter_context(_closing(workspace, clock))
@@ -242,7 +241,7 @@ def _tried(
             applied, ran = Applied(""), run_tests(workspace, instance, trial.timeout)
         else:
             applied, ran = apply_and_test(workspace, instance, diff, trial.timeout)
-    clock.part("apply", "tests", applied.seconds)
+    clock.move(applied.seconds, "tests", "apply")  # both ran as one command
     if diff is not None:
         refused = violations_of_tree(applied.touched, diff, instance)
         if applied.command == BY_PATCH:
@@ -252,24 +251,15 @@ def _tried(
         given = Evaluation(applied=bool(applied.command), apply_cmd=applied.command)
         if not given.applied:
             return _Tried(_not_applied(applied.log, ran.timed_out, trial.timeout))
-    tail = ran.output[-LOG_TAIL:]
+    tail = ran.output[-LOG_TAIL_CHARS:]
     if ran.timed_out:
         problem = f"the tests did not end within {trial.timeout:g} s"
         return _Tried(replace(given, problem=problem, log_tail=tail, timed_out=True))
     with clock.phase("grade"):
         verdict = grade(instance, ran.output, tests=trial.tests, max_tests=trial.max_tests)
-    if ran.code > SIGNALS and not verdict.problem:  # what the script prints last may be printed by others
+    if ran.code > SIGNALS and not verdict.problem:  # the log looks whole, but a patch may have forged its end
         verdict = Verdict(problem="the script was killed before it was done")
-    return _Tried(_judged(given, verdict, tail), verdict.environment)
-
-
-def _not_applied(log: str, timed_out: bool, timeout: float) -> Evaluation:
-    problem = f"applying it did not end within {timeout:g} s" if timed_out else "the patch does not apply"
-    return Evaluation(problem=problem, log_tail=log[-LOG_TAIL:], timed_out=timed_out)
-
-
-def _judged(given: Evaluation, verdict: Verdict, tail: str) -> Evaluation:
-    return replace(
+    graded = replace(
         given,
         resolved=verdict.resolved,
         f2p=verdict.f2p,
@@ -278,3 +268,9 @@ def _judged(given: Evaluation, verdict: Verdict, tail: str) -> Evaluation:
         problem=verdict.problem,
         log_tail=tail,
     )
+    return _Tried(graded, verdict.environment)
+
+
+def _not_applied(log: str, timed_out: bool, timeout: float) -> Evaluation:
+    problem = f"applying it did not end within {timeout:g} s" if timed_out else "the patch does not apply"
+    return Evaluation(problem=problem, log_tail=log[-LOG_TAIL_CHARS:], timed_out=timed_out)

@@ -1,7 +1,7 @@
-"""The verdict: what the official functions read out of what the tests have printed.
+"""Grades the log of a test run with the functions of the official SWE-bench package.
 
-The command is always the official one; ``tests`` and ``max_tests`` only narrow which tests count, as the
-parsers lose some where a part of them is run.
+All tests of the official command are always run, because the log parsers miss some if only a part is run.
+``tests`` and ``max_tests`` only narrow which of them are graded.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _FULL = "RESOLVED_FULL"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tests say."""
+    """The results of a test run."""
 
     resolved: bool = False
     f2p: float = 0.0
-    """Which part of the tests that the gold patch makes pass do so."""
+    """The share of the FAIL_TO_PASS tests that pass."""
     p2p: float = 0.0
-    """Which part of those that passed before still do."""
+    """The share of the PASS_TO_PASS tests that pass."""
     tests_status: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
-    """The names of both kinds, by whether they passed; empty where no results were found."""
+    """The names of both kinds of tests, by whether they passed; empty without results."""
     problem: str = ""
-    """Why no results count, in a sentence; empty where they do."""
+    """Why there are no results, as a sentence."""
     environment: str = ""
-    """Which fault of the environment the log speaks of, where there are no results."""
+    """The fault of the machine that a log without results shows, such as a full disk."""
 
 
 def check_tests(tests: Any, max_tests: Any) -> None:
-    """Refuse what narrows nothing."""
+    """Refuse values of ``tests`` and ``max_tests`` that select no tests."""
     if tests not in TESTS:
         raise InvalidArgument(f"tests={shown(tests)} is unknown; there are {' and '.join(map(repr, TESTS))}")
     if max_tests is not None and (type(max_tests) is not int or max_tests < 0):
@@ -58,7 +58,7 @@ def check_tests(tests: Any, max_tests: Any) -> None:
 
 
 def check_instance(instance: Instance) -> None:
-    """Refuse an instance of which nobody knows how patches are judged: every one would be wrong, or right."""
+    """Refuse an instance that cannot be graded: without tests or a parser every patch would be wrong, or right."""
     needed = {
         "eval_script": instance.eval_script.strip(),
         "log_parser": instance.log_parser,
@@ -72,10 +72,10 @@ def check_instance(instance: Instance) -> None:
 
 
 def grade(instance: Instance, log: str, *, tests: Tests = "all", max_tests: int | None = None) -> Verdict:
-    """The verdict on what the official script has printed.
+    """Grade the log of the official script.
 
-    Of the tests that passed before, ``max_tests`` count, the same ones for all patches of an instance; with
-    ``tests="fail_to_pass"`` none do. Where the log looks like anything but a whole run, nothing has passed.
+    Of the PASS_TO_PASS tests at most ``max_tests`` are graded, the same ones for all patches of an instance,
+    and none with ``tests="fail_to_pass"``. A log that is not of one whole run has no results.
     """
     if problem := _problem(log):
         return Verdict(problem=problem, environment=_environment(log))
@@ -98,7 +98,7 @@ def grade(instance: Instance, log: str, *, tests: Tests = "all", max_tests: int 
 
 
 def graded_to_pass(instance: Instance, tests: Tests, max_tests: int | None) -> Sequence[str]:
-    """Which of the tests that passed before count."""
+    """The PASS_TO_PASS tests that are graded: all, or a draw that depends on the instance alone."""
     if tests == "fail_to_pass":
         return ()
     names = instance.pass_to_pass
@@ -110,7 +110,10 @@ def graded_to_pass(instance: Instance, tests: Tests, max_tests: int | None) -> S
 
 
 def _problem(log: str) -> str:
-    """Why a log is not that of a whole run of the official script, if so."""
+    """Why a log is not of one whole run of the official script; empty if it is.
+
+    A patch runs inside the tests and can print anything, so markers out of place make a log void.
+    """
     before, started, after = log.partition(START)
     inside, ended, rest = after.partition(END)
     if not started:
@@ -125,7 +128,7 @@ def _problem(log: str) -> str:
 
 
 def _official_for(instance: Instance) -> Any:
-    """The official functions, which know the parser and the kind of evaluation of this instance."""
+    """The official functions; an instance with an unknown parser or evaluation type is refused."""
     official = official_grading()
     for name, value, known in (
         ("log_parser", instance.log_parser, official.PARSER_REGISTRY),
@@ -140,7 +143,7 @@ def _official_for(instance: Instance) -> Any:
 
 
 def _statuses(instance: Instance, log: str) -> tuple[dict[str, str], bool]:
-    """The status of each test; the official function reads it from a file."""
+    """The status of each test, parsed by the official function, which reads a file."""
     official = official_grading()
     with tempfile.TemporaryDirectory(prefix="envweave-log-") as folder:
         path = Path(folder) / "test_output.txt"
@@ -164,7 +167,7 @@ def _spec(instance: Instance) -> Any:
 
 
 def _environment(log: str) -> str:
-    """The fault of the environment that the official signatures find in a log."""
+    """The fault of the machine that the official signatures find in a log."""
     official_grading()
     failures = importlib.import_module("swebench.harness.infra_failure")
     found = failures.classify_text(log)
@@ -179,11 +182,11 @@ _loading = threading.Lock()
 
 @cache
 def official_grading() -> Any:
-    """The official module of these functions.
+    """Import ``swebench.harness.grading`` without running the ``__init__`` of its package.
 
-    Its package imports everything there is (``modal``, ``datasets``, ``docker``: four seconds and 180 MB) for
-    the sake of modules that grading does not use. So the module is imported with a bare package in place of
-    that, which is gone afterwards: whoever imports the package itself gets it whole.
+    That ``__init__`` imports ``modal``, ``datasets`` and ``docker`` (4 s and 180 MB), which grading does not
+    use. An empty package stands in ``sys.modules`` during the import and is removed afterwards, so a later
+    ``import swebench.harness`` gets the whole package.
     """
     swebench = need("swebench", "swebench", "grading a patch")
     with _loading:

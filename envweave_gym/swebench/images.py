@@ -1,4 +1,4 @@
-"""The images of instances: found, fetched, and removed again where there are too many."""
+"""Pulls the images of instances, and removes the least recently used ones of those it has pulled."""
 
 from __future__ import annotations
 
@@ -12,61 +12,59 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_local import process_cache
 from envweave_gym.swebench.workspace import NotHere
 
-PULLING = 1800.0
-"""Seconds that fetching an image may take."""
-
-
-def images_of(client: Any) -> Images:
-    """The images of an engine, as this process has used them."""
-    return _images(client)
+PULL_TIMEOUT_S = 1800.0
 
 
 def check_keep(keep: object) -> None:
-    """Refuse what is no number of images that may stay."""
+    """Refuse a value of ``keep_images`` that is no limit."""
     if keep is not None and (type(keep) is not int or keep < 1):
         raise InvalidArgument(f"keep_images={shown(keep)} is no number of images; give an int >= 1 or None")
 
 
 @process_cache(maxsize=4)
-def _images(client: Any) -> Images:
+def images_of(client: Any) -> Images:
+    """Return the images of an engine that this process has used."""
     return Images(client)
 
 
 class Images:
-    """Fetches images, and remembers which of them it has fetched, by when they were used last."""
+    """An LRU cache of pulled images with reference counts."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._fetched: OrderedDict[str, None] = OrderedDict()
+        self._pulled: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
-        self._fetching: dict[str, threading.Lock] = {}
+        self._pulling: dict[str, threading.Lock] = {}
         self._users: Counter[str] = Counter()
 
     def require(self, image: str, *, pull: bool = True, keep: int | None = None) -> str:
-        """The image, which is there now, and stays until who has asked calls :meth:`release`.
+        """Pull an image unless it is there; it stays until :meth:`release` is called as often as this.
 
-        With ``keep``, of the images that were fetched here only the last used stay, and all that are
-        used; others than those are never removed.
+        At most ``keep`` of the images that were pulled here stay; those in use stay in any case, and images
+        that were there before are never removed.
         """
         check_image(image)
         with self._lock:
             self._users[image] += 1
-            fetching = self._fetching.setdefault(image, threading.Lock())
+            pulling = self._pulling.setdefault(image, threading.Lock())
         try:
-            with fetching:
+            with pulling:
                 if not self._is_here(image):
-                    self._fetch(image, pull)
-            self._remember(image, keep)
+                    self._require_pull(image, pull)
+            with self._lock:
+                if image in self._pulled:
+                    self._pulled.move_to_end(image)
+            self._remove_old(keep)
         except BaseException:
             self.release(image)
             raise
         return image
 
     def release(self, image: str, keep: int | None = None) -> None:
-        """Say that one who has asked for an image is done with it."""
+        """End one use of an image."""
         with self._lock:
             self._users[image] -= 1
-            self._users += Counter()  # which forgets those that nobody uses
+            self._users += Counter()  # drops the entries with a count of 0
         self._remove_old(keep)
 
     def _is_here(self, image: str) -> bool:
@@ -79,24 +77,24 @@ class Images:
                 return False
         return True
 
-    def _fetch(self, image: str, pull: bool) -> None:
-        way = f"fetch it where there is a network: docker pull {image}"
+    def _require_pull(self, image: str, pull: bool) -> None:
+        advice = f"fetch it where there is a network: docker pull {image}"
         if not pull:
-            raise NotHere(f"the image {image} is not on this machine, and pull=False; {way}")
+            raise NotHere(f"the image {image} is not on this machine, and pull=False; {advice}")
         try:
             self._pull(image)
         except NotAvailable as error:
-            raise NotAvailable(f"{error}; {way}") from None
+            raise NotAvailable(f"{error}; {advice}") from None
         with self._lock:
-            self._fetched[image] = None
+            self._pulled[image] = None
 
     def _pull(self, image: str) -> None:
-        """Fetch it while the engine tells how far it is; it stops where nobody listens any more."""
+        """Pull an image and read its progress events; the engine stops when the connection is closed."""
         from docker.utils import parse_repository_tag
         from urllib3.exceptions import HTTPError
 
         repository, tag = parse_repository_tag(image)
-        deadline = time.monotonic() + PULLING
+        deadline = time.monotonic() + PULL_TIMEOUT_S
         with engine_errors(f"the image {image} cannot be fetched"):
             events = self._client.api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             try:
@@ -106,42 +104,37 @@ class Images:
                             f"the image {image} cannot be fetched, as the container engine says: {said}"
                         )
                     if time.monotonic() > deadline:
-                        raise NotAvailable(f"the image {image} was not here after {PULLING:g} s")
+                        raise NotAvailable(f"the image {image} was not here after {PULL_TIMEOUT_S:g} s")
             except HTTPError as error:
                 raise NotAvailable(
-                    f"the image {image} cannot be fetched: the container engine tells nothing more ({error})"
+                    f"the image {image} cannot be fetched: the container engine has hung up ({error})"
                 ) from None
             finally:
                 events.close()
 
-    def _remember(self, image: str, keep: int | None) -> None:
-        with self._lock:
-            if image in self._fetched:
-                self._fetched.move_to_end(image)
-        self._remove_old(keep)
-
     def _remove_old(self, keep: int | None) -> None:
-        """Remove surplus images that nothing uses; a request for one waits, and fetches it again."""
+        """Remove unused images beyond the limit; a caller that requires one meanwhile waits, and pulls it again."""
         while keep is not None:
             with self._lock:
-                unused = [name for name in self._fetched if not self._users[name]]
-                if len(self._fetched) <= keep or not unused:
+                unused = [name for name in self._pulled if not self._users[name]]
+                if len(self._pulled) <= keep or not unused:
                     return
                 name = unused[0]
-                del self._fetched[name]
-                fetching = self._fetching[name]
-            with fetching:
-                if not self._is_taken_again(name):
+                del self._pulled[name]
+                pulling = self._pulling[name]
+            with pulling:
+                if not self._is_used_again(name):
                     self._remove(name)
 
-    def _is_taken_again(self, name: str) -> bool:
+    def _is_used_again(self, name: str) -> bool:
+        """Whether another caller has required an image since it was chosen for removal."""
         with self._lock:
             if is_used := self._users[name] > 0:
-                self._fetched[name] = None
+                self._pulled[name] = None
             return is_used
 
     def _remove(self, image: str) -> None:
-        """Remove one; one that a container uses stays, and is forgotten."""
+        """Remove an image; one that a container of others uses stays, and is forgotten."""
         from docker.errors import APIError
 
         with engine_errors(f"the image {shown(image)} cannot be removed"):

@@ -1,8 +1,8 @@
-"""Patches are tried without a container engine: in a copy of the repository, inside the sandbox for programs.
+"""The workspace without a container engine: a copy of the repository in a sandbox session.
 
-A sandbox of the profile ``shell`` keeps them in: they read the system's programs, their Python and their
-copy, write to the copy alone, and reach no network and no other process. There are no sockets at all and no
-memory to share, which containers have: tests that need those fail here.
+The sandbox profile ``shell`` confines commands: they read the system's programs, their Python and the copy,
+write to the copy alone, and reach no network and no other process. Unlike in a container there are no sockets
+and no shared memory at all, so tests that need those fail here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,40 +25,40 @@ from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.swebench.checkouts import GITHUB, Checkout, Recipe
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 
-LONGEST_LOG = 32 << 20
-"""What writes more bytes is killed."""
+MAX_LOG_BYTES = 32 << 20
+"""A command that writes more is killed."""
 LEVELS = ("landlock", "namespace", "container")
-"""How well patches may be kept in; what leaves them the network or the files of the machine is not here."""
-_COPYING = 600.0
-_GRACE = 0.5
-_LINE = ["/bin/bash", "-c", 'exec 2>&1 && cd -- "$0" && exec bash -c "$1"']
+"""The isolation levels that keep patches from the network and from other files."""
+_COPY_TIMEOUT_S = 600.0
+_GRACE_S = 0.5
+_COMMAND_LINE = ["/bin/bash", "-c", 'exec 2>&1 && cd -- "$0" && exec bash -c "$1"']
 _PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TESTBED = "/testbed"
-_LEFT_OUT = re.compile(
-    r"source /opt/miniconda3/bin/activate|conda activate testbed"  # there is an environment already
-    r"|python -m pip install .*"  # it is installed already
-    r"|git status|git show|git -c core\.fileMode=false diff \w+"  # nobody reads that
-    r"|sed -i '/en_US\.UTF-8/.*|export (?:LANG|LANGUAGE|LC_ALL)=\S+"  # that is no locale of this machine
+_OMITTED_LINES = re.compile(
+    r"source /opt/miniconda3/bin/activate|conda activate testbed"  # PATH has the environment already
+    r"|python -m pip install .*"  # the checkout is installed already
+    r"|git status|git show|git -c core\.fileMode=false diff \w+"  # output that nobody reads
+    r"|sed -i '/en_US\.UTF-8/.*|export (?:LANG|LANGUAGE|LC_ALL)=\S+"  # a locale of the image only
 )
-_MOVED = re.compile(rf"^(cd|git config --global --add safe\.directory) {_TESTBED}/?$")
+_PATH_LINES = re.compile(rf"^(cd|git config --global --add safe\.directory) {_TESTBED}/?$")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What places are like; ``repos``, ``requirements`` and ``cache`` are those of :class:`Recipe`."""
+    """The settings of local workspaces; ``repos``, ``requirements`` and ``cache`` are those of :class:`Recipe`."""
 
     isolation: str = "landlock"
-    """A level of the sandbox, which is demanded."""
+    """The isolation level of the sandbox; a machine that cannot reach it raises ``NotAvailable``."""
     repos: str = GITHUB
     requirements: str | None = None
     python: str | None = None
     cache: str | None = None
     memory: int | str = "4g"
-    """Each process may have so much."""
+    """Limit for each process."""
     pids: int = 1024
-    """Limit of processes, if the host is root."""
+    """Limit of processes; it holds if this process is root."""
 
     def __post_init__(self) -> None:
         if self.isolation not in LEVELS:
@@ -72,15 +71,12 @@ class Options:
         self.recipe(sys.executable if self.python is None else self.python)
 
     def recipe(self, interpreter: str) -> Recipe:
-        """How checkouts are made, with this interpreter."""
+        """The recipe of checkouts with this interpreter."""
         return Recipe(interpreter, self.repos, self.requirements, self.cache)
 
 
 def open_workspace(instance: Instance, **options: Any) -> LocalWorkspace:
-    """A copy of the instance's repository, which is cloned where that was not done before.
-
-    ``options`` are those of :class:`Options`; a level that this machine does not reach is not there.
-    """
+    """Copy the checkout of an instance, which is cloned the first time; ``options`` are those of :class:`Options`."""
     given = Options(**options)
     try:
         levels.require(given.isolation)
@@ -93,8 +89,8 @@ def open_workspace(instance: Instance, **options: Any) -> LocalWorkspace:
         processes=given.pids,
         files=1024,
         file_size=1 << 30,
-        output=LONGEST_LOG,
-        most_output=LONGEST_LOG,
+        output=MAX_LOG_BYTES,
+        most_output=MAX_LOG_BYTES,
     )
     checkout = recipe.checkout(instance)
     setup = Setup(
@@ -108,7 +104,7 @@ def open_workspace(instance: Instance, **options: Any) -> LocalWorkspace:
 
 
 def _interpreter(given: str | None) -> str:
-    """An interpreter that whoever a program runs as can read."""
+    """Choose an interpreter that the user of sandboxed programs can read, which is another one if we are root."""
     if given is not None or os.getuid() != 0:
         return given or sys.executable
     for python in _PYTHONS:
@@ -121,19 +117,19 @@ def _interpreter(given: str | None) -> str:
 
 
 class LocalWorkspace:
-    """One copy, in the folder of one episode of a sandbox."""
+    """A workspace in the folder of one sandbox session."""
 
     def __init__(self, checkout: Checkout, setup: Setup) -> None:
-        self._lease, self._session, self._place = Lease(setup), None, -1
+        self._lease, self._session, self._scratch_fd = Lease(setup), None, -1
         try:
             session = self._session = self._lease.open()
             self.testbed, self.scratch = f"{session.folder}/testbed", f"{session.folder}/scratch"
             self._variables = _variables(checkout, self.testbed, self.scratch)
             self._owner = os.stat(session.folder).st_uid
-            self._place = _furnished(checkout, self.testbed, self.scratch, self._owner)
+            self._scratch_fd = _copy(checkout, self.testbed, self.scratch, self._owner)
         except WorkerDied as error:
             self.close()
-            raise WorkspaceLost(f"there is no place for an evaluation: {error}") from None
+            raise WorkspaceLost(f"the sandbox of an evaluation cannot be started: {error}") from None
         except BaseException:
             self.close()
             raise
@@ -141,83 +137,74 @@ class LocalWorkspace:
     _session: Session | None
 
     def run(self, command: str, timeout: float) -> Ran:
-        """Run it in the sandbox; after its time all that it has started is killed from here.
+        """Run a command in the sandbox; at the timeout kill all its children from here.
 
-        The sandbox has a clock too, for who has stopped or killed the process that it asks.
+        The sandbox has a time limit of its own, in case a program has stopped or killed the worker.
         """
-        session, line = self._there(), [*_LINE, self.testbed, command]
-        clock = _Clock(timeout, session.process.kill_children)
+        session, line = self._require_session(), [*_COMMAND_LINE, self.testbed, command]
+        is_late = threading.Event()
+
+        def kill() -> None:
+            is_late.set()
+            session.process.kill_children()
+
+        timer = threading.Timer(timeout, kill)
+        timer.start()
         try:
-            done = session.shell(line, timeout=timeout + _GRACE, env=self._variables)
+            done = session.shell(line, timeout=timeout + _GRACE_S, env=self._variables)
         except (NotAvailable, WorkerDied) as error:
             raise WorkspaceLost(f"the sandbox of an evaluation is gone: {error}") from None
         finally:
-            is_late = clock.stop()
+            timer.cancel()
+            timer.join()
         if done.error_type and not done.state_lost:
             session.process.kill_children()
-        return Ran(done.stdout, _code(done), timed_out=is_late)
+        return Ran(done.stdout, _code(done), timed_out=is_late.is_set())
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file into the folder that was made for that, wherever a program has moved it meanwhile."""
-        self._there()
+        """Put a file into ``scratch``, by its descriptor, as a program may have moved the folder."""
+        self._require_session()
         try:
             with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self._place)
-            with open(os.open(name, _WRITE, 0o644, dir_fd=self._place), "wb") as file:
+                os.unlink(name, dir_fd=self._scratch_fd)
+            with open(os.open(name, _WRITE, 0o644, dir_fd=self._scratch_fd), "wb") as file:
                 file.write(content)
                 if os.getuid() == 0:
                     os.fchown(file.fileno(), self._owner, self._owner)
         except OSError as error:
-            raise WorkspaceLost(f"{name} cannot be put into the place of an evaluation: {error}") from None
+            raise WorkspaceLost(
+                f"{name} cannot be written to the workspace of an evaluation: {error}"
+            ) from None
 
     def adapted(self, script: str) -> str:
-        """The official script without what only its image needs, and with the folder of this copy."""
-        kept = [line for line in script.split("\n") if not _LEFT_OUT.fullmatch(line)]
-        return "\n".join(_MOVED.sub(rf"\1 {self.testbed}", line) for line in kept)
+        """Return the official script without the lines for its image, and with the path of this copy."""
+        kept = [line for line in script.split("\n") if not _OMITTED_LINES.fullmatch(line)]
+        return "\n".join(_PATH_LINES.sub(rf"\1 {self.testbed}", line) for line in kept)
 
     def close(self) -> None:
-        """Remove the copy, with all that runs in it."""
+        """Remove the copy and kill its processes."""
         session, self._session = self._session, None
-        if self._place >= 0:
-            os.close(self._place)
-            self._place = -1
+        if self._scratch_fd >= 0:
+            os.close(self._scratch_fd)
+            self._scratch_fd = -1
         if session is not None:
             session.close()
         self._lease.close()
 
-    def _there(self) -> Session:
+    def _require_session(self) -> Session:
         if self._session is None:
-            raise WorkspaceLost("the place of an evaluation is closed; open another")
+            raise WorkspaceLost("the workspace of an evaluation is closed; open another")
         return self._session
 
 
-class _Clock:
-    """Calls a function after some seconds, unless it is stopped before."""
-
-    def __init__(self, seconds: float, end: Callable[[], None]) -> None:
-        self._end, self._is_late = end, False
-        self._timer = threading.Timer(seconds, self._ring)
-        self._timer.start()
-
-    def _ring(self) -> None:
-        self._is_late = True
-        self._end()
-
-    def stop(self) -> bool:
-        """Stop it; whether it was too late for that."""
-        self._timer.cancel()
-        self._timer.join()
-        return self._is_late
-
-
 def _code(done: Execution) -> int:
-    """An exit code, as a shell tells how a program ended; what was ended from outside was killed."""
+    """The exit code as a shell reports it: 128 plus the signal for a killed program."""
     code = done.value if isinstance(done.value, int) and not done.error_type else -signal.SIGKILL
     return code if code >= 0 else 128 - code
 
 
 def _variables(checkout: Checkout, testbed: str, scratch: str) -> dict[str, str]:
-    """The environment: the Python of the instance first, and its modules from the copy."""
+    """The environment variables: the Python of the instance comes first, its modules come from the copy."""
     found = {
         "PATH": f"{checkout.environment}/bin:/usr/local/bin:/usr/bin:/bin",
         "VIRTUAL_ENV": str(checkout.environment),
@@ -229,13 +216,13 @@ def _variables(checkout: Checkout, testbed: str, scratch: str) -> dict[str, str]
     return found
 
 
-def _furnished(checkout: Checkout, testbed: str, scratch: str, owner: int) -> int:
-    """Copy the repository and make the folder beside it, both the program's own; that folder, opened."""
+def _copy(checkout: Checkout, testbed: str, scratch: str, owner: int) -> int:
+    """Copy the repository and make the scratch folder, both for ``owner``; return the descriptor of scratch."""
     os.mkdir(scratch, 0o755)
-    copied = ["cp", "-a", "--reflink=auto", str(checkout.tree), testbed]
-    given = ["chown", "-R", f"{owner}:{owner}", testbed, scratch]
-    for command in (copied, given) if os.getuid() == 0 else (copied,):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COPYING, check=False)
+    copy = ["cp", "-a", "--reflink=auto", str(checkout.tree), testbed]
+    chown = ["chown", "-R", f"{owner}:{owner}", testbed, scratch]
+    for command in (copy, chown) if os.getuid() == 0 else (copy,):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COPY_TIMEOUT_S, check=False)
         if done.returncode:
             raise NotAvailable(f"the repository cannot be copied: {done.stderr.strip()[-500:]}")
     return os.open(scratch, _FOLDER)

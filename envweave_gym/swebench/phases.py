@@ -1,6 +1,6 @@
-"""The phases of an evaluation in a workspace: applies the patch of a model, then runs the official script.
+"""The shell scripts of an evaluation: apply the patch of a model, then run the official evaluation script.
 
-Both are one command together, as every command costs a container a tenth of a second.
+Both are sent as one command, because each command in a container takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ APPLY_COMMANDS = (
     "git apply --verbose --reject",
     BY_PATCH,
 )
-"""The official ones, in the order in which they are tried."""
+"""The commands of the official harness, in its order."""
 ALREADY = "git apply --check --reverse"
 """Succeeds if the patch is in the tree although each of them failed."""
-_APPLY_TIMEOUT = 120.0
-_DIGEST = 42
-"""Length of the content digest in an entry: a file that differed before may be changed again."""
+_APPLY_TIMEOUT_S = 120.0
+_DIGEST_CHARS = 42
+"""A SHA-1 and two spaces before each path; the digest shows whether a file that differed before has changed."""
 _ATTEMPTS = """\
 exec 2>&1
 begun=$EPOCHREALTIME
@@ -80,25 +80,25 @@ _END_MARKER, _EXIT_CODE = ">>>>> End Test Output", "SWEBENCH_TEST_EXIT_CODE"
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of a patch."""
+    """The result of applying a patch."""
 
     command: str
-    """The official command that took it; empty where none did."""
+    """The official command that applied it; empty if none did."""
     touched: tuple[str, ...] = ()
-    """The files that are no longer what they were, as git sees it."""
+    """The paths that have changed, according to git."""
     log: str = ""
     seconds: float = 0.0
 
 
 def apply_patch(workspace: Workspace, diff: Diff) -> Applied:
-    """Try the official commands in turn, until one takes the patch."""
-    return _attempted(workspace, diff, "", _APPLY_TIMEOUT)[0]
+    """Try the official commands in turn, until one applies the patch."""
+    return _attempted(workspace, diff, "", _APPLY_TIMEOUT_S)[0]
 
 
 def run_tests(workspace: Workspace, instance: Instance, timeout: float) -> Ran:
-    """Put the files of the test patch back to what they were at the base commit, and run the official script.
+    """Restore the files of the test patch to the base commit, and run the official script.
 
-    The script does so itself, but where the test patch adds a file its ``git checkout`` fails as a whole.
+    The script would restore them too, but if the test patch adds a file its ``git checkout`` fails as a whole.
     """
     workspace.write("try.sh", _test_script(workspace, instance).encode())
     return workspace.run(f"exec bash {workspace.scratch}/try.sh", timeout)
@@ -107,7 +107,7 @@ def run_tests(workspace: Workspace, instance: Instance, timeout: float) -> Ran:
 def apply_and_test(
     workspace: Workspace, instance: Instance, diff: Diff, timeout: float
 ) -> tuple[Applied, Ran]:
-    """Both in one go; the tests are not run where nothing takes the patch."""
+    """Apply a patch and run the tests in one command; a patch that does not apply is not tested."""
     return _attempted(workspace, diff, _test_script(workspace, instance), timeout)
 
 
@@ -115,7 +115,7 @@ def _attempted(workspace: Workspace, diff: Diff, then: str, timeout: float) -> t
     workspace.write("patch.diff", diff.text.encode())
     if (other := in_crlf(diff)) is not None:
         workspace.write("crlf.diff", other.encode())
-    boundary = secrets.token_hex(16)
+    boundary = secrets.token_hex(16)  # nothing that a patch prints can imitate it
     workspace.write("try.sh", (_attempts(workspace, diff, boundary) + then).encode())
     ran = workspace.run(f"exec bash {workspace.scratch}/try.sh", timeout)
     outcome, *parts = ran.output.split(f"\0{boundary}\0", 3)
@@ -124,14 +124,14 @@ def _attempted(workspace: Workspace, diff: Diff, then: str, timeout: float) -> t
             return Applied("", log=ran.output), ran
         raise WorkspaceLost(f"the patch could not even be tried (exit code {ran.code}): {ran.output[-500:]}")
     names, log, output = parts
-    taken, *times = outcome.rpartition("\n")[2].split(" ")
-    command = (*APPLY_COMMANDS, ALREADY)[int(taken)] if taken != "-1" else ""
-    touched = tuple(entry[_DIGEST:] for entry in names.split("\0") if entry)
+    number, *times = outcome.rpartition("\n")[2].split(" ")
+    command = (*APPLY_COMMANDS, ALREADY)[int(number)] if number != "-1" else ""
+    touched = tuple(entry[_DIGEST_CHARS:] for entry in names.split("\0") if entry)
     return Applied(command, touched, log, _seconds(times)), replace(ran, output=output)
 
 
 def _seconds(times: list[str]) -> float:
-    """What passed between two times; shells of old do not tell them."""
+    """The seconds between two values of EPOCHREALTIME, which is empty in Bash before 5.0."""
     begun, ended = (time.replace(",", ".") for time in times)
     return float(ended) - float(begun) if begun and ended else 0.0
 
@@ -166,7 +166,7 @@ def _reset(instance: Instance) -> str:
 
 
 def official_script(instance: Instance) -> str:
-    """The evaluation script, which also says with which exit code the tests ended."""
+    """The evaluation script, with a line that prints the exit code of the tests, as the harness adds it."""
     lines: list[str] = []
     for line in instance.eval_script.strip().split("\n"):
         if _END_MARKER in line and f"{_EXIT_CODE}=$?" not in lines:

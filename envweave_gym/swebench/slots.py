@@ -12,13 +12,12 @@ from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
 from envweave_gym.os_support.file_lock import unlock
 from envweave_gym.os_support.parent_process import end_with_parent
 
-PATIENCE = 3600.0
-"""Seconds that an evaluation waits for a slot."""
-_PAUSE, _LONGEST_PAUSE = 0.02, 0.2
+WAIT_TIMEOUT_S = 3600.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 
 
 def check_at_once(at_once: object) -> None:
-    """Refuse what is no limit."""
+    """Refuse a value of ``at_once`` that is no limit."""
     if at_once is not None and (type(at_once) is not int or not 1 <= at_once <= MOST):
         raise InvalidArgument(
             f"at_once={shown(at_once)} is no number of evaluations; give an int from 1 to {MOST}, or None"
@@ -26,35 +25,36 @@ def check_at_once(at_once: object) -> None:
 
 
 @contextmanager
-def turn(
-    at_once: int | None = None, patience: float = PATIENCE, *, of: str = "evaluation"
+def slot(
+    at_once: int | None = None, timeout: float = WAIT_TIMEOUT_S, *, of: str = "evaluation"
 ) -> Generator[None]:
-    """Wait until fewer evaluations, or others ``of`` one name, than that run: by default one for each core.
+    """Hold one of ``at_once`` slots, by default as many as cores; wait for it, and raise ``AtCapacity`` at last.
 
-    A turn is a lock on a file, which the system gives back however its process ends. A worker process of a
-    vector ends with its owner from now on.
+    ``of`` names the semaphore. A slot is a file lock, so the kernel releases it however the process ends.
+    From now on a worker process of a vector ends with its owner.
     """
     end_with_parent()
-    most = at_once or os.cpu_count() or 1
-    lock = _taken(of, most, time.monotonic() + patience)
+    limit = at_once or os.cpu_count() or 1
+    lock = _lock_any(of, limit, time.monotonic() + timeout)
     if lock is None:
         raise AtCapacity(
-            f"{most} {of}s have been running for {patience:g} s; wait, or allow more with at_once="
+            f"{limit} {of}s have been running for {timeout:g} s; wait, or allow more with at_once="
         )
     try:
-        end_with_parent()  # another row of a killed owner has ended, and left its turn to this one
+        end_with_parent()  # the slot may come from another row of an owner that was killed
         yield
     finally:
         unlock(lock)
 
 
-def _taken(of: str, most: int, deadline: float) -> int | None:
-    pause, folder = _PAUSE, folder_of_slots(of)
+def _lock_any(of: str, limit: int, deadline: float) -> int | None:
+    """Lock a free slot, or return ``None`` at the deadline."""
+    pause, folder = _FIRST_PAUSE_S, folder_of_slots(of)
     while True:
-        for number in range(most):
+        for number in range(limit):
             if (lock := lock_slot(folder, of, number)) is not None:
                 return lock
         if time.monotonic() > deadline:
             return None
         time.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)  # hundreds may wait, and each look is a call for each core
+        pause = min(pause * 1.5, _LONGEST_PAUSE_S)  # hundreds may wait, and each try costs a call per core

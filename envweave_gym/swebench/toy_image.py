@@ -1,7 +1,7 @@
-"""The images of the toy instances, with the layout of the official ones.
+"""Builds the images of the toy instances, with the layout of the official images.
 
-They are one image with a name for each instance: the repository in ``/testbed`` at one commit, an
-``activate`` that does what conda's would, and an environment ``testbed`` with the Python of the base image.
+It is one image with a tag for each instance: the repository in ``/testbed`` at one commit, an ``activate``
+script in place of conda's, and an environment ``testbed`` with the Python of the base image.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RUN git init -q && git add . && {variables} git commit -q -m {message} \\
 
 
 def build_toy_images(client: Any, base: str = BASE) -> tuple[str, ...]:
-    """Build them where they are not there or have become old, and give their names."""
+    """Build the images unless they are up to date, and return their names."""
     names = tuple(one.image for split in ISSUES for one in toy_instances(split))
     context = _context(base)
     digest = hashlib.sha256(context).hexdigest()
@@ -50,7 +50,7 @@ def build_toy_images(client: Any, base: str = BASE) -> tuple[str, ...]:
         image, _ = client.images.build(
             fileobj=io.BytesIO(context),
             custom_context=True,
-            network_mode="host",  # to install git; there are machines where nothing else reaches a mirror
+            network_mode="host",  # apt-get needs a mirror, which bridged networks of some machines cannot reach
             labels={_DIGEST: digest},
             rm=True,
             forcerm=True,

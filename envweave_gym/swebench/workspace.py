@@ -1,4 +1,4 @@
-"""The workspace of a patch: a copy of the repository at its base commit, which nothing else uses."""
+"""The interface of workspaces: a private copy of a repository at its base commit, with four calls."""
 
 from __future__ import annotations
 
@@ -8,37 +8,34 @@ from typing import Protocol
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, SessionLost, shown
 
 SIGNALS = 128
-"""Exit codes above this one mean that a signal killed the command."""
+"""Larger exit codes mean that a signal killed the command."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A command that was run."""
+    """The result of a command."""
 
     output: str
     """Its stdout and stderr, interleaved as written."""
     code: int
-    """Its exit code; what it is after a timeout says nothing."""
+    """Its exit code, which means nothing after a timeout."""
     timed_out: bool = False
 
 
 class Workspace(Protocol):
-    """One copy, for one evaluation; what runs in it sees the repository and nothing of this machine.
+    """One copy of a repository, for one evaluation; commands see it and nothing else of this machine.
 
-    A failure of the workspace itself, rather than of a command in it, raises :class:`WorkspaceLost` or
-    ``NotAvailable``: both become faults, and no rewards.
+    A command may fail; that is a result. A workspace that fails itself raises :class:`WorkspaceLost` or
+    ``NotAvailable``, which become faults and never rewards.
     """
 
     testbed: str
-    """The folder of the repository, by the name that commands in the workspace give it."""
+    """The path of the repository, as commands see it."""
     scratch: str
-    """A folder outside of the repository that they may write to, likewise."""
+    """The path of a writable folder outside of the repository, as commands see it."""
 
     def run(self, command: str, timeout: float) -> Ran:
-        """Run a line of bash, in the repository.
-
-        After ``timeout`` seconds it is killed with all that it has started; its output so far is retained.
-        """
+        """Run a line of bash in the repository; after ``timeout`` seconds kill it with all its children."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -46,16 +43,16 @@ class Workspace(Protocol):
         ...
 
     def adapted(self, script: str) -> str:
-        """The official evaluation script as it is to be run here."""
+        """Return the official evaluation script with the changes that this workspace needs."""
         ...
 
     def close(self) -> None:
-        """Remove it, with all that runs in it; a second time does nothing."""
+        """Remove the workspace and kill its processes; a second call does nothing."""
         ...
 
 
 def check_pids(pids: object) -> None:
-    """Refuse what is no number of processes."""
+    """Refuse a value of ``pids`` that is no limit of processes."""
     if type(pids) is not int or not 16 <= pids <= 1 << 22:
         raise InvalidArgument(
             f"pids={shown(pids)} is no number of processes; give an int from 16 to {1 << 22}"
@@ -63,8 +60,8 @@ def check_pids(pids: object) -> None:
 
 
 class NotHere(NotAvailable):
-    """Something is missing here that a retry does not bring; a person has to install or start it."""
+    """Something must be installed or started on this machine first, so the fault is not retryable."""
 
 
 class WorkspaceLost(SessionLost):
-    """The place of an evaluation is gone in the middle of it."""
+    """The workspace has died in the middle of an evaluation."""

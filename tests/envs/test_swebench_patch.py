@@ -22,10 +22,10 @@ from envweave_gym.envs.swebench import patching as swebench_patch
 from envweave_gym.envs.swebench.patching import APPLIES, MAX_REPLY, SOME_PASS, SWEBenchPatchEnv, shaped
 from envweave_gym.episode.message import messages_of
 from envweave_gym.episode.stream import EventKind, stream_of, trainable
-from envweave_gym.swebench import kept
+from envweave_gym.swebench import workspace_cache
 from envweave_gym.swebench.baselines import Baselines
 from envweave_gym.swebench.evaluation import Evaluation
-from envweave_gym.swebench.looks import Look, look_in
+from envweave_gym.swebench.repository_commands import RepositoryCommand, command_in
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.offers.offers import offers_of
 
@@ -115,27 +115,30 @@ def test_the_last_turn_is_final_whatever_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "look"),
+    ("text", "command"),
     [
-        ("ls", Look("ls")),
-        ("ls toolbox\n", Look("ls", ("toolbox",))),
-        ("$ cat 'a b.py' 3-9", Look("cat", ("a b.py", "3-9"))),
-        ("grep 'def x' toolbox\nwhere is it?", Look("grep", ("def x", "toolbox"))),
-        (f"test tests/test_x.py\n{reply(TEXT.patch)}", Look("test", ("tests/test_x.py",), TEXT.patch)),
+        ("ls", RepositoryCommand("ls")),
+        ("ls toolbox\n", RepositoryCommand("ls", ("toolbox",))),
+        ("$ cat 'a b.py' 3-9", RepositoryCommand("cat", ("a b.py", "3-9"))),
+        ("grep 'def x' toolbox\nwhere is it?", RepositoryCommand("grep", ("def x", "toolbox"))),
+        (
+            f"test tests/test_x.py\n{reply(TEXT.patch)}",
+            RepositoryCommand("test", ("tests/test_x.py",), TEXT.patch),
+        ),
         ("lsof", None),
         ("I will ls toolbox", None),
         ("", None),
     ],
 )
-def test_a_look_is_read_from_the_first_line(text: str, look: Look | None) -> None:
-    assert look_in(text) == look
+def test_a_look_is_read_from_the_first_line(text: str, command: RepositoryCommand | None) -> None:
+    assert command_in(text) == command
 
 
 @pytest.mark.parametrize(
     "text", ["cat", "cat x y", "ls a b", "grep", "cat 'x", "cat x\0y", "grep a b c", "test -x"]
 )
 def test_a_look_that_cannot_be_had_says_why(text: str) -> None:
-    found = look_in(text)
+    found = command_in(text)
     assert found is not None
     assert found.wrong
 
@@ -319,7 +322,7 @@ def test_looks_and_the_patch_share_a_container_until_something_is_tested(client:
 def test_few_episodes_keep_a_container_between_their_steps(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_KEPT", 1)
+    monkeypatch.setattr(workspace_cache, "MAX_RETAINED", 1)
     one, other = made(turns=4), made(turns=4)
     for env in (one, other, one):
         env.reset(options={"index": 0})
@@ -389,4 +392,4 @@ def test_what_passes_without_a_patch_is_looked_at_once(monkeypatch: pytest.Monke
         assert info["f2p"] == 1.0
         assert reward == pytest.approx(APPLIES + SOME_PASS * info["p2p"])
     assert len(known) == 1
-    assert known.before(TEXT, env.trial) == 0.0
+    assert known.pass_rate(TEXT, env.trial) == 0.0

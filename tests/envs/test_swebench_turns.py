@@ -29,7 +29,7 @@ from envweave_gym.swebench import images as swebench_images
 from envweave_gym.swebench import slots
 from envweave_gym.swebench.docker_evaluation import Options
 from envweave_gym.swebench.images import Images
-from envweave_gym.swebench.slots import check_at_once, turn
+from envweave_gym.swebench.slots import check_at_once, slot
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_no_more_run_at_once_than_may() -> None:
 
     def work() -> None:
         nonlocal running, most
-        with turn(2):
+        with slot(2):
             with lock:
                 running += 1
                 most = max(most, running)
@@ -61,22 +61,22 @@ def test_no_more_run_at_once_than_may() -> None:
 
 
 def test_whoever_waits_too_long_is_told_so() -> None:
-    with turn(1), pytest.raises(AtCapacity, match=r"1 evaluations have been running for 0.05 s"):
-        turn(1, patience=0.05).__enter__()
-    with turn(1, patience=0.05):
+    with slot(1), pytest.raises(AtCapacity, match=r"1 evaluations have been running for 0.05 s"):
+        slot(1, timeout=0.05).__enter__()
+    with slot(1, timeout=0.05):
         pass
 
 
 def test_looks_wait_for_looks_and_not_for_evaluations() -> None:
-    with turn(1), turn(1, 0.05, of="look"), pytest.raises(AtCapacity, match="1 looks have been running"):
-        turn(1, 0.05, of="look").__enter__()
+    with slot(1), slot(1, 0.05, of="look"), pytest.raises(AtCapacity, match="1 looks have been running"):
+        slot(1, 0.05, of="look").__enter__()
 
 
 def test_a_killed_process_gives_its_turn_back() -> None:
     program = (
         "import sys, tempfile\ntempfile.tempdir = sys.argv[1]\n"
-        "from envweave_gym.swebench.slots import turn\n"
-        "held = turn(1)\nheld.__enter__()\nprint('mine', flush=True)\nsys.stdin.read()"
+        "from envweave_gym.swebench.slots import slot\n"
+        "held = slot(1)\nheld.__enter__()\nprint('mine', flush=True)\nsys.stdin.read()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
     holder = subprocess.Popen(
@@ -90,9 +90,9 @@ def test_a_killed_process_gives_its_turn_back() -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "mine\n"
         with pytest.raises(AtCapacity):
-            turn(1, patience=0.05).__enter__()
+            slot(1, timeout=0.05).__enter__()
         holder.kill()
-    with turn(1, patience=5):
+    with slot(1, timeout=5):
         pass
 
 
@@ -110,11 +110,11 @@ def test_rows_whose_owner_is_killed_end_while_they_evaluate_and_while_they_wait(
         assert (folder, len(rows)) == (str(tmp_path), 2)
         assert owner.stdout.readline() == "begun\n"
         with pytest.raises(AtCapacity):
-            turn(1, patience=0.05).__enter__()
+            slot(1, timeout=0.05).__enter__()
         owner.kill()
         until(lambda: not any(map(runs, rows)), 30)
         assert owner.stdout.read() == ""  # the other has begun nothing
-    with turn(1, patience=5):
+    with slot(1, timeout=5):
         pass
 
 
@@ -140,15 +140,15 @@ def test_a_container_that_sees_the_slots_of_its_machine_waits_for_those_who_have
     assert stat.S_IMODE(shared.parent.stat().st_mode) == 0o700
     own = tmp_path / "container"
     own.mkdir()
-    with turn(2), turn(2):
+    with slot(2), slot(2):
         monkeypatch.setattr(tempfile, "tempdir", str(own))
         monkeypatch.setenv("ENVWEAVE_SLOTS", str(tmp_path / "not-mounted"))
-        with turn(2, patience=0.05):  # it has slots of its own where it is shown none
+        with slot(2, timeout=0.05):  # it has slots of its own where it is shown none
             pass
         monkeypatch.setenv("ENVWEAVE_SLOTS", str(shared))
         with pytest.raises(AtCapacity):
-            turn(2, patience=0.05).__enter__()
-    with turn(2, patience=0.05):
+            slot(2, timeout=0.05).__enter__()
+    with slot(2, timeout=0.05):
         pass
 
 
@@ -254,7 +254,7 @@ def test_an_image_that_cannot_be_fetched_is_one_sentence_that_says_how_to() -> N
 def test_an_image_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     engine.events *= 3
-    monkeypatch.setattr(swebench_images, "PULLING", -1.0)
+    monkeypatch.setattr(swebench_images, "PULL_TIMEOUT_S", -1.0)
     with pytest.raises(NotAvailable, match=r"the image a/b was not here after -1 s; .* docker pull a/b$"):
         images(engine).require("a/b")
     assert engine.here == set()
@@ -294,8 +294,8 @@ def test_who_waits_looks_for_the_folder_of_the_slots_once(monkeypatch: pytest.Mo
         found.append(host_slots.folder_of_slots(name))
         return found[-1]
 
-    with turn(1):
+    with slot(1):
         monkeypatch.setattr(slots, "folder_of_slots", counted)
-        with pytest.raises(AtCapacity), turn(1, patience=0.1):
+        with pytest.raises(AtCapacity), slot(1, timeout=0.1):
             pass
     assert len(found) == 1

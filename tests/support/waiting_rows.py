@@ -21,9 +21,9 @@ class Evaluates(gym.Env[Any, Any]):
         return 0, {}
 
     def step(self, action: Any) -> Any:
-        from envweave_gym.swebench.slots import turn
+        from envweave_gym.swebench.slots import slot
 
-        with turn(1):
+        with slot(1):
             print("begun", flush=True)
             time.sleep(600)
         return 0, 0.0, True, False, {}

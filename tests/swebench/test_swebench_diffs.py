@@ -8,9 +8,8 @@ import time
 import pytest
 
 from envweave_gym.data.toy_repo import toy_instances
-from envweave_gym.swebench.diffs import cut_off, in_crlf, parsed, unquoted
+from envweave_gym.swebench.diffs import cut_off, diff_in, in_crlf, parsed, unquoted
 from envweave_gym.swebench.evaluation import evaluate
-from envweave_gym.swebench.replies import diff_in
 
 GOLD = toy_instances("test")[0].patch
 OTHER = toy_instances("test")[1].patch

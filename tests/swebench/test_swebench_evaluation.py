@@ -66,10 +66,10 @@ def test_a_patch_whose_applying_does_not_end_has_timed_out(place: Place) -> None
 
 
 def test_what_passes_without_a_patch_is_kept_by_all_that_decides_it(place: Place) -> None:
-    known = Baselines(most=3)
+    known = Baselines(max_entries=3)
     place.ran = whole(*TEXT.fail_to_pass)
-    assert [known.before(TEXT, Trial()) for _ in range(2)] == [1.0, 1.0]
-    assert known.before(TEXT, Trial(tests="fail_to_pass", at_once=2)) == 1.0
+    assert [known.pass_rate(TEXT, Trial()) for _ in range(2)] == [1.0, 1.0]
+    assert known.pass_rate(TEXT, Trial(tests="fail_to_pass", at_once=2)) == 1.0
     assert place.opened == 1
     place.ran = whole()
     others = [
@@ -78,18 +78,18 @@ def test_what_passes_without_a_patch_is_kept_by_all_that_decides_it(place: Place
         (TEXT, Trial(options={"memory": "1g"})),
         (TEXT, Trial(timeout=7)),
     ]
-    assert [known.before(*one) for one in others] == [0.0] * 4
+    assert [known.pass_rate(*one) for one in others] == [0.0] * 4
     assert (place.opened, len(known)) == (5, 3)
 
 
 def test_bad_luck_without_a_patch_is_not_kept(place: Place) -> None:
     known = Baselines()
     for place.ran in (Ran("", 137, timed_out=True), Ran("", 137)):
-        assert known.before(TEXT, Trial()) == 0.0
+        assert known.pass_rate(TEXT, Trial()) == 0.0
     place.ran = OFFLINE
-    lost = known.before(NUMBERS, Trial())
+    lost = known.pass_rate(NUMBERS, Trial())
     assert isinstance(lost, Fault)
     assert "is broken" in lost.message
     assert len(known) == 0
     place.ran = whole(*TEXT.fail_to_pass)
-    assert known.before(TEXT, Trial()) == 1.0
+    assert known.pass_rate(TEXT, Trial()) == 1.0

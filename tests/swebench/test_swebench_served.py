@@ -24,7 +24,7 @@ from toy_places import images
 from envweave_gym.containers.ownership import BOOT, OWNER
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.os_support.process_identity import processes_seen
-from envweave_gym.swebench.slots import turn
+from envweave_gym.swebench.slots import slot
 
 __all__ = ["client", "images"]
 ID, IMAGE = "envweave/SWEBenchLitePatch-v0", "envweave-swebench-patch"
@@ -91,7 +91,7 @@ def test_a_server_in_a_container_waits_for_evaluations_of_its_machine(client: An
     with ThreadPoolExecutor(1) as pool:
         with ExitStack() as stack:
             for _ in range(os.cpu_count() or 1):  # which is what a server allows
-                stack.enter_context(turn())
+                stack.enter_context(slot())
             stepped = pool.submit(env.step, f"```diff\n{NUMBERS.patch}```")
             with pytest.raises(TimeoutError):
                 stepped.result(3)

@@ -23,12 +23,17 @@ from envweave_gym.envs.tasks.task_env import AS_JSON
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import metrics
 from envweave_gym.swebench.baselines import BASELINES
-from envweave_gym.swebench.diffs import LONGEST
-from envweave_gym.swebench.evaluation import LOSSES, TIMEOUT, Evaluation, Trial, evaluate, loss_of
+from envweave_gym.swebench.diffs import MAX_CHARS, diff_in
+from envweave_gym.swebench.evaluation import LOSSES, TESTS_TIMEOUT_S, Evaluation, Trial, evaluate, loss_of
 from envweave_gym.swebench.grading import Tests, check_instance
-from envweave_gym.swebench.kept import Place
-from envweave_gym.swebench.looks import LONGEST_LOOK, USAGE, Look, look_at, look_in
-from envweave_gym.swebench.replies import diff_in
+from envweave_gym.swebench.repository_commands import (
+    MAX_OUTPUT_CHARS,
+    USAGE,
+    RepositoryCommand,
+    command_in,
+    run_command,
+)
+from envweave_gym.swebench.workspace_cache import EpisodeWorkspace
 
 Observation = Literal["text", "chat"]
 Reward = Literal["binary", "shaped"]
@@ -38,7 +43,7 @@ APPLIES, SOME_PASS = 0.1, 0.4
 """What ``reward="shaped"`` pays for a patch that applies, and at most for tests that pass by it."""
 MAX_ISSUE = 30_000
 """Characters of an issue that are shown; the longest of Lite has 24,770."""
-MAX_REPLY = LONGEST
+MAX_REPLY = MAX_CHARS
 """No reply is longer, in characters."""
 MOST_TURNS = 100
 _FRAME = 4000
@@ -86,7 +91,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         reward: Reward = "binary",
         tests: Tests = "all",
         max_tests: int | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = TESTS_TIMEOUT_S,
         at_once: int | None = None,
         observation: Observation = "text",
         turns: int = 1,
@@ -106,7 +111,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self.evaluation = Evaluation()
         """What became of the last patch."""
         self._instance: Instance | None = None
-        self._place = Place()
+        self._workspace = EpisodeWorkspace()
         self._messages: list[dict[str, str]] = []
         self._replies = 0
 
@@ -114,7 +119,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Show the issue of the seed, or the one that ``options`` name."""
-        self._place.leave()
+        self._workspace.close()
         self._instance = self.choose(seed, options)
         check_instance(self._instance)
         self.evaluation, self._replies, self._messages = Evaluation(), 0, []
@@ -128,17 +133,17 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self._messages.append({"role": "assistant", "content": _clipped(action)})
         reply = without_thinking(action)
         if self._replies < self.turns:
-            look, diff = look_in(reply), diff_in(reply)
-            if look is not None or not diff:
-                return self._look(self._instance, look)
-        opened = partial(self._place.taken, self._instance, self.trial)
+            command, diff = command_in(reply), diff_in(reply)
+            if command is not None or not diff:
+                return self._run_command(self._instance, command)
+        opened = partial(self._workspace.open, self._instance, self.trial)
         self.evaluation = evaluate(self._instance, diff_in(reply), self.trial, opened)
         return self._judged(self._instance, self.evaluation)
 
     def _judged(self, instance: Instance, found: Evaluation) -> Stepped:
         before = 0.0
         if found.fault is None and self.reward == "shaped" and found.f2p > 0.0 and not found.resolved:
-            known = BASELINES.before(instance, self.trial)
+            known = BASELINES.pass_rate(instance, self.trial)
             if isinstance(known, Fault):
                 return self._lost(known)
             before = known
@@ -153,14 +158,16 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self.evaluation = Evaluation(fault=fault)
         return self._shown(), 0.0, False, True, self._info() | {"fault": fault}
 
-    def _look(self, instance: Instance, look: Look | None) -> Stepped:
+    def _run_command(self, instance: Instance, command: RepositoryCommand | None) -> Stepped:
         try:
-            said = _NEITHER if look is None else look_at(instance, look, self.trial, self._place)
+            output = (
+                _NEITHER if command is None else run_command(instance, command, self.trial, self._workspace)
+            )
         except MissingExtra:
             raise
         except LOSSES as error:
             return self._lost(loss_of(error))
-        self._say(_clipped(said))
+        self._say(_clipped(output))
         return self._shown(), 0.0, False, False, self._info()
 
     def _info(self) -> dict[str, Any]:
@@ -197,8 +204,8 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         return "\n\n".join(one["content"] for one in self._messages) if self.render_mode == "ansi" else None
 
     def close(self) -> None:
-        """Give up the place that was looked at."""
-        self._place.leave()
+        """Close the workspace of the episode."""
+        self._workspace.close()
 
     def episode_state(self) -> dict[str, Any]:
         """Which issue it is, how many replies there were and may be, and what became of the patch."""
@@ -222,7 +229,7 @@ def _prompt(instance: Instance, turns: int) -> str:
 
 
 def _clipped(text: str) -> str:
-    return text if len(text) <= LONGEST_LOOK else text[:LONGEST_LOOK] + _LEFT_OUT
+    return text if len(text) <= MAX_OUTPUT_CHARS else text[:MAX_OUTPUT_CHARS] + _LEFT_OUT
 
 
 def _place_of(dataset: str) -> str:
@@ -241,5 +248,5 @@ def _observation_space(observation: Any, turns: int) -> Space[Any]:
     if observation == "text":
         return Unicode(longest)
     if observation == "chat":
-        return Chat(AS_JSON * (longest + 2 * turns * (LONGEST_LOOK + _FRAME)))
+        return Chat(AS_JSON * (longest + 2 * turns * (MAX_OUTPUT_CHARS + _FRAME)))
     raise InvalidArgument(f"observation={shown(observation)} is unknown; there are 'text' and 'chat'")

@@ -1,8 +1,8 @@
-"""What the patch of a model may not touch: what decides whether it is right.
+"""Rules against patches that change their own grading: tests, test configuration, installed packages.
 
-Each of these has scored as resolved, in the official path, patches that solve nothing: a ``conftest.py`` that
-says that all tests passed, tests that are edited and survive where the official reset fails. Of the 300 gold
-patches of Lite none is refused. A source file that tampers with the tests from inside is not found.
+Without each of these rules the official harness has scored a patch that solves nothing as resolved: a
+``conftest.py`` that reports success, or edited tests that survive because the official reset fails. None of
+the 300 gold patches of Lite is refused. A source file that tampers with the tests at run time is not detected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from envweave_gym.core.faults import shown
 from envweave_gym.core.spaces import encodable
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.diffs import LONGEST, Change, Diff, parsed
+from envweave_gym.swebench.diffs import MAX_CHARS, Change, Diff, parsed
 
 NO_DIFF = "there is no diff in it"
 _CONFIGURATION = frozenset(
@@ -40,60 +40,61 @@ _CONFIGURATION = frozenset(
 )
 _CONFIGURATION_SUFFIXES = (".pth", ".egg-link")
 _METADATA_SUFFIXES = (".dist-info", ".egg-info")
-"""Folders of which pytest takes the plug-ins that they name, wherever modules are looked for."""
+"""Folders on the import path whose entry points pytest loads as plug-ins."""
 _TEST_FOLDERS = frozenset({"test", "tests", "testing", "_testing", "testutils"})
 _TEST_FILE = re.compile(r"(?:test_.*|.*_test|tests|_?testing|testutils)\.py")
 _RUNNERS = frozenset({"bin/test", "bin/doctest", "sympy/utilities/pytest.py"})
 _ROOTS = ("src", "lib")
-_OF_PYTEST = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "py"})
+_PYTEST_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "py"})
 _PYTEST = "pytest-dev/pytest"
 _FILE_MODES = frozenset({"100644", "100755"})
-_OF_PATCH_ALONE = re.compile(
+_ONLY_FOR_PATCH = re.compile(
     r"^[ \tX]*(?:@@ -|\*{8}|\d+(?:,\d+)?[acd](?:\d+(?:,\d+)?)?[ \t\r]*$).*", re.MULTILINE
 )
 _LEFT_BY_PATCH = (".orig", ".rej")
 
 
 def violations(text: str, diff: Diff, instance: Instance) -> tuple[str, ...]:
-    """Why a diff is not tried, in sentences, if so; ``text`` is what it was read from."""
-    if len(text) > LONGEST:
-        return (f"it has {len(text)} characters; at most {LONGEST} are read",)
+    """List the rules that a diff breaks, as sentences; ``text`` is the text it was parsed from."""
+    if len(text) > MAX_CHARS:
+        return (f"it has {len(text)} characters; at most {MAX_CHARS} are read",)
     if not diff.changes:
         return (NO_DIFF,)
     if "\0" in text or not encodable(text):
         return ("it has characters that no source file has",)
-    found = [said for one in diff.changes for said in _of_change(one)]
-    found += [said for path in diff.paths if (said := objection(path, instance))]
+    found = [rule for change in diff.changes for rule in _violations_of_change(change)]
+    found += [rule for path in diff.paths if (rule := path_violation(path, instance))]
     return tuple(dict.fromkeys(found))
 
 
 def violations_of_tree(touched: tuple[str, ...], diff: Diff, instance: Instance) -> tuple[str, ...]:
-    """The same of what it has really touched: git and patch may understand a diff in another way than we."""
+    """List the rules that the applied diff breaks: git and patch may read a diff differently than we do."""
     found: list[str] = []
     for path in touched:
         if path not in diff.paths and path.endswith(_LEFT_BY_PATCH):
             continue
-        said = objection(path, instance)
-        if said is None and path not in diff.paths:
-            said = f"it touches {shown(path)}, which its headers do not name"
-        if said is not None:
-            found.append(said)
+        rule = path_violation(path, instance)
+        if rule is None and path not in diff.paths:
+            rule = f"it touches {shown(path)}, which its headers do not name"
+        if rule is not None:
+            found.append(rule)
     return tuple(dict.fromkeys(found))
 
 
 def violations_by_patch(diff: Diff) -> tuple[str, ...]:
-    """The same where ``patch`` took it, which reads parts in other forms too: as ``Index:`` with ``1c1``.
+    """List the rules that a diff breaks that only the program ``patch`` has accepted.
 
-    What git ignores of the tree could be changed by those, and git would not tell.
+    ``patch`` also reads other forms, such as ``Index:`` with ``1c1``. They could change files that git ignores,
+    which ``git diff`` would not show.
     """
-    strange = _OF_PATCH_ALONE.search(diff.prose)
+    strange = _ONLY_FOR_PATCH.search(diff.prose)
     return (
         (f"it has {shown(strange[0].strip())}, a part that only the program patch reads",) if strange else ()
     )
 
 
-def objection(path: str, instance: Instance) -> str | None:
-    """Why this file of the repository may not be touched, if so."""
+def path_violation(path: str, instance: Instance) -> str | None:
+    """The rule against a change of this file, as a sentence; ``None`` if it may be changed."""
     if (escape := _escape(path)) is not None:
         return f"it touches {shown(path)}: {escape}"
     given, lower = PurePosixPath(path), PurePosixPath(path.lower())
@@ -103,18 +104,17 @@ def objection(path: str, instance: Instance) -> str | None:
         return f"it touches {shown(path)}, which says how tests are run"
     if any(part.endswith(_METADATA_SUFFIXES) for part in lower.parts):
         return f"it touches {shown(path)}, which says what is installed"
-    if _hides_a_module(given, instance):
+    if _shadows_module(given, instance):
         return f"it touches {shown(path)}, which hides a module that tests are run with"
-    named_so = _TEST_FOLDERS & set(lower.parts[:-1]) or _TEST_FILE.fullmatch(given.name)
-    if named_so or path in _test_files(
-        instance
-    ):  # in one sentence, which tells nobody which tests are hidden
+    is_named_as_test = _TEST_FOLDERS & set(lower.parts[:-1]) or _TEST_FILE.fullmatch(given.name)
+    # The same sentence for both, as it must not reveal which tests are hidden.
+    if is_named_as_test or path in _files_of(instance.test_patch):
         return f"it touches {shown(path)}, which is of the tests"
     return None
 
 
 def _escape(path: str) -> str | None:
-    """Why a name leads out of the files of the repository, if it does."""
+    """Why a path is none of a file inside the repository; ``None`` if it is one."""
     parts = path.split("/")
     if path.startswith("/"):
         return "names are those of files in the repository, not absolute"
@@ -127,16 +127,16 @@ def _escape(path: str) -> str | None:
     return None
 
 
-def _hides_a_module(path: PurePosixPath, instance: Instance) -> bool:
-    """Whether Python finds this file where it looks for a module of its own, or of pytest."""
+def _shadows_module(path: PurePosixPath, instance: Instance) -> bool:
+    """Whether this file would be imported in place of a module of the standard library or of pytest."""
     parts = path.parts[1:] if path.parts[0] in _ROOTS else path.parts
     name = parts[0].removesuffix(".py") if parts else ""
-    others = frozenset[str]() if instance.repo == _PYTEST else _OF_PYTEST
+    others = frozenset[str]() if instance.repo == _PYTEST else _PYTEST_MODULES
     return path.suffix == ".py" and (name in sys.stdlib_module_names or name in others)
 
 
-def _of_change(change: Change) -> list[str]:
-    """Violations of a change that do not depend on its file."""
+def _violations_of_change(change: Change) -> list[str]:
+    """The rules that a change breaks whatever its path is: no path, binary, or no plain file."""
     name = shown(change.new or change.old)
     if not change.old and not change.new:
         return ["it changes a file without a name"]
@@ -152,9 +152,5 @@ def _of_change(change: Change) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _files_of(test_patch: str) -> frozenset[str]:
-    return frozenset(parsed(test_patch).paths)
-
-
-def _test_files(instance: Instance) -> frozenset[str]:
     """The files that the test patch changes."""
-    return _files_of(instance.test_patch)
+    return frozenset(parsed(test_patch).paths)

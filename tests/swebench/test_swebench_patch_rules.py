@@ -8,8 +8,13 @@ import pytest
 from swebench_rows import NUMBERS, QUEUES, TEXT, TOY, new_file, patch_of, real_rows, rows_here
 
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.diffs import LONGEST, parsed
-from envweave_gym.swebench.policy import objection, violations, violations_by_patch, violations_of_tree
+from envweave_gym.swebench.diffs import MAX_CHARS, parsed
+from envweave_gym.swebench.patch_rules import (
+    path_violation,
+    violations,
+    violations_by_patch,
+    violations_of_tree,
+)
 
 
 def said(text: str) -> str:
@@ -126,7 +131,7 @@ def test_modes_that_git_reads_and_does_not_write_are_refused(mode: str) -> None:
         (patch_of("toolbox/x.py", "a", "b\0"), "characters that no source file has"),
         (patch_of("toolbox/x.py", "a", "\ud800"), "characters that no source file has"),
         ("--- /dev/null\n+++ /dev/null\n@@ -1 +1 @@\n-a\n+b\n", "a file without a name"),
-        ("x" * 10_000_000, f"it has 10000000 characters; at most {LONGEST} are read"),
+        ("x" * 10_000_000, f"it has 10000000 characters; at most {MAX_CHARS} are read"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_in_a_sentence(text: str, why: str) -> None:
@@ -147,9 +152,9 @@ def test_a_refusal_does_not_tell_which_tests_are_hidden() -> None:
     for one in [*TOY, *rows_here()]:
         for hidden in one.test_files:
             other = str(PurePosixPath(hidden).with_name("test_of_nobody.py"))
-            said, likewise = objection(hidden, one), objection(other, one)
-            assert said is not None
-            assert likewise == said.replace(hidden, other)
+            first, second = path_violation(hidden, one), path_violation(other, one)
+            assert first is not None
+            assert second == first.replace(hidden, other)
 
 
 def test_what_a_patch_has_really_touched_counts_whatever_its_headers_say() -> None:

@@ -1,0 +1,82 @@
+"""Retains the workspaces of episodes between their steps, in an LRU cache for each process.
+
+The commands of an episode share one workspace with its patch, as long as no tests have run in it: reading
+changes nothing. An episode whose workspace was evicted opens another, which is equal. So does a copy of an
+episode, or one in a forked process.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+
+from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.os_support.process_local import ProcessLocal
+from envweave_gym.swebench.evaluation import Trial
+from envweave_gym.swebench.workspace import Workspace
+
+MAX_RETAINED = 32
+"""Limit of the workspaces that a process retains between steps."""
+
+
+class _Cache:
+    """LRU cache of workspaces that are not in use."""
+
+    def __init__(self) -> None:
+        self._workspaces: OrderedDict[int, Workspace] = OrderedDict()
+        self._lock = threading.RLock()  # a finalizer of the same thread may run in the middle of a call
+
+    def take(self, key: int) -> Workspace | None:
+        with self._lock:
+            return self._workspaces.pop(key, None)
+
+    def put(self, key: int, workspace: Workspace) -> None:
+        with self._lock:
+            self._workspaces[key] = workspace
+            is_full = len(self._workspaces) > MAX_RETAINED
+            surplus = self._workspaces.popitem(last=False)[1] if is_full else None
+        if surplus is not None:
+            surplus.close()  # outside of the lock: removing a container takes a while
+
+    def drop(self, key: int) -> None:
+        workspace = self.take(key)
+        if workspace is not None:
+            workspace.close()
+
+
+_CACHE = ProcessLocal(_Cache)
+
+
+def _drop(key: int) -> None:
+    _CACHE.value.drop(key)
+
+
+class EpisodeWorkspace:
+    """The workspace of one environment, opened when it is needed and retained in the cache between uses.
+
+    The environment holds only a key, so environments that wait, or that are garbage, hold no container.
+    """
+
+    def __init__(self) -> None:
+        self._finalizer = weakref.finalize(self, _drop, id(self))
+        self._opened: Workspace | None = None
+
+    def __reduce__(self) -> tuple[type[EpisodeWorkspace], tuple[()]]:
+        return EpisodeWorkspace, ()  # a copy opens a workspace of its own
+
+    def open(self, instance: Instance, trial: Trial) -> Workspace:
+        """Take the workspace from the cache, or open one; the caller puts it back or closes it."""
+        self._opened = workspace = _CACHE.value.take(id(self)) or trial.opened(instance)
+        return workspace
+
+    def put_back(self, workspace: Workspace) -> None:
+        """Retain a workspace in which nothing has changed."""
+        _CACHE.value.put(id(self), workspace)
+
+    def close(self) -> None:
+        """Close the workspace, even if another thread uses it, because the episode is over."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()  # closing twice is allowed
+        _drop(id(self))
