@@ -1,8 +1,8 @@
-"""The conformance kit: does an environment keep the promises that trainers, vectors and servers rely on?
+"""The conformance kit: tests that an environment keeps the rules that trainers, vectors and servers rely on.
 
-``check_all("my/Env-v0")`` runs every check on any name that :func:`envweave_gym.make` takes; ``pytest
---envweave-id my/Env-v0`` does the same with one test item a check. Each check is a plain function of a
-:class:`Subject`, and needs no pytest.
+``check_all("my/Env-v0")`` runs every check on any name that :func:`envweave_gym.make` takes. ``pytest
+--envweave-id my/Env-v0`` does the same, with one test item for each check. A check is a plain function that takes
+a :class:`Subject`, and works without pytest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checks of PettingZoo environments: PettingZoo's own, and AEC against parallel."""
+"""Checks of PettingZoo environments: PettingZoo's own tests, and a comparison of the AEC and parallel forms."""
 
 from __future__ import annotations
 
@@ -44,17 +44,19 @@ PETTINGZOO_ADVICE = (
     "Observations are different shapes",
     "Observations have different number of dimensions",
 )
-"""What PettingZoo says of games that are as good as others, and of some of its own if they were not excepted
-by name: Dict and text spaces, agents called ``north`` and ``south``, one number to be seen, an empty board,
-a box without bounds, agents who see unlike things."""
+"""Warnings of PettingZoo's tests that are ignored, because they concern valid games.
+
+Examples are Dict and text spaces, agents called ``north`` and ``south``, observations that are a single number or all
+zeros, boxes without bounds, and agents with different spaces. PettingZoo excepts some of its own games by name.
+"""
 
 CYCLES = 100
 MAX_CYCLES = 4
-"""The limit ``max_cycles_test`` sets."""
+"""Limit of cycles that PettingZoo's ``max_cycles_test`` passes to the environment."""
 
 
 def _tests() -> Any:
-    """PettingZoo's tests; importing them makes one of its games in a way it calls deprecated."""
+    """Return the module ``pettingzoo.test``, imported without the deprecation warning that its import raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return importlib.import_module("pettingzoo.test")
@@ -62,7 +64,7 @@ def _tests() -> Any:
 
 @contextlib.contextmanager
 def _quietly(form: Form, test: str, env: Any) -> Generator[None]:
-    """Run a test of PettingZoo's: no output, warnings and exceptions as failures."""
+    """Run one of PettingZoo's tests in the block: discard its output, fail on its warnings and exceptions."""
     what = f"{form.label}: PettingZoo's {test}"
     with (
         contextlib.redirect_stdout(io.StringIO()),
@@ -73,7 +75,7 @@ def _quietly(form: Form, test: str, env: Any) -> Generator[None]:
 
 
 def check_aec_api(subject: Subject) -> None:
-    """PettingZoo's ``api_test``."""
+    """Run PettingZoo's ``api_test``."""
     form = subject.stack("aec")
     with form.open() as player, _quietly(form, "api_test", player.env):
         expect_finite_rewards(form)
@@ -81,7 +83,7 @@ def check_aec_api(subject: Subject) -> None:
 
 
 def check_parallel_api(subject: Subject) -> None:
-    """PettingZoo's ``parallel_api_test``."""
+    """Run PettingZoo's ``parallel_api_test``."""
     form = subject.stack("parallel")
     with form.open() as player, _quietly(form, "parallel_api_test", player.env):
         expect_finite_rewards(form)
@@ -89,7 +91,7 @@ def check_parallel_api(subject: Subject) -> None:
 
 
 def check_aec_seeds(subject: Subject) -> None:
-    """PettingZoo's ``seed_test``."""
+    """Run PettingZoo's ``seed_test``."""
     subject.needs_determinism()
     form = subject.stack("aec")
     with form.open() as player, _quietly(form, "seed_test", player.env):
@@ -98,7 +100,7 @@ def check_aec_seeds(subject: Subject) -> None:
 
 
 def check_parallel_seeds(subject: Subject) -> None:
-    """PettingZoo's ``parallel_seed_test``."""
+    """Run PettingZoo's ``parallel_seed_test``."""
     subject.needs_determinism()
     form = subject.stack("parallel")
     with form.open() as player, _quietly(form, "parallel_seed_test", player.env):
@@ -107,9 +109,10 @@ def check_parallel_seeds(subject: Subject) -> None:
 
 
 def check_max_cycles(subject: Subject) -> None:
-    """PettingZoo's ``max_cycles_test``, where ``max_cycles`` is an argument and play reaches the limit.
+    """Run PettingZoo's ``max_cycles_test``; does not apply to games without an argument ``max_cycles``.
 
-    The test counts on an episode that lasts to the limit, so it is given one that would last longer without.
+    The test assumes that the limit ends the episode. So it runs with a seed whose episode lasts longer without a
+    limit, and does not apply if no such seed is found.
     """
     aec, parallel = subject.stack("aec"), subject.stack("parallel")
     try:
@@ -131,7 +134,7 @@ def check_max_cycles(subject: Subject) -> None:
 
 
 def _lasts(form: Form, seed: int) -> bool:
-    """Whether the episode of this seed goes on after the limit, everybody acting in every cycle."""
+    """Return whether the seed's episode lasts longer than ``MAX_CYCLES``, with every agent acting in every cycle."""
     with form.open(max_cycles=100 * MAX_CYCLES) as player:
         env = _Seeded(player.env, seed)
         infos = env.reset()[1]
@@ -143,7 +146,7 @@ def _lasts(form: Form, seed: int) -> bool:
 
 
 class _Rendered:
-    """An environment that declares these render modes alone."""
+    """Passes everything on to an environment, but declares only these render modes."""
 
     def __init__(self, env: Any, modes: list[str]) -> None:
         self._env, self.metadata = env, {**env.metadata, "render_modes": modes}
@@ -153,7 +156,7 @@ class _Rendered:
 
 
 class _Seeded:
-    """An environment whose resets and action spaces are seeded where nobody does it."""
+    """Passes everything on to an environment, but seeds each reset and the action spaces, as the test does not."""
 
     def __init__(self, env: Any, seed: int) -> None:
         self._env, self._seed = env, seed
@@ -168,7 +171,10 @@ class _Seeded:
 
 
 def check_game_render_modes(subject: Subject) -> None:
-    """PettingZoo's ``render_test`` over the declared render modes but ``human``; another is refused."""
+    """Run PettingZoo's ``render_test`` in the declared render modes except ``human``.
+
+    If the ID has a card, an undeclared render mode must raise ``InvalidArgument``.
+    """
     form = subject.stack(subject.apis[0])
     with form.open() as player:
         env, modes = player.env, player.env.metadata.get("render_modes")
@@ -191,7 +197,7 @@ def check_game_render_modes(subject: Subject) -> None:
 
 
 def check_aec_and_parallel_agree(subject: Subject) -> None:
-    """With one seed and the same actions, every agent earns the same in total in both forms."""
+    """Check that with one seed and the same actions every agent's return is the same in the AEC and parallel forms."""
     subject.needs_determinism()
     forms = [subject.stack("aec"), subject.stack("parallel")]
     with forms[0].open() as turns, forms[1].open() as rounds:
@@ -207,7 +213,7 @@ def check_aec_and_parallel_agree(subject: Subject) -> None:
 
 
 def _totals(player: Player, seed: int) -> tuple[dict[str, list[Any]], dict[str, float]]:
-    """The actions and rewards of every agent in one episode, cut after ``rounds`` rounds."""
+    """Return each agent's actions and its sum of rewards in one episode of at most ``CYCLES`` rounds."""
     acted: dict[str, list[Any]] = defaultdict(list)
     earned: dict[str, float] = defaultdict(float)
     player.reset(seed)

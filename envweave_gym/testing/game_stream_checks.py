@@ -1,4 +1,4 @@
-"""Checks of the stream of games: each agent sees its part of one record, and requests go to live agents."""
+"""Checks of the streams of games: each agent gets only events that it may see, and live agents get the requests."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from envweave_gym.testing.stream_checks import EPISODES, demand, stream_in
 from envweave_gym.testing.subject import Form, Subject
 from envweave_gym.testing.traces import AECPlayer, ParallelPlayer
 
-LONGEST = 400
+MAX_MOVES = 400
+"""Limit of moves that are played in one episode."""
 
 
 def check_game_stream_is_well_formed(subject: Subject) -> None:
-    """Each agent reads what it may see, once and in order; requests go to live agents alone."""
+    """Check that each agent gets the events that it may see, once and in order, and only live agents get requests."""
     for form in subject.stacks():
         for seed in range(SEED, SEED + EPISODES):
             with form.open() as player:
                 reading = _Reading(form, player.env, seed)
                 player.reset(seed)
-                for _ in range(LONGEST):
+                for _ in range(MAX_MOVES):
                     if isinstance(player, ParallelPlayer):
                         reading.after_step(player.infos)
                     elif isinstance(player, AECPlayer) and not player.over:
@@ -33,7 +34,7 @@ def check_game_stream_is_well_formed(subject: Subject) -> None:
 
 
 class _Reading:
-    """What every agent has read of one episode."""
+    """Checks the infos of one episode as they come, and keeps the events that each agent has got so far."""
 
     def __init__(self, form: Form, env: Any, seed: int) -> None:
         self.env, self.seed = env, seed
@@ -42,7 +43,7 @@ class _Reading:
         self.acted: dict[str, int] = {}
 
     def before_turn(self) -> None:
-        """An AEC agent is about to act: it reads its own info; all infos must be right."""
+        """Check all infos of an AEC game before the selected agent acts, and record the events it gets."""
         env: Any = self.env
         chosen: str = env.agent_selection
         live = [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]
@@ -60,7 +61,7 @@ class _Reading:
         self._read(chosen, env.infos[chosen])
 
     def after_step(self, infos: Mapping[str, Mapping[str, Any]]) -> None:
-        """A parallel step is done: everybody reads."""
+        """Check all infos after a reset or step of a parallel game, and record the events that each agent gets."""
         live = list(self.env.agents)
         missing = [agent for agent in live if agent not in infos]
         demand(not missing, self.where, "every live agent has an info", missing)
@@ -71,7 +72,7 @@ class _Reading:
             self._read(agent, info)
 
     def _check_infos(self, infos: Mapping[str, Any]) -> tuple[Request, ...]:
-        """Check that the infos of all agents agree; return the open requests."""
+        """Check that the infos of all agents are consistent; return the open requests."""
         streams = {agent: stream_in(f"{self.where}, {agent}", info) for agent, info in infos.items()}
         requests = next(iter(streams.values())).requests
         for agent, stream in streams.items():
@@ -111,7 +112,9 @@ class _Reading:
         demand(in_order, where, "events come once, in order", numbers)
         read.extend(new)
         starts = [event for event in read if event.kind == EventKind.EPISODE_START]
-        rule = "the episode starts once, first, and does not tell agents the seed, which would tell them all"
+        rule = (
+            "episode_start comes first and once, and hides the seed from agents, as it decides hidden cards"
+        )
         is_first = starts == read[:1] and not starts[0].data
         demand(is_first, where, rule, starts)
         record = getattr(self.env, "record", None)
@@ -124,5 +127,5 @@ class _Reading:
                 opening,
             )
             due = list(record.since(-1, agent))
-            rule = "an agent has read all that happened and is for it to see"
+            rule = "an agent has got every event that it may see"
             demand(read == due, where, rule, [event for event in due if event not in read])

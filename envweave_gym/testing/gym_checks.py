@@ -1,4 +1,4 @@
-"""The checks of Gymnasium environments: Gymnasium's own, the spec, and rendering."""
+"""Checks of Gymnasium environments: Gymnasium's own checkers, the spec, and rendering."""
 
 from __future__ import annotations
 
@@ -24,49 +24,50 @@ GYMNASIUM_ADVICE = (
     "A Box observation space maximum value is infinity",
     "For Box action spaces, we recommend using a symmetric and normalized space",
 )
-"""What ``check_env`` says of a space as advice; Gymnasium ignores these for its own environments."""
+"""Warnings of ``check_env`` that are only advice; Gymnasium ignores them for its own environments."""
 
-OF_THE_STACK = "is different from the unwrapped version"
+WRAPPED_WARNING = "is different from the unwrapped version"
+"""Warning of ``check_env`` about every wrapped environment; it is ignored."""
 KNOWN_TO_GYMNASIUM = ("jax", "torch")
-"""Keys of ``metadata`` by which ``check_env`` turns the arrays of an environment to NumPy itself."""
-OF_FOREIGN_ARRAYS = ("was expecting a numpy array", "Casting input x to numpy array")
-"""What the passive checker says of arrays that are not NumPy's: the check of that name tells it."""
+"""Keys of ``metadata`` for which ``check_env`` converts an environment's arrays to NumPy itself."""
+FOREIGN_ARRAY_WARNINGS = ("was expecting a numpy array", "Casting input x to numpy array")
+"""Warnings about arrays of other packages; they are ignored here, as :func:`check_passive_api` reports them."""
 NO_SUCH_MODE = "no_such_mode"
 
 
 class InNumpy(gym.Wrapper[Any, Any, Any, Any]):
-    """Turns other packages' arrays to NumPy: ``check_env`` does ``bool(a == b)``, which they refuse."""
+    """Converts arrays of other packages to NumPy, because ``check_env`` evaluates ``bool(a == b)``."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """As the environment does it."""
+        """Reset the environment and convert the observation and the info."""
         return in_numpy(self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment does it."""
+        """Step the environment and convert everything that it returns."""
         return in_numpy(self.env.step(action))
 
 
 def check_gymnasium_api(subject: Subject) -> None:
-    """Gymnasium's ``check_env``, with its warnings as failures; rendering has a check of its own."""
+    """Run Gymnasium's ``check_env`` without its render check; its warnings count as failures."""
     for form in subject.forms():
-        ignored = GYMNASIUM_ADVICE if form.unwrapped else (*GYMNASIUM_ADVICE, OF_THE_STACK)
+        ignored = GYMNASIUM_ADVICE if form.unwrapped else (*GYMNASIUM_ADVICE, WRAPPED_WARNING)
         what = f"{form.label}: Gymnasium's check_env"
         with form.open() as player, translated(f"{what} fails"):
             env = player.env
-            with warnings.catch_warnings():  # check_env resets and steps again, and then they count
+            with warnings.catch_warnings():  # the same warnings come again from check_env, where they count
                 warnings.simplefilter("ignore")
                 foreign = has_foreign_arrays([player.reset(SEED), player.move()])
             if foreign and not any(env.metadata.get(key) for key in KNOWN_TO_GYMNASIUM):
-                env, ignored = InNumpy(env), (*ignored, OF_THE_STACK, *OF_FOREIGN_ARRAYS)
+                env, ignored = InNumpy(env), (*ignored, WRAPPED_WARNING, *FOREIGN_ARRAY_WARNINGS)
             with without_warnings(what, player.env, ignored):
                 expect_finite_rewards(form)
                 check_env(env, skip_render_check=True, skip_close_check=True)
 
 
 def check_passive_api(subject: Subject) -> None:
-    """Gymnasium's passive checker around several episodes, with its warnings as failures."""
+    """Play several episodes through Gymnasium's ``PassiveEnvChecker``; its warnings count as failures."""
     for form in subject.forms():
         what = f"{form.label}: Gymnasium's passive checker"
         with form.open() as player, translated(f"{what} fails"), without_warnings(what, player.env):
@@ -74,7 +75,7 @@ def check_passive_api(subject: Subject) -> None:
 
 
 def check_spec_survives_json(subject: Subject) -> None:
-    """The spec goes through JSON and still makes the same environment; so does the ID alone."""
+    """Check that the spec after JSON, and ``gym.spec(ID).make``, make an environment that plays the same."""
     form = subject.stack()
     with form.open() as player:
         spec = player.env.spec
@@ -88,7 +89,7 @@ def check_spec_survives_json(subject: Subject) -> None:
         rebuilt = Form(form.label, form.api, again.make)
         registered = gym.registry.get(spec.id)
         elsewhere = registered is None or registered.entry_point != spec.entry_point
-        # the ID alone makes an environment of this process, where the spec is of one on a server
+        # The spec may be of an environment on a server; gym.spec(ID) would then make a local one.
         make = again.make if elsewhere else lambda: gym.spec(spec.id).make(**spec.kwargs)
         by_id = Form(form.label, form.api, make)
         with rebuilt.open() as first, by_id.open() as second:
@@ -102,7 +103,7 @@ def check_spec_survives_json(subject: Subject) -> None:
 
 
 def check_render_modes(subject: Subject) -> None:
-    """Every declared render mode gives what Gymnasium expects of it; another is refused, or warned of.
+    """Check that every declared render mode returns the right type, and that another mode raises or warns.
 
     ``human`` is not tried: it opens a window, and without a display some libraries end the process.
     """
@@ -124,7 +125,7 @@ def check_render_modes(subject: Subject) -> None:
 
 
 def _render(form: Form, mode: str) -> str | None:
-    """Render after a reset and after a step; what must be installed for it, where something is missing."""
+    """Render after a reset and after a step; return which package is missing, or ``None`` if none is."""
     what = f"{form.label}: render_mode={mode!r}"
     with translated(f"{what} fails", "render() must answer after reset() and after step()"):
         try:

@@ -1,4 +1,7 @@
-"""What an environment must take, and what it must refuse in one sentence: checks for every kind."""
+"""Checks of arguments and of the order of calls: valid ones are accepted, invalid ones raise and change nothing.
+
+They apply to Gymnasium and to PettingZoo environments.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ STRANGE_ARGUMENT = "no_such_argument"
 
 
 def check_random_actions_never_raise(subject: Subject) -> None:
-    """Any action is answered, with an observation of the observation space and a reward that is a number."""
+    """Check that every action of the space gives an observation in the observation space and a finite reward."""
     for form in subject.forms():
         with form.open() as player:
             for seed in range(5):
@@ -47,7 +50,7 @@ def _move(form: Form, player: Player, seed: int, number: int) -> None:
 
 
 def expect_finite_rewards(form: Form) -> None:
-    """Fail where NaN or infinity is paid, ahead of a test that would call that a difference."""
+    """Fail if a reward is NaN or infinite, before another test reports NaN as a difference of two episodes."""
     with form.open() as player:
         for number, moment in enumerate(player.play(SEED, MOVES)):
             _expect_finite(f"{form.label}: seed {SEED}, move {number}", moment.reward)
@@ -62,7 +65,7 @@ def _expect_finite(where: str, reward: Any) -> None:
 
 
 def _observed(player: Player, observation: Any) -> list[tuple[Space[Any], Any]]:
-    """The observations of a moment with the spaces they belong to."""
+    """Return the observations of a moment, each with the space that must contain it."""
     if isinstance(player, GymPlayer):
         return [(player.env.observation_space, observation)]
     if observation is None:
@@ -72,7 +75,7 @@ def _observed(player: Player, observation: Any) -> list[tuple[Space[Any], Any]]:
 
 
 def check_invalid_actions_change_nothing(subject: Subject) -> None:
-    """An action outside the space raises ``InvalidAction``; the episode goes on as if none had been sent."""
+    """Check that an action outside the space raises ``InvalidAction`` and leaves the episode as it was."""
     subject.needs_determinism()
     for form in subject.stacks():
 
@@ -82,12 +85,12 @@ def check_invalid_actions_change_nothing(subject: Subject) -> None:
                     player.env.step(action)
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Box warns of whatever it has to cast, before it says no
+            warnings.simplefilter("ignore")  # Box.contains warns of each value that it has to cast
             _expect_undisturbed(form, send_invalid, "a refused action")
 
 
 def _invalid_actions(player: Player) -> list[tuple[str, Any]]:
-    """Steps that must be refused now, and what is wrong with each."""
+    """Return the wrong actions that ``step`` must refuse now, each with the text of the call for the report."""
     env = player.env
     if isinstance(player, GymPlayer):
         return [(f"step({brief(bad)})", bad) for bad in outside(env.action_space)]
@@ -105,12 +108,12 @@ def _invalid_actions(player: Player) -> list[tuple[str, Any]]:
 
 
 def outside(space: Space[Any]) -> list[Any]:
-    """Values outside this action space."""
+    """Return values that are not in this action space."""
     return [value for value in NOT_ACTIONS if not space.contains(value)]
 
 
 def check_bad_seeds_are_refused(subject: Subject) -> None:
-    """A seed that is none raises ``InvalidArgument``; the episode goes on as if nothing had been called."""
+    """Check that an invalid seed raises ``InvalidArgument`` and leaves the episode as it was."""
     subject.needs_determinism()
     for form in subject.stacks():
 
@@ -133,7 +136,7 @@ def _expect_undisturbed(form: Form, disturb: Callable[[Player], None], misuse: s
 
 
 def check_step_needs_reset(subject: Subject) -> None:
-    """``step`` before ``reset`` and after the end raises ``ResetNeeded``; a reset then puts it right."""
+    """Check that ``step`` before ``reset`` or after the end raises ``ResetNeeded``, and that ``reset`` then works."""
     subject.needs_determinism()
     for form in subject.stacks():
         limit = {} if subject.is_game else {"max_steps": 5}
@@ -161,7 +164,7 @@ def _some_action(player: Player) -> Any:
 
 
 def check_unknown_arguments_are_refused(subject: Subject) -> None:
-    """An argument the environment does not take is refused in a sentence that names it, and the ID."""
+    """Check that an unknown constructor argument raises an error that names the argument and the ID."""
     for form in subject.stacks():
         misuse = f"{form.label}: make(…, {STRANGE_ARGUMENT}=1)"
         advice = "do not swallow **kwargs"
@@ -176,7 +179,11 @@ def check_unknown_arguments_are_refused(subject: Subject) -> None:
 
 
 def _to_be_named(subject: Subject) -> list[str]:
-    """What the error must name; a local name, or a foreign PettingZoo ID, has its constructor alone."""
+    """Return the texts that the error must contain.
+
+    The ID is required only if a card or Gymnasium's registry has it; otherwise the constructor raises the error,
+    and it does not know the ID.
+    """
     env_id = subject.env_id
     if env_id is not None and (subject.is_launched or env_id in gym.registry):
         return [STRANGE_ARGUMENT, env_id]
@@ -184,7 +191,7 @@ def _to_be_named(subject: Subject) -> list[str]:
 
 
 def check_close_twice(subject: Subject) -> None:
-    """Closing is allowed before the first reset, in mid-episode, and again."""
+    """Check that ``close`` can be called before the first reset, in mid-episode, and a second time."""
     for form in subject.forms():
         for moves in (None, 1):
             player = form.player()

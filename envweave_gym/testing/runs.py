@@ -1,6 +1,6 @@
-"""The lists of all checks, and running those that fit an environment.
+"""The lists of all checks, and ``check_all``, which runs those that apply to an environment.
 
-A check is listed by being written: a function ``check_…`` in a module whose name says for what kind it is.
+Every function ``check_…`` of a module of checks is listed by itself, so a new check needs no registration.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from envweave_gym.testing.subject import RAISED, ConformanceError, NotApplicable
 _CHECKERS = tuple(
     str(Path(package.__file__ or "").parent) + os.sep for package in (envweave_gym, gymnasium, pettingzoo)
 )
-"""Where the code is that calls environments."""
+"""Folders of the packages that call environments, in which an exception's line does not identify its cause."""
 
 Check = Callable[[Subject], Any]
 PASSED = "passed"
 
 
 def _checks_in(*modules: ModuleType) -> list[Check]:
-    """The checks that are written in these modules, in the order in which they stand there."""
+    """Return the checks that these modules define, in source order; imported ones are left out."""
     found = [(module, name, value) for module in modules for name, value in vars(module).items()]
     return [
         value
@@ -49,7 +49,7 @@ def _checks_in(*modules: ModuleType) -> list[Check]:
 
 
 SHARED_CHECKS = _checks_in(seed_checks, side_effect_checks, misuse_checks)
-"""The checks of both kinds."""
+"""The checks that apply to Gymnasium and to PettingZoo environments."""
 
 GYM_CHECKS = [
     *_checks_in(gym_checks),
@@ -63,42 +63,42 @@ GAME_CHECKS = [*_checks_in(game_checks), *SHARED_CHECKS, *_checks_in(game_stream
 
 
 def checks_of(subject: Subject) -> list[Check]:
-    """The checks for its kind, single-agent or game; for both where one ID has both."""
+    """Return the checks of the subject's APIs: Gymnasium's, PettingZoo's, or both if the ID has both."""
     games = GAME_CHECKS if {"aec", "parallel"} & set(subject.apis) else []
     return list(dict.fromkeys([*(GYM_CHECKS if "gym" in subject.apis else []), *games]))
 
 
 def name_of(check: Check) -> str:
-    """What a check is called in reports: its function's name without ``check_``."""
+    """Return the name of a check in reports: its function's name without ``check_``."""
     return getattr(check, "__name__", str(check)).removeprefix("check_")
 
 
 def check_all(name: str, /, *, start_methods: tuple[str, ...] | None = None, **kwargs: Any) -> dict[str, str]:
-    """Run every check on an environment made with ``kwargs``; raise one error that names all that failed.
+    """Run every check on an environment made with ``kwargs``; return the outcome of each check by its name.
 
-    Checks that fail for one cause are one failure: the first tells it, and names the others. Gives what
-    became of each check: ``"passed"``, or why it does not apply. ``start_methods`` are those of
-    ``AsyncVectorEnv``, as :func:`subject_of` has them; ``spawn`` and ``forkserver`` take seconds each.
+    An outcome is ``"passed"``, or the reason why the check does not apply. If any check fails, raise one
+    :class:`ConformanceError` that lists all failures; checks that fail for the same cause share one entry.
+    ``start_methods`` are those of :func:`subject_of`; ``spawn`` and ``forkserver`` take seconds each.
     """
     subject = subject_of(name, start_methods=start_methods, **kwargs)
     subject.probe()
     subject.probe_episode()
-    became: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     failures = Failures()
     for check in checks_of(subject):
         rule = name_of(check)
         try:
             check(subject)
         except NotApplicable as reason:
-            became[rule] = str(reason)
+            outcomes[rule] = str(reason)
         except RAISED as error:
             failures.add(rule, error)
         else:
-            became[rule] = PASSED
+            outcomes[rule] = PASSED
     if failures.count:
-        failed = f"{failures.count} of {failures.count + len(became)} checks fail"
+        failed = f"{failures.count} of {failures.count + len(outcomes)} checks fail"
         raise ConformanceError("\n- ".join([f"{name}: {failed}", *failures.sentences()]))
-    return became
+    return outcomes
 
 
 class Failures:
@@ -110,7 +110,7 @@ class Failures:
         self._known: dict[Any, int] = {}
 
     def add(self, rule: str, error: BaseException) -> str | None:
-        """Count a failure; gives the earlier rule that failed for the same cause, if there is one."""
+        """Record a failure; return the name of the check that first failed for the same cause, or ``None``."""
         self.count += 1
         causes = causes_of(error)
         number = next((self._known[one] for one in causes if one in self._known), len(self._found))
@@ -123,7 +123,7 @@ class Failures:
         return earlier
 
     def sentences(self) -> list[str]:
-        """One text for each cause."""
+        """Return one text for each cause, with the names of all checks that failed for it."""
         return [f"{rule}: {sentence}{_also(more)}" for rule, sentence, more in self._found]
 
 
@@ -132,14 +132,14 @@ def _also(rules: list[str]) -> str:
 
 
 def sentence_of(error: BaseException) -> str:
-    """What failed, in a sentence."""
+    """Return the exception's message; that of a foreign exception begins with its type."""
     return str(error) if isinstance(error, ConformanceError) else f"{type(error).__name__}: {error}"
 
 
 def causes_of(error: BaseException) -> list[tuple[Any, ...]]:
-    """What two failures have in common that are one: the type raised with its text, or with its line.
+    """Return the keys by which failures are grouped: exception type with text, and exception type with line.
 
-    A line of a checker raises about many things, so it does not count.
+    A line inside a checker is left out, because one such line raises for many different causes.
     """
     cause = error.__cause__ if isinstance(error, ConformanceError) and error.__cause__ else error
     frames = traceback.extract_tb(cause.__traceback__)

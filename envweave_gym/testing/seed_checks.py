@@ -1,4 +1,7 @@
-"""Seeds decide the episode, and nothing else does: checks for every kind of environment."""
+"""Checks of reproducibility: the seed and the actions alone decide an episode, also in a copy.
+
+They apply to Gymnasium and to PettingZoo environments.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ USE_NP_RANDOM = "draw from self.np_random alone, which super().reset(seed=seed) 
 
 
 def expect_same(one: Trace, other: Trace, what: str, advice: str) -> None:
-    """Fail with the first difference of two traces."""
+    """Fail with ``what`` and the first difference if the two traces differ."""
     __tracebackhide__ = True
     difference = first_difference(one, other)
     if difference is not None:
@@ -43,9 +46,10 @@ def expect_same(one: Trace, other: Trace, what: str, advice: str) -> None:
 
 
 def check_same_seed_same_trace(subject: Subject) -> None:
-    """The same seed and actions give the same observations, rewards, ends and infos.
+    """Check that one seed with the same actions gives the same observations, rewards, ends and infos.
 
-    On a second instance, on the same one, and while a third is played beside it.
+    Three replays are compared: on another instance, on the same instance, and with a third instance stepped in
+    between.
     """
     subject.needs_determinism()
     for form in subject.forms():
@@ -68,10 +72,10 @@ def check_same_seed_same_trace(subject: Subject) -> None:
 
 
 def check_different_seeds_differ(subject: Subject) -> None:
-    """Of many seeds, at least one plays otherwise under the same actions.
+    """Check that of 20 seeds at least one gives another episode under the same actions.
 
-    An environment without any randomness says ``metadata["ignores_seed"] = True``, and is held to it. One of
-    another package may leave that out, if it draws from no generator that it holds.
+    An environment without randomness must declare ``metadata["ignores_seed"] = True``, and then its episodes must
+    be equal. Environments without a card may omit the declaration if none of their generators is used.
     """
     subject.needs_determinism()
     for form in subject.forms():
@@ -89,7 +93,7 @@ def check_different_seeds_differ(subject: Subject) -> None:
 
 
 def check_unseeded_resets(subject: Subject) -> None:
-    """Resets without a seed follow from the last seed given, and do not play one episode for ever."""
+    """Check that episodes without a seed are determined by the last seed given, and are not all the same."""
     subject.needs_determinism()
     for form in subject.forms():
         with form.open() as first, form.open() as second:
@@ -98,7 +102,7 @@ def check_unseeded_resets(subject: Subject) -> None:
             mine, yours = ([player.reset(), *player.go_on(MOVES)] for player in (first, second))
             what = f"{form.label}: reset() without a seed after reset(seed={SEED}) is not reproducible"
             expect_same(mine, yours, what, USE_NP_RANDOM + "; do not draw a fresh seed from the system")
-            if _ignores_seed(first):  # which is another check's to see
+            if _ignores_seed(first):  # check_different_seeds_differ tests that declaration
                 continue
             by_seed = (plain(first.play(seed, MOVES)) for seed in MANY_SEEDS)
             if _vary(by_seed) and not _vary(_episode_anew(first) for _ in MANY_SEEDS):
@@ -107,7 +111,7 @@ def check_unseeded_resets(subject: Subject) -> None:
 
 
 def _episode_anew(player: Player) -> Trace:
-    """An episode without a seed, with the actions every such episode is given."""
+    """Return the trace of an episode without a seed, with the same actions in every call."""
     player.rewind()
     return plain([player.reset(), *player.go_on(MOVES)])
 
@@ -117,20 +121,20 @@ def _ignores_seed(player: Player) -> bool:
 
 
 def _draws(player: Player) -> bool:
-    """Whether a generator that the environment holds moves when it is reset, or in the episode after that."""
+    """Return whether ``reset`` or the steps draw from a random generator that is an attribute of the environment."""
     player.reset(SEED)
     held: dict[str, Any] = vars(player.env.unwrapped)
     before = {name: state for name, one in held.items() if (state := _state_of(one)) is not None}
     if any(state != _unused(held[name]) for name, state in before.items()):
         return True
     for _ in range(MOVES):
-        if not player.over:  # another reset would seed them anew
+        if not player.over:  # a second reset might seed the generators again
             player.move()
     return any(_state_of(held.get(name)) != state for name, state in before.items())
 
 
 def _state_of(generator: Any) -> str | None:
-    """The state of a random generator as text; ``None`` of anything else."""
+    """Return the state of a random generator as text, or ``None`` if the value is not a generator."""
     match generator:
         case np.random.Generator():
             return str(generator.bit_generator.state)
@@ -143,7 +147,7 @@ def _state_of(generator: Any) -> str | None:
 
 
 def _unused(generator: Any) -> str | None:
-    """The state that a generator had when it was seeded, where that can be known."""
+    """Return the state of the generator just after seeding, or its present state if that cannot be known."""
     if not isinstance(generator, np.random.Generator):
         return _state_of(generator)
     bits: Any = generator.bit_generator
@@ -151,13 +155,13 @@ def _unused(generator: Any) -> str | None:
 
 
 def _vary(traces: Iterator[Trace]) -> bool:
-    """Whether any differs from the first; those behind one that does are not played."""
+    """Return whether any trace differs from the first; traces after a difference are not played."""
     first = next(traces)
     return any(first_difference(first, trace) for trace in traces)
 
 
 def check_global_rngs_untouched(subject: Subject) -> None:
-    """Making, resetting, stepping and closing leave the random generators of the process alone."""
+    """Check that the constructor, ``reset``, ``step`` and ``close`` do not use the global random generators."""
     for form in subject.forms():
         with moved_global_rngs():
             before = global_rngs()
@@ -180,12 +184,12 @@ def _expect_untouched(before: dict[str, bytes], form: Form, call: str) -> None:
 
 
 def check_pickling_continues_the_episode(subject: Subject) -> None:
-    """A pickled copy, taken in mid-episode, plays on as the original does."""
+    """Check that a copy by pickle, made in mid-episode, continues like the original."""
     _check_copies(subject, "pickling", lambda player: pickle.loads(pickle.dumps(player)))
 
 
 def check_deepcopy_continues_the_episode(subject: Subject) -> None:
-    """A deep copy, taken in mid-episode, plays on as the original does."""
+    """Check that a deep copy, made in mid-episode, continues like the original."""
     _check_copies(subject, "copy.deepcopy", copy.deepcopy)
 
 
@@ -224,5 +228,5 @@ def _expect_equal_copies(subject: Subject, way: str, duplicate: Callable[[Player
 
 
 def _middle_of_episode(trace: Trace) -> int:
-    """How many moves lead into the middle of the first episode of a trace."""
+    """Return the number of moves from the start of a trace to the middle of its first episode."""
     return (len(first_episode(trace)) - 1) // 2

@@ -1,4 +1,7 @@
-"""Looking changes nothing, and what was given stays as it was: checks for every kind of environment."""
+"""Checks of side effects: rendering does not change the episode, and observations are not written to later.
+
+They apply to Gymnasium and to PettingZoo environments.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,21 @@ FRESH = "return fresh arrays at every step, and to every agent its own (observat
 
 
 def check_observations_stay_as_given(subject: Subject) -> None:
-    """An observation keeps its value when the game goes on, and shares no array with another agent's.
+    """Check that later steps do not change an observation, and that two agents' observations share no memory.
 
-    A learner retains observations: an array that is written to later is not the one that was acted upon.
+    A learner stores observations: if ``step`` writes to an old array, the stored data is wrong.
     """
     for form in subject.forms():
-        kept: list[tuple[str, Any, Any]] = []
+        retained: list[tuple[str, Any, Any]] = []
 
-        def look(player: Player, form: Form = form, kept: list[tuple[str, Any, Any]] = kept) -> None:
+        def look(player: Player, form: Form = form, retained: list[tuple[str, Any, Any]] = retained) -> None:
             seen = player.observed()
             _expect_apart(form, seen)
-            kept.extend((agent, given, copy.deepcopy(given)) for agent, given in seen.items())
+            retained.extend((agent, given, copy.deepcopy(given)) for agent, given in seen.items())
 
         with form.open() as player:
             player.play(SEED, MOVES, before_each=look)
-        for agent, given, was in kept:
+        for agent, given, was in retained:
             if not same(given, was):
                 what = f"{form.label}: the observation {brief(was)} of {agent} was rewritten in place later"
                 refuse(f"{what}, and is {brief(given)} now", FRESH)
@@ -51,7 +54,7 @@ def _expect_apart(form: Form, seen: Mapping[str, Any]) -> None:
 
 
 def _writeable(observation: Any) -> Iterator[NDArray[Any]]:
-    """The arrays in an observation that can be written to."""
+    """Yield the writeable arrays inside an observation."""
     if isinstance(observation, np.ndarray):
         if observation.flags.writeable:
             yield observation
@@ -64,9 +67,9 @@ def _writeable(observation: Any) -> Iterator[NDArray[Any]]:
 
 
 def check_render_changes_nothing(subject: Subject) -> None:
-    """An episode that is drawn before every move is as one that nobody looks at, in every render mode.
+    """Check that an episode with ``render`` before every move is the same as without, in every render mode.
 
-    ``human`` is left out: it opens a window, and takes as long as people need to watch.
+    ``human`` is left out: it opens a window, and draws at the speed of a human viewer.
     """
     subject.needs_determinism()
     tried = [_expect_only_read(form, mode) for form in subject.stacks() for mode in _modes(form)]
@@ -80,12 +83,12 @@ def _modes(form: Form) -> list[str]:
 
 
 def without_human(modes: Iterable[str]) -> list[str]:
-    """The render modes that need no display."""
+    """Return the render modes except ``human``, which needs a display."""
     return [mode for mode in modes if mode != "human"]
 
 
 def _expect_only_read(form: Form, mode: str) -> bool:
-    """Compare the two; whether what is needed to draw is installed."""
+    """Fail if rendering changes the episode; return ``False`` if the packages for rendering are missing."""
     __tracebackhide__ = True
     what = f"{form.label}: render_mode={mode!r}"
     with form.open() as player:
@@ -108,7 +111,7 @@ def _render(player: Player) -> None:
 
 @contextmanager
 def no_window() -> Generator[None]:
-    """Let pygame draw where no screen is."""
+    """Let pygame draw without a screen, and restore the environment variable on exit."""
     before = os.environ.get("SDL_VIDEODRIVER")
     os.environ["SDL_VIDEODRIVER"] = "dummy"
     try:

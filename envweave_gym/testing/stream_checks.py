@@ -1,4 +1,4 @@
-"""The stream of a single environment says the truth: who must act, and what has happened."""
+"""Checks of the stream of a single-agent environment: its requests and events fit the calls and their results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EPISODES, LONGEST = 6, 40
 
 
 def demand(holds: bool, where: str, rule: str, found: Any) -> None:
-    """Fail, with the rule and what was found instead, unless it holds."""
+    """Raise :class:`ConformanceError` with the rule and with ``found``, unless ``holds`` is true."""
     __tracebackhide__ = True
     if not holds:
         raise ConformanceError(f"{where}: {rule}, but there is {brief(found)}")
 
 
 def check_stream_is_well_formed(subject: Subject) -> None:
-    """Each episode starts, is numbered, asks and ends as ``envweave_gym.episode.stream`` says."""
+    """Check events, their numbers and open requests at every reset and step, by the rules of ``episode.stream``."""
     form = subject.stack()
     with form.open(max_steps=LONGEST) as player:
         for seed in range(SEED, SEED + EPISODES):
@@ -40,7 +40,7 @@ def check_stream_is_well_formed(subject: Subject) -> None:
 
 
 def stream_in(where: str, info: Mapping[str, Any]) -> Stream:
-    """The stream in an info, which must be one, with a number beside it, and JSON all through."""
+    """Return ``info["stream"]``; fail unless it is a ``Stream`` of JSON values and ``info["seq"]`` is an int."""
     stream, seq = info.get("stream"), info.get("seq")
     demand(isinstance(stream, Stream), where, "info['stream'] is a Stream", stream)
     assert isinstance(stream, Stream)

@@ -1,8 +1,8 @@
 """The environment under test, and the exceptions of checks.
 
-A :class:`Subject` is a name and a way to make it. Every check takes one, makes the environment as often as it
-needs, and closes what it made. It returns on success, raises :class:`ConformanceError` on failure, and
-:class:`NotApplicable` where it does not apply to this environment.
+A :class:`Subject` is an environment's name with a function that makes it. Every check takes a subject, makes the
+environment as often as needed, and closes each one. A check returns on success, raises :class:`ConformanceError` on
+failure, and raises :class:`NotApplicable` if its rule does not concern this environment.
 """
 
 from __future__ import annotations
@@ -26,26 +26,25 @@ APIS: tuple[Api, ...] = get_args(Api)
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m|WARN: ")
 _CHECKERS = {"gymnasium", "pettingzoo", "envweave_gym"}
-"""Packages whose warnings are about the environment that is checked."""
-
+"""Packages whose warnings always concern the environment under test."""
 
 RAISED = (Exception, SystemExit)
-"""What an environment may raise: ``sys.exit`` in its code must not end the run of the other checks."""
+"""Exceptions that count as failures of the environment: ``sys.exit`` in it must not end the other checks."""
 _RESET = "define reset(self, *, seed=None, options=None), as Gymnasium and PettingZoo call it"
 _FIRST = "no check can go on before this works"
 
 
 class ConformanceError(AssertionError):
-    """The environment breaks a rule; the text says which, where, and what to do."""
+    """Raised when the environment breaks a rule; the text names the rule, the step and the remedy."""
 
 
 class NotApplicable(Exception):
-    """The check has nothing to say about this environment; the text says why."""
+    """Raised when a check does not concern this environment; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way to hold the environment: through an API with the whole stack around it, or unwrapped."""
+    """One form of the environment under test: with all wrappers, through one API, or unwrapped."""
 
     label: str
     api: Api
@@ -53,13 +52,13 @@ class Form:
     unwrapped: bool = False
 
     def player(self, **kwargs: Any) -> Player:
-        """Make the environment and give somebody who plays it; closing it is left to the caller."""
+        """Make the environment and return a player for it; the caller closes ``player.env``."""
         env = self.make(**kwargs)
         return player_of(env.unwrapped if self.unwrapped else env)
 
     @contextmanager
     def open(self, **kwargs: Any) -> Generator[Player]:
-        """Make the environment, give somebody who plays it, and close it."""
+        """Make the environment, yield a player for it, and close the environment on exit."""
         player = self.player(**kwargs)
         try:
             yield player
@@ -69,11 +68,11 @@ class Form:
 
 @dataclass(frozen=True)
 class Subject:
-    """The environment to check.
+    """The environment under test: its name, the function that makes it, and the properties that choose its checks.
 
-    ``make`` takes the arguments of :func:`envweave_gym.make` beside the name: ``api``, ``num_envs``,
-    ``autoreset``, ``autoreset_mode``, ``max_steps``, ``render_mode``, and the environment's own. It must be
-    picklable where ``start_methods`` names ``spawn`` or ``forkserver``.
+    ``make`` takes the keyword arguments of :func:`envweave_gym.make`: ``api``, ``num_envs``, ``autoreset``,
+    ``autoreset_mode``, ``max_steps``, ``render_mode``, and the environment's own. It must be picklable if
+    ``start_methods`` contains ``spawn`` or ``forkserver``.
     """
 
     name: str
@@ -82,58 +81,58 @@ class Subject:
     nondeterministic: bool = False
     start_methods: tuple[str, ...] = ("fork",)
     remote: bool = False
-    """Whether it runs in another process, so that a copy of it here is no copy of its episode."""
+    """Whether the environment runs in another process, where a copy of the client would not copy the episode."""
 
     @property
     def is_game(self) -> bool:
-        """Whether it is a multi-agent environment."""
+        """Whether the environment has several agents and no single-agent form."""
         return "gym" not in self.apis
 
     @property
     def env_id(self) -> str | None:
-        """The full registered ID that the name means; ``None`` where it means none, as a local name does."""
+        """The full registered ID that the name stands for; ``None`` if it is not an ID, as with ``local://``."""
         return resolve(self.name)
 
     @property
     def called(self) -> str:
-        """What its errors must call it: its ID or local name; nothing, where it has neither."""
+        """The text that errors must contain: the ID or the local name; ``""`` if the environment has neither."""
         return self.env_id or (self.name if self.name.startswith("local://") else "")
 
     def stack(self, api: Api = "gym") -> Form:
-        """The environment as users hold it, with everything around it."""
+        """Return the form that users get from ``make(api=api)``, or raise :class:`NotApplicable` if there is none."""
         if api not in self.apis:
             raise NotApplicable(f"{self.name} has no {api} form")
         return Form(f"{self.name} ({api})", api, partial(self.make, api=api))
 
     def stacks(self) -> list[Form]:
-        """The stack of every API it has."""
+        """Return the wrapped form of every API that the environment has."""
         return [self.stack(api) for api in self.apis]
 
     def core(self) -> Form:
-        """The unwrapped environment."""
+        """Return the form without wrappers, ``env.unwrapped``."""
         api = self.apis[0]
         return Form(f"{self.name} (unwrapped)", api, partial(self.make, api=api), unwrapped=True)
 
     def forms(self) -> list[Form]:
-        """Every stack, and the unwrapped environment."""
+        """Return the wrapped form of every API, then the unwrapped one."""
         return [*self.stacks(), self.core()]
 
     @property
     def is_launched(self) -> bool:
-        """Whether the ID is one of the table, which promises more than an environment from elsewhere."""
+        """Whether the ID has a card, which promises more than Gymnasium's and PettingZoo's contracts."""
         return self.env_id in cards()
 
     @property
     def is_third_party(self) -> bool:
-        """Whether the ID is registered without a card, so that upstream's contract is all it promises."""
+        """Whether the ID is registered without a card, so that only its API's own contract applies."""
         return self.env_id is not None and not self.is_launched
 
     def probe(self) -> None:
-        """Make it once: what stops it from being made is said here, and not by every check."""
+        """Make the environment once, so that a failing constructor is reported once and not by every check."""
         self.make(api=self.apis[0]).close()
 
     def probe_episode(self) -> None:
-        """Reset and move once: what stops every episode is said here, and not by every check."""
+        """Reset and step once, so that a failure of every episode is reported once and not by every check."""
         form = self.stack(self.apis[0])
         with form.open() as player:
             what = f"{form.label}: reset(seed=0) fails"
@@ -143,17 +142,16 @@ class Subject:
                 player.move()
 
     def needs_determinism(self) -> None:
-        """Leave a check that compares traces where a seed does not decide the episode."""
+        """Skip the calling check (raise :class:`NotApplicable`) if seeds do not decide the episodes."""
         if self.nondeterministic:
             raise NotApplicable(f"{self.name} is declared nondeterministic, so traces cannot be compared")
 
 
 def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **kwargs: Any) -> Subject:
-    """The subject with this name, which may be any that :func:`envweave_gym.make` takes.
+    """Return the subject for any name that :func:`envweave_gym.make` takes; ``kwargs`` go to the environment.
 
-    ``start_methods`` are those of ``AsyncVectorEnv``: by default ``fork``, and on Ray, which survives no fork
-    and is never tried with one, ``spawn``.
-    Where its card has arguments that work on any machine, these are given, unless others are.
+    ``start_methods`` are the start methods that ``AsyncVectorEnv`` is tested with. The default is ``fork``; on Ray it
+    is ``spawn``, because Ray does not survive a fork. ``kwargs`` override the trial arguments of the ID's card.
     """
     card = cards().get(resolve(name) or name)
     kwargs = {**card.trial, **kwargs} if card else kwargs
@@ -162,9 +160,9 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **
     methods = _usable(start_methods, backend or name)
     if card is not None:
         return Subject(name, build, card.kinds, card.nondeterministic, methods, remote)
-    found: dict[Api, Any] = {api: env for api in APIS if (env := _made(build, api)) is not None}
+    found: dict[Api, Any] = {api: env for api in APIS if (env := _made_or_none(build, api)) is not None}
     if not found:
-        build()
+        build()  # raises the reason why no API could be made
         raise ConformanceError(f"{name} gives no gymnasium.Env, pettingzoo.AECEnv or ParallelEnv")
     spec = getattr(found.get("gym"), "spec", None)
     for env in found.values():
@@ -172,16 +170,16 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **
     return Subject(name, build, tuple(found), bool(spec and spec.nondeterministic), methods, remote)
 
 
-def _usable(methods: tuple[str, ...] | None, where: Any) -> tuple[str, ...]:
-    """The start methods that are tried with what runs at ``where``."""
-    places = where if isinstance(where, list) else [where]
-    if not any(place == "ray" or str(place).startswith("ray+actor://") for place in places):
+def _usable(methods: tuple[str, ...] | None, backend: Any) -> tuple[str, ...]:
+    """Return the start methods to test on this backend, which may be a list of addresses; Ray excludes ``fork``."""
+    backends = backend if isinstance(backend, list) else [backend]
+    if not any(one == "ray" or str(one).startswith("ray+actor://") for one in backends):
         return ("fork",) if methods is None else methods
     return ("spawn",) if methods is None else tuple(one for one in methods if one != "fork")
 
 
-def _made(build: Callable[..., Any], api: Api) -> Any:
-    """The environment through this API, or ``None`` where it has none."""
+def _made_or_none(build: Callable[..., Any], api: Api) -> Any:
+    """Return the environment made for this API, or ``None`` if it does not have this API."""
     try:
         return build(api=api)
     except InvalidArgument:
@@ -189,14 +187,14 @@ def _made(build: Callable[..., Any], api: Api) -> Any:
 
 
 def refuse(problem: str, advice: str, cause: BaseException | None = None) -> NoReturn:
-    """Fail with one sentence about the problem and one about what to do."""
+    """Raise :class:`ConformanceError` with the problem and, after a semicolon, the advice if there is any."""
     __tracebackhide__ = True
     raise ConformanceError(f"{problem}; {advice}" if advice else problem) from cause
 
 
 @contextmanager
 def translated(problem: str, advice: str = "") -> Generator[None]:
-    """Turn whatever is raised inside into a :class:`ConformanceError` that begins with ``problem``."""
+    """Turn exceptions of the block into a :class:`ConformanceError` whose text begins with ``problem``."""
     __tracebackhide__ = True
     try:
         yield
@@ -208,7 +206,7 @@ def translated(problem: str, advice: str = "") -> Generator[None]:
 
 @contextmanager
 def _with_the_signature(problem: str) -> Generator[None]:
-    """Add the signature of ``reset`` to a :class:`TypeError` about its arguments."""
+    """Turn a :class:`TypeError` about arguments into a failure that shows the signature that ``reset`` needs."""
     try:
         yield
     except TypeError as error:
@@ -221,7 +219,7 @@ def _with_the_signature(problem: str) -> Generator[None]:
 def expected(
     error: type[Exception] | tuple[type[Exception], ...], misuse: str, advice: str
 ) -> Generator[None]:
-    """Fail unless the misuse inside raises ``error``."""
+    """Fail unless the block raises ``error``; ``misuse`` names the wrong call in the failure's text."""
     __tracebackhide__ = True
     names = error.__name__ if isinstance(error, type) else " or ".join(one.__name__ for one in error)
     try:
@@ -237,10 +235,10 @@ def expected(
 
 @contextmanager
 def without_warnings(label: str, env: Any, ignored: tuple[str, ...] = ()) -> Generator[None]:
-    """Turn warnings into failures, if they come from a checker or from the package of ``env``.
+    """Fail on warnings that come from a checker or from the package of ``env``.
 
-    Those whose text holds one of ``ignored`` are left out, as are those of other packages: a deprecated
-    call in a drawing library is not the environment's to mend.
+    Warnings of other packages are left out: an author cannot mend a deprecated call in a drawing library. So are
+    warnings whose text contains one of ``ignored``.
     """
     __tracebackhide__ = True
     with warnings.catch_warnings(record=True) as caught:
@@ -258,7 +256,7 @@ def without_warnings(label: str, env: Any, ignored: tuple[str, ...] = ()) -> Gen
 
 
 def _package_of(filename: str) -> str:
-    """The top package of the module in this file, which Gymnasium's own logger marks by its text instead."""
+    """Return the top-level package of the module in this file, or ``""`` if no imported module is there."""
     modules: list[tuple[str, Any]] = [*sys.modules.items()]
     found = (name for name, module in modules if getattr(module, "__file__", None) == filename)
     return next(found, "").partition(".")[0]

@@ -1,4 +1,4 @@
-"""What pytest collects for ``--envweave-id``: one item for each check of each environment."""
+"""The pytest collectors and items of ``--envweave-id``: one item for each check of each environment."""
 
 from __future__ import annotations
 
@@ -17,30 +17,34 @@ from envweave_gym.testing.subject import RAISED, ConformanceError, NotApplicable
 
 SLOW_START_METHODS = ("fork", "spawn", "forkserver")
 PLAYABLE = "can_be_played"
-"""The only item of an environment whose constructor, reset or first step raises: every check would fail."""
+"""Name of the one item that replaces all checks of an environment whose constructor, reset or first step raises."""
 NOT_MADE = (EnvweaveError, ConformanceError, gymnasium.error.Error)
-"""What the name or its arguments are refused with; such a run is a wrong command, and ends at once."""
-FRAMES = 6
+"""Exceptions that mean that the name or its arguments are wrong, so that the pytest run ends at once."""
+SHOWN_FRAMES = 6
+"""Limit of stack frames that the report of a failed check shows."""
 
 
 class Suite(pytest.File):
-    """The environments named by ``--envweave-id``."""
+    """The collector of all environments that ``--envweave-id`` names."""
 
     def collect(self) -> Iterator[pytest.Collector]:
-        """One collector for each."""
+        """Yield one collector for each environment; an ID that is given twice counts once."""
         names: list[str] = self.config.getoption("envweave_id") or []
         for env_id in dict.fromkeys(names):
             yield Checks.from_parent(self, name=env_id)
 
 
 class Checks(pytest.Collector):
-    """All checks of one environment."""
+    """The collector of all checks of one environment."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """One item for each; a name that cannot be made is an error in one sentence."""
+        """Yield an item for each check, or a single failing item if the environment cannot play one step.
+
+        Raise ``CollectError`` if the name or its arguments are wrong.
+        """
         methods = SLOW_START_METHODS if self.config.getoption("envweave_slow") else None
         try:
-            subject = subject_of(self.name, start_methods=methods, **_where(self.config))
+            subject = subject_of(self.name, start_methods=methods, **_backend_option(self.config))
             subject.probe()
         except RAISED as error:
             if isinstance(error, NOT_MADE) and not isinstance(error, EnvironmentCrashed):
@@ -61,7 +65,7 @@ class Checks(pytest.Collector):
 
 
 def _not_made(name: str, error: BaseException) -> ConformanceError:
-    """The failure of an environment whose constructor raises."""
+    """Return the failure that reports the exception of an environment's constructor."""
     text = f"{name} cannot be made: {type(error).__name__}: {error}; no check can go on before this works"
     failure = ConformanceError(text)
     failure.__cause__ = error
@@ -69,7 +73,7 @@ def _not_made(name: str, error: BaseException) -> ConformanceError:
 
 
 def _raise(error: Exception) -> Check:
-    """The check of an environment that cannot be played, which is its only one."""
+    """Return a check that raises ``error``: the only one of an environment that cannot be played."""
 
     def check(_: Subject) -> None:
         raise error
@@ -77,20 +81,20 @@ def _raise(error: Exception) -> Check:
     return check
 
 
-def _where(config: pytest.Config) -> dict[str, Any]:
+def _backend_option(config: pytest.Config) -> dict[str, Any]:
     backend = config.getoption("envweave_backend")
     return {"backend": backend} if backend else {}
 
 
 class CheckItem(pytest.Item):
-    """One check of one environment."""
+    """The pytest item of one check of one environment."""
 
     def __init__(self, *, check: Check, subject: Subject, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._check, self._subject = check, subject
 
     def runtest(self) -> None:
-        """Run the check; one that fails for the cause of an earlier one is skipped, and says so."""
+        """Run the check. If an earlier check failed for the same cause, report this one as skipped."""
         try:
             self._check(self._subject)
         except NotApplicable as reason:
@@ -103,14 +107,14 @@ class CheckItem(pytest.Item):
             raise
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """A sentence, and the last frames of what the environment raised; those of pytest say nothing."""
+        """Return the failure's sentence and the last stack frames of the environment's own exception."""
         error = excinfo.value
         if not isinstance(error, RAISED):
             return super().repr_failure(excinfo, style)
         cause = error.__cause__ if isinstance(error, ConformanceError) else error
-        lines = [] if cause is None else traceback.format_exception(cause, limit=-FRAMES, chain=False)
+        lines = [] if cause is None else traceback.format_exception(cause, limit=-SHOWN_FRAMES, chain=False)
         return f"{sentence_of(error)}\n\n{''.join(lines)}".rstrip()
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where it is, for reports."""
+        """Return the file and the title that pytest's reports show for this check."""
         return self.path, None, f"{self._subject.name} {self.name}"

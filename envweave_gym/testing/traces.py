@@ -1,7 +1,7 @@
-"""Playing an environment with sampled actions, writing down what it says, and comparing two such traces.
+"""Players, which step environments with sampled actions, and traces, which record the results for comparison.
 
-One player for each API, with the same methods, so that a check is written once for all of them. The actions
-depend on the agent and on how often it has acted alone: two environments are given the same ones.
+Each API has a player with the same methods, so that one check serves all APIs. The sampled actions depend only on
+the agent's name and its number of moves, so two instances of an environment get the same actions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from envweave_gym.episode.stream import Stream
 
 
 class Moment(NamedTuple):
-    """What an environment said once: after a reset (``acted`` is ``None``) or around a move."""
+    """The results of one reset (``acted`` is ``None``) or of one move."""
 
     acted: Any
     observation: Any
@@ -41,13 +41,13 @@ Trace = list[Moment]
 
 
 class Sampler:
-    """Random actions: the n-th of an agent is always the same one."""
+    """Draws actions: the n-th action drawn for an agent is the same in every sampler."""
 
     def __init__(self) -> None:
         self._spaces: dict[str, Space[Any]] = {}
 
     def sample(self, space: Space[Any], agent: str = AGENT, mask: Any = None) -> Any:
-        """The next action of ``agent``; the space of the environment itself is not drawn from."""
+        """Draw the next action of ``agent`` from a copy of ``space``, so that the environment's own stays unused."""
         own = self._spaces.get(agent)
         if own is None:
             own = self._spaces[agent] = copy.deepcopy(space)
@@ -56,7 +56,7 @@ class Sampler:
 
 
 class Player:
-    """Plays one environment; copying the player copies the environment in mid-episode."""
+    """Plays one environment with sampled actions; a copy of the player copies the environment in mid-episode."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -65,11 +65,11 @@ class Player:
         self._sampler = Sampler()
 
     def rewind(self) -> None:
-        """Sample the actions from the beginning again."""
+        """Restart the sequence of sampled actions."""
         self._sampler = Sampler()
 
     def reset(self, seed: int | None = None) -> Moment:
-        """Start an episode; with a seed the actions start anew as well."""
+        """Reset the environment and return the moment; a seed also restarts the sequence of actions."""
         if seed is not None:
             self.rewind()
         self.acted = None
@@ -78,11 +78,11 @@ class Player:
         return moment
 
     def move(self) -> Moment:
-        """Act once, for every agent who must."""
+        """Step the environment once, with an action for each agent that must act, and return the moment."""
         return copy.deepcopy(self._move())
 
     def go_on(self, moves: int, before_each: Callable[[Player], None] | None = None) -> Trace:
-        """Play on; a finished episode is followed by one without a seed."""
+        """Return the trace of ``moves`` more moves; a finished episode is followed by a reset without a seed."""
         trace: Trace = []
         for _ in range(moves):
             if before_each is not None:
@@ -91,16 +91,16 @@ class Player:
         return trace
 
     def play(self, seed: int, moves: int, before_each: Callable[[Player], None] | None = None) -> Trace:
-        """Start with ``seed`` and play on."""
+        """Reset with ``seed`` and return the trace of the reset and ``moves`` moves."""
         return [self.reset(seed), *self.go_on(moves, before_each)]
 
     def observed(self) -> dict[str, Any]:
-        """What every agent observes now, as the environment handed it out and not a copy."""
+        """Return the current observation of every agent: the environment's own objects, not copies."""
         raise NotImplementedError
 
-    def finish(self, most: int = 2000) -> bool:
-        """Play the episode to its end; returns whether it ended within the limit of moves."""
-        for _ in range(most):
+    def finish(self, max_moves: int = 2000) -> bool:
+        """Play the episode to its end; return whether it ended within ``max_moves``."""
+        for _ in range(max_moves):
             if self.over:
                 return True
             self._move()
@@ -127,12 +127,12 @@ class GymPlayer(Player):
         return Moment(self.acted, self._seen, reward, terminated, truncated, info)
 
     def observed(self) -> dict[str, Any]:
-        """The one observation."""
+        """Return the agent's current observation under the name that streams give it."""
         return {AGENT: self._seen}
 
 
 class AECPlayer(Player):
-    """Plays a ``pettingzoo.AECEnv``; a moment is what the agent sees just before it acts."""
+    """Plays a ``pettingzoo.AECEnv``; a moment holds what ``last()`` returned to the agent before its action."""
 
     def _reset(self, seed: int | None) -> Moment:
         self.env.reset(seed=seed)
@@ -152,12 +152,12 @@ class AECPlayer(Player):
         return Moment(self.acted, *seen)
 
     def observed(self) -> dict[str, Any]:
-        """What everybody who has not left would see."""
+        """Return the current observation of every agent that is still in the game."""
         return {agent: self.env.observe(agent) for agent in self.env.agents}
 
 
 class ParallelPlayer(Player):
-    """Plays a ``pettingzoo.ParallelEnv``; those whom the stream does not ask do not act."""
+    """Plays a ``pettingzoo.ParallelEnv``; only agents with an open request act."""
 
     def _reset(self, seed: int | None) -> Moment:
         self._seen, self.infos = self.env.reset(seed=seed)
@@ -170,11 +170,11 @@ class ParallelPlayer(Player):
         return Moment(self.acted, self._seen, rewards, terminated, truncated, self.infos)
 
     def observed(self) -> dict[str, Any]:
-        """What the last reset or step has shown."""
+        """Return the observations of the last reset or step."""
         return self._seen
 
     def asks(self, agent: str) -> bool:
-        """Whether the agent must act now."""
+        """Return whether the agent must act now; without ``"active"`` in its info it must."""
         return bool(self.infos.get(agent, {}).get("active", True))
 
     def _choose(self, agent: str) -> Any:
@@ -183,7 +183,7 @@ class ParallelPlayer(Player):
 
 
 def player_of(env: Any) -> Player:
-    """Somebody who plays ``env`` through its API."""
+    """Return the player for the API of ``env``; raise ``TypeError`` if it is not an environment."""
     for kind, player in ((gym.Env, GymPlayer), (AECEnv, AECPlayer), (ParallelEnv, ParallelPlayer)):
         if isinstance(env, kind):
             return player(env)
@@ -191,24 +191,24 @@ def player_of(env: Any) -> Player:
 
 
 def mask_of(observation: Any, info: Mapping[str, Any]) -> Any:
-    """The mask of legal actions, by PettingZoo's convention."""
+    """Return the mask of legal actions from the observation or the info, or ``None`` if neither has one."""
     if isinstance(observation, Mapping) and "action_mask" in observation:
         return observation["action_mask"]
     return info.get("action_mask")
 
 
 def plain(trace: Sequence[Moment]) -> Trace:
-    """The trace without infos, whose streams name the seed."""
+    """Return the trace without infos: their streams contain the seed, so they differ between seeds."""
     return [moment._replace(info=None) for moment in trace]
 
 
 def first_episode(trace: Sequence[Moment]) -> Trace:
-    """The trace up to the next reset."""
+    """Return the part of the trace before its second reset."""
     return [trace[0], *takewhile(lambda moment: moment.acted is not None, trace[1:])]
 
 
 def first_difference(one: Sequence[Moment], other: Sequence[Moment]) -> str | None:
-    """Where two traces part, in words; ``None`` where they do not."""
+    """Return a sentence about the first difference of two traces, or ``None`` if they are equal."""
     for number, (a, b) in enumerate(zip(one, other, strict=False)):
         for name, mine, yours in zip(Moment._fields, a, b, strict=True):
             if not same(mine, yours):
@@ -220,7 +220,7 @@ def first_difference(one: Sequence[Moment], other: Sequence[Moment]) -> str | No
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal and of one type; one NaN is as another."""
+    """Return whether two values have the same type and are equal, also in their parts; NaN equals NaN."""
     if type(one) is not type(other):
         return False
     match one:
@@ -240,7 +240,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def in_numpy(value: Any) -> Any:
-    """The value with the arrays of jax, torch and others in it as NumPy arrays."""
+    """Return the value with arrays of jax, torch and other packages converted to NumPy arrays."""
     match value:
         case dict():
             return {key: in_numpy(one) for key, one in value.items()}
@@ -256,7 +256,7 @@ def in_numpy(value: Any) -> Any:
 
 
 def has_foreign_arrays(value: Any) -> bool:
-    """Whether an array in the value is not NumPy's."""
+    """Return whether the value contains an array that is not NumPy's."""
     match value:
         case dict():
             return any(map(has_foreign_arrays, value.values()))
@@ -273,7 +273,7 @@ def _same_arrays(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _narrowed(where: str, one: Any, other: Any) -> tuple[str, Any, Any]:
-    """The innermost place where two values differ, and what is there."""
+    """Return the path of the innermost difference of two values, such as ``info['x']``, and both parts there."""
     inner: list[tuple[str, Any, Any]] = []
     if isinstance(one, Stream) and isinstance(other, Stream):
         inner = [
@@ -287,20 +287,21 @@ def _narrowed(where: str, one: Any, other: Any) -> tuple[str, Any, Any]:
     return next(differing, (where, one, other))
 
 
-def brief(value: Any, longest: int = 200) -> str:
-    """A short form of ``value`` for an error text."""
+def brief(value: Any, max_chars: int = 200) -> str:
+    """Return ``repr(value)`` on one line, cut to ``max_chars``, for an error text."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
 
 
 @contextmanager
 def moved_global_rngs() -> Generator[None]:
-    """Put the generators of the process where nothing can have put them, and back afterwards.
+    """Seed the global random generators from the system, and restore their states on exit.
 
-    An environment that seeds them with a constant leaves them in the same state again and again.
+    Without this, an environment that seeds them with a constant would go unnoticed: the constant's state could be
+    the one that they already had.
     """
     torch = sys.modules.get("torch")
-    kept = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None
+    saved = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None
     random.seed()
     np.random.seed()
     if torch:
@@ -308,14 +309,14 @@ def moved_global_rngs() -> Generator[None]:
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])
         if torch:
-            torch.set_rng_state(kept[2])
+            torch.set_rng_state(saved[2])
 
 
 def global_rngs() -> dict[str, bytes]:
-    """The states of the random generators that belong to the whole process."""
+    """Return the states of the global random generators, by package; torch's only if it is imported."""
     states = {"random": pickle.dumps(random.getstate()), "numpy.random": pickle.dumps(np.random.get_state())}
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_rng_state"):

@@ -1,4 +1,4 @@
-"""Many are as one: every vector form, and autoreset, against single environments with the same seeds."""
+"""Checks that vectors and ``autoreset=True`` give the same as single environments with the same seeds."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from envweave_gym.testing.traces import Moment, Sampler, Trace
 ADVICE = "leave resetting to envweave_gym.wrappers.Autoreset"
 SAME_DRAWS = "draw the same from one seed, and reset at the same steps"
 NO_TEXT = "Gymnasium's Text comes back as '000…' from shared memory: make that space an envweave_gym.Unicode"
-BESIDE = "see that one environment can live beside another"
+BESIDE = "let several instances of the environment exist in one process"
 
 ROWS, MOVES, LIMIT = 3, 30, 7
-"""Numbers of environments, moves, and steps an episode: enough for several boundaries in every row."""
+"""Number of rows, of moves, and of steps in an episode: every row gets several episode boundaries."""
 
 AnyVector = VectorEnv[Any, Any, Any]
 _Forms = Mapping[str, Callable[[], AnyVector]]
-"""What makes each vector, by what it is called."""
+"""Functions that make the vectors under test, by the name that failures give them."""
 Script = Sequence[Sequence[Any]]
-"""The actions of every row."""
+"""The actions of an episode, row by row: ``script[row][move]``."""
 Disturb = Callable[[AnyVector, Sequence[Any]], None]
-"""Called before every step with the actions that are next."""
+"""Function that is called before every step, with the vector and the actions of that step."""
 
 
 def check_vector_equals_single(subject: Subject) -> None:
-    """Row for row, vectors give what single environments give, in all three autoreset modes.
+    """Check that every row of a vector plays like a single environment, in all three autoreset modes.
 
-    Observations, rewards, ends and streams, of what ``make(num_envs=…)`` gives and of ``SyncVectorEnv``.
+    Observations, rewards, ends and streams are compared, for the vector of ``make(num_envs=…)`` and for
+    ``SyncVectorEnv``.
     """
     subject.needs_determinism()
     usual = usual_vector(subject)
@@ -57,7 +58,7 @@ def check_vector_equals_single(subject: Subject) -> None:
 
 
 def usual_vector(subject: Subject) -> Callable[..., AnyVector]:
-    """What makes the vector form."""
+    """Return the function that makes the environment's vector form; fail if it cannot be made."""
     build = partial(subject.make, num_envs=ROWS)
     with translated(f"{subject.name}: make(num_envs={ROWS}) fails", BESIDE):
         build().close()
@@ -65,7 +66,7 @@ def usual_vector(subject: Subject) -> Callable[..., AnyVector]:
 
 
 def check_async_equals_single(subject: Subject) -> None:
-    """``AsyncVectorEnv`` gives what single environments give, under every start method of the subject."""
+    """Check that the rows of ``AsyncVectorEnv`` play like single environments, under every start method."""
     subject.needs_determinism()
     sets = async_options(subject)
     if not sets:
@@ -81,9 +82,11 @@ def check_async_equals_single(subject: Subject) -> None:
 
 
 def async_options(subject: Subject) -> list[dict[str, Any]]:
-    """The arguments of ``AsyncVectorEnv``, for every start method of the subject that can be used here."""
+    """Return arguments of ``AsyncVectorEnv`` for each start method of the subject that works on this machine."""
     methods = [one for one in subject.start_methods if one in multiprocessing.get_all_start_methods()]
-    if subject.name.startswith("local://"):
+    if subject.name.startswith(
+        "local://"
+    ):  # such a name is known only in this process and those forked from it
         methods = [one for one in methods if one == "fork"]
     shared = _can_share(_seen(subject))
     return [{"context": method, "shared_memory": shared} for method in methods]
@@ -95,7 +98,7 @@ def _seen(subject: Subject) -> Space[Any]:
 
 
 def check_autoreset_equals_single(subject: Subject) -> None:
-    """``make(autoreset=True)``: the step after the end is the next reset, with reward 0, and says so."""
+    """Check ``make(autoreset=True)``: the step after an episode's end resets, with reward 0, as the stream reports."""
     subject.needs_determinism()
     script = script_of(subject, 1)
     expected = _single(subject, script[0], SEED, AutoresetMode.NEXT_STEP, LIMIT)
@@ -112,7 +115,7 @@ def check_autoreset_equals_single(subject: Subject) -> None:
 
 
 def _can_share(space: Space[Any]) -> bool:
-    """Whether the observations have a fixed size, which shared memory needs."""
+    """Return whether shared memory can hold the observations, which needs a fixed size."""
     try:
         create_shared_memory(space, n=1)
     except (TypeError, CustomSpaceError):
@@ -121,13 +124,13 @@ def _can_share(space: Space[Any]) -> bool:
 
 
 def _has_text(space: Space[Any]) -> bool:
-    """Whether a part of it is Gymnasium's own text space."""
+    """Return whether the space is or contains Gymnasium's own ``Text``."""
     parts = space.values() if isinstance(space, Dict) else space if isinstance(space, Tuple) else ()
     return any(map(_has_text, parts)) or (isinstance(space, Text) and not isinstance(space, Unicode))
 
 
 def script_of(subject: Subject, rows: int, moves: int = MOVES) -> list[list[Any]]:
-    """Sampled actions for every row."""
+    """Return sampled actions for every row."""
     with subject.stack().open() as player:
         space = player.env.action_space
         sampler = Sampler()
@@ -159,7 +162,7 @@ def _expect_rows(
 def _single(
     subject: Subject, actions: Sequence[Any], seed: int, mode: AutoresetMode, limit: int | None
 ) -> Trace:
-    """What one environment says when it is reset by hand as ``mode`` would."""
+    """Return the trace of one environment, reset by hand at the steps where ``mode`` resets."""
     env = subject.make(**({} if limit is None else {"max_steps": limit}))
     try:
         as_row = _AsRow(env.observation_space)
@@ -205,7 +208,7 @@ def _moment(
 
 
 class _AsRow:
-    """Gives observations as they come out of a batch of one, where scalars have NumPy's types."""
+    """Converts observations to the form that a row of a batch has, where scalars have NumPy's types."""
 
     def __init__(self, space: Space[Any]) -> None:
         self._space, self._one_row = space, batch_space(space, 1)
@@ -216,14 +219,14 @@ class _AsRow:
 
 
 def play_vector(build: Callable[[], AnyVector], script: Script, mode: AutoresetMode) -> list[Trace]:
-    """What every row of a vector says."""
+    """Make a vector, play the script, close the vector, and return the trace of every row."""
     with opened(build) as env:
         return play_rows(env, script, mode)
 
 
 @contextmanager
 def opened(build: Callable[[], AnyVector]) -> Generator[AnyVector]:
-    """Make a vector, and close it."""
+    """Make a vector, yield it, and close it on exit."""
     env = build()
     finished = False
     try:
@@ -239,7 +242,7 @@ def opened(build: Callable[[], AnyVector]) -> Generator[AnyVector]:
 def play_rows(
     env: AnyVector, script: Script, mode: AutoresetMode, before_each: Disturb | None = None
 ) -> list[Trace]:
-    """What every row says from a reset on."""
+    """Reset the vector, play the script, and return the trace of every row."""
     rows = range(len(script))
     traces: list[Trace] = [[] for _ in rows]
     _read_openings(env, traces, env.reset(seed=SEED), rows)
@@ -256,7 +259,7 @@ def play_rows(
 
 
 def batched(space: Space[Any], actions: Sequence[Any]) -> Any:
-    """Actions of ``space`` as a vector takes them."""
+    """Return single actions of ``space`` as one batch."""
     return concatenate(space, actions, create_empty_array(space, len(actions)))
 
 

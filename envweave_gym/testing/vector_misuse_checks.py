@@ -1,4 +1,4 @@
-"""What a vector must refuse, before any of its rows has moved, in a sentence that names the environment."""
+"""Check of wrong calls of vectors: each raises an error with the ID, before any row has moved."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ BEFORE_ANY_MOVES = "look at the arguments of the call before the first row is re
 
 
 def check_vectors_refuse_misuse(subject: Subject) -> None:
-    """Vectors refuse wrong actions, steps before the reset and bad seeds, and every row goes on as before.
+    """Check that vectors refuse bad actions, bad seeds and early steps, and that all rows then go on as before.
 
-    That is what ``make(num_envs=…)`` gives as it is, in turn, and in processes.
+    The vectors are those of ``make(num_envs=…)``: the default one, ``vectorization_mode="sync"`` and ``"async"``.
     """
     subject.needs_determinism()
     script = script_of(subject, ROWS, MOVES)
@@ -55,20 +55,23 @@ def check_vectors_refuse_misuse(subject: Subject) -> None:
 
 
 def _forms(subject: Subject) -> Iterator[tuple[str, int, Callable[[], AnyVector]]]:
-    """What each vector is called, how many rows it has, and what makes it."""
+    """Yield, for each kind of vector, its name in failures, its number of rows, and the function that makes it."""
     build = partial(subject.make, max_steps=LIMIT)
     usual_vector(subject)
     yield "the vector form", ROWS, partial(build, num_envs=ROWS)
     in_turn = partial(build, num_envs=ROWS, vectorization_mode="sync")
     yield "the vector with vectorization_mode='sync'", ROWS, in_turn
     options = async_options(subject)
-    if options:  # the least rows of which one may move before another: each costs a process
+    if options:  # two rows are the fewest of which one could move before the other; each costs a process
         in_processes = partial(build, num_envs=2, vectorization_mode="async", vector_kwargs=options[0])
         yield "the vector with vectorization_mode='async'", 2, in_processes
 
 
 def _misuse(refused: Callable[..., Any], env: AnyVector, actions: Sequence[Any]) -> None:
-    """Call it in every wrong way."""
+    """Call ``env.step`` with each kind of wrong batch and ``env.reset`` with each kind of wrong seed.
+
+    ``refused`` is the context manager that fails if a call is accepted.
+    """
     rows = len(actions)
     for wrong in _wrong_batches(env.single_action_space, actions):
         with refused(InvalidAction, f"step({brief(wrong)}) of {rows} rows"):
@@ -88,13 +91,13 @@ def _refused(subject: Subject, what: str, error: type[EnvweaveError], misuse: st
             yield
         except error as refusal:
             if subject.called not in str(refusal):
-                advice = "begin errors with the ID, so that it is known whose they are"
+                advice = "begin errors with the ID, so that readers know which environment raised them"
                 refuse(f"{what}: {misuse}: the error does not name {subject.called}: {refusal}", advice)
             raise
 
 
 def _wrong_batches(space: Space[Any], actions: Sequence[Any]) -> Iterator[Any]:
-    """Too few actions, too many, good ones but for the last row's, and none at all."""
+    """Yield batches with too few actions, too many, an invalid one in the last row, and ``None``."""
     yield batched(space, actions[:-1])
     yield batched(space, [*actions, actions[-1]])
     yield from _spoiled(space, actions)
@@ -102,7 +105,7 @@ def _wrong_batches(space: Space[Any], actions: Sequence[Any]) -> Iterator[Any]:
 
 
 def _spoiled(space: Space[Any], actions: Sequence[Any]) -> Iterator[Any]:
-    """The batch with what is no action in the last row; of several parts, in the first of them."""
+    """Yield batches with an invalid action in the last row; of ``Dict`` and ``Tuple``, the first part is invalid."""
     match space:
         case Dict() if space.spaces:
             first = next(iter(space.spaces))

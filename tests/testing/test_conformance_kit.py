@@ -199,7 +199,7 @@ CASES: list[tuple[str, Callable[[], Subject], str]] = [
     ("game_render_modes", lambda: local(broken_games.RendersNothingInGame), "render_test fails"),
     ("aec_and_parallel_agree", lambda: by_hand(unequal_forms, "aec", "parallel"), "pay player_"),
     ("game_stream_is_well_formed", lambda: aec(broken_games.TellsSecrets), "for others alone"),
-    ("game_stream_is_well_formed", lambda: aec(broken_games.Forgetful), "episode starts once"),
+    ("game_stream_is_well_formed", lambda: aec(broken_games.Forgetful), "episode_start"),
     ("game_stream_is_well_formed", lambda: aec(broken_games.AsksNobody), "info['active']"),
 ]
 
