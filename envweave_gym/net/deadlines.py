@@ -16,7 +16,7 @@ _TIMEVAL = struct.Struct("ll")
 _JOINED_BYTES = 1 << 16
 """Up to this size, copying costs less than another system call."""
 _CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
-_WAIT_S = 1.0
+WAIT_S = 1.0
 """The longest wait of one system call: deadlines that are farther away need not be set for each."""
 
 
@@ -103,7 +103,7 @@ class TimedSocket:
             self.socket.settimeout(left)
             return
         # the kernel takes 0 for no limit
-        seconds = 0.0 if left is None else _WAIT_S if left > _WAIT_S else max(left, 1e-6)
+        seconds = 0.0 if left is None else WAIT_S if left > WAIT_S else max(left, 1e-6)
         if seconds != self._limits[option]:
             whole, rest = divmod(seconds, 1)
             self.socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(rest * 1e6)))

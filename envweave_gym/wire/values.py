@@ -56,6 +56,7 @@ _LAST_CODE_POINT = 0x10FFFF
 
 _encoder = msgspec.msgpack.Encoder()
 _LOW, _HIGH = -(1 << 63), 1 << 64
+_SHORT = 1 << 63
 
 
 class NoForm(TypeError):
@@ -92,7 +93,7 @@ def _read_big_int(data: memoryview) -> int:
 def exact(what: str, value: Any) -> Any:
     """:func:`pack_exactly` with an error that begins with ``what`` could not be sent."""
     try:
-        return pack_exactly(value)
+        return (_PACKED.get(type(value)) or pack_exactly)(value)
     except NoForm as error:
         raise NoForm(f"the {what} has a part that does not travel: {error}") from None
 
@@ -100,7 +101,7 @@ def exact(what: str, value: Any) -> Any:
 def pack(value: Any) -> Any:
     """``value`` as what msgspec writes: without loss, but for objects without a form, which become JSON."""
     try:
-        return pack_exactly(value)
+        return (_PACKED.get(type(value)) or pack_exactly)(value)
     except NoForm:
         return pack_exactly(_with_forms(value))
 
@@ -221,7 +222,8 @@ def _array(value: NDArray[Any]) -> Any:
         value = _narrow(value)
     if value.dtype.itemsize == 0:  # of empty texts; so that no header can claim any number of them
         value = value.astype(f"{value.dtype.kind}1")
-    return Ext(ARRAY, _header(value.dtype, value.shape) + value.tobytes())
+    header = _headers.get((value.dtype, value.shape)) or _header(value.dtype, value.shape)
+    return Ext(ARRAY, header + value.tobytes())
 
 
 def _narrow(value: Any) -> Any:
@@ -232,17 +234,16 @@ def _narrow(value: Any) -> Any:
 
 
 _headers: dict[tuple[Any, ...], bytes] = {}
+_MOST_HEADERS = 1000
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """The dtype and the shape: lengths of both, then the name of the one and the numbers of the other."""
-    known = _headers.get((dtype, shape))
-    if known is None:
-        name = dtype.str.encode()
-        known = struct.pack(f"<BB{len(name)}s{len(shape)}I", len(name), len(shape), name, *shape)
-        if len(_headers) < 1000:
-            _headers[dtype, shape] = known
-    return known
+    name = dtype.str.encode()
+    header = struct.pack(f"<BB{len(name)}s{len(shape)}I", len(name), len(shape), name, *shape)
+    if len(_headers) < _MOST_HEADERS:
+        _headers[dtype, shape] = header
+    return header
 
 
 _INT64 = _header(np.dtype(np.int64), ())
@@ -252,7 +253,7 @@ def _scalar(value: np.generic) -> Any:
     if value.dtype.kind not in _KINDS:
         return _scalar(_narrow(value))
     data = value.tobytes() if value.dtype.itemsize else b""  # of an empty text it is one character
-    return Ext(SCALAR, _header(value.dtype, ()) + data)
+    return Ext(SCALAR, (_headers.get((value.dtype, ())) or _header(value.dtype, ())) + data)
 
 
 def _members(value: Mapping[Any, Any]) -> Any:
@@ -261,7 +262,12 @@ def _members(value: Mapping[Any, Any]) -> Any:
         if not ((type(key) is str and key.isascii()) or _is_plain_key(key)):
             pairs = [[pack_exactly(key), pack_exactly(item)] for key, item in value.items()]
             return Ext(PAIRS, _encoder.encode(pairs))
-        members[key] = pack_exactly(item)
+        kind = type(item)
+        # Infos and actions are mostly dicts of such: a call of ours for each would double their time.
+        if kind in _SAME or (kind is int and -_SHORT < item < _SHORT) or (kind is str and item.isascii()):
+            members[key] = item
+        else:
+            members[key] = (_PACKED.get(kind) or pack_exactly)(item)
     return members
 
 
@@ -288,7 +294,9 @@ _PACKED: dict[type, Callable[[Any], Any]] = {
     Stream: _stream,
     Fault: lambda value: Ext(FAULT, _encoder.encode(value)),
     GraphInstance: _graph,
+    **dict.fromkeys((np.bool_, np.int64, np.int32, np.uint8, np.float64, np.float32), _scalar),
 }
+"""The function that packs values of a type; those of ``_SAME``, ints and texts need none."""
 
 
 def packs(kind: type, pack_one: Callable[[Any], Any]) -> None:
@@ -311,7 +319,10 @@ def unpack(code: int, data: memoryview) -> Any:
 
 
 def _read_array(data: memoryview) -> NDArray[Any]:
-    dtype, shape, start, size = _read_header(data)
+    if len(data) < 2:
+        raise ValueError("an array without a dtype")
+    header = bytes(data[: 2 + data[0] + 4 * data[1]])
+    dtype, shape, start, size = _read_before.get(header) or array_header(header)
     if size != len(data) - start:
         raise ValueError(f"{len(data) - start} bytes are no {dtype} array of shape {shape}")
     if dtype.itemsize == 0:
@@ -329,29 +340,27 @@ _dtypes: dict[bytes, np.dtype[Any]] = {}
 _read_before: dict[bytes, _Header] = {}
 
 
-def _read_header(data: memoryview) -> _Header:
-    """The dtype, the shape, where the bytes of the array begin, and how many there must be."""
-    if len(data) < 2:
-        raise ValueError("an array without a dtype")
-    length, ndim = data[0], data[1]
+def array_header(header: bytes) -> _Header:
+    """The dtype, the shape, where the bytes of an array begin, and how many there must be.
+
+    ``header`` is all before those bytes, whose length is in its own first two.
+    """
+    length, ndim = header[0], header[1]
     start = 2 + length + 4 * ndim
-    if len(data) < start:
+    if len(header) < start:
         raise ValueError("an array without its shape")
-    header = bytes(data[:start])
-    known = _read_before.get(header)
-    if known is None:
-        name = header[2 : 2 + length]
-        dtype = _dtypes.get(name) or _read_dtype(name)
-        shape = struct.unpack_from(f"<{ndim}I", header, 2 + length)
-        known = dtype, shape, start, math.prod(shape) * dtype.itemsize
-        if len(_read_before) < 1000:
-            _read_before[header] = known
+    name = header[2 : 2 + length]
+    dtype = _dtypes.get(name) or _read_dtype(name)
+    shape = struct.unpack_from(f"<{ndim}I", header, 2 + length)
+    known = dtype, shape, start, math.prod(shape) * dtype.itemsize
+    if len(_read_before) < _MOST_HEADERS:
+        _read_before[header] = known
     return known
 
 
 def _read_dtype(name: bytes) -> np.dtype[Any]:
     dtype = dtype_of(name.decode("latin-1"))
-    if len(_dtypes) < 1000:
+    if len(_dtypes) < _MOST_HEADERS:
         _dtypes[name] = dtype
     return dtype
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.wire.frame_limits import TooManyValues, check_call
 from envweave_gym.wire.keys import SMALL_FRAME
 from envweave_gym.wire.messages import (
     NUMBERLESS,
-    VERSION,
     Answer,
     Call,
     Create,
@@ -33,7 +32,9 @@ class ClientChannel:
         """Return the frame of the reply; whatever goes wrong is reported in it."""
         message = None
         try:
-            message = read_message(frame)
+            if len(frame) >= SMALL_FRAME:
+                check_call(frame)
+            message = read_call(frame)
             session = self._session
             if session is None or session.core.closed or isinstance(message, Create):
                 session, reply = self._attach(message, frame)
@@ -42,8 +43,10 @@ class ClientChannel:
             if session.core.closed:
                 self._service.sessions.forget(self._session_id)
         except Exception as error:  # noqa: BLE001 - the client learns of everything that happens
-            number = NUMBERLESS if message is None else number_of(message)
-            reply = encode(self._service.refusal_of(error, number))
+            problem, number = (
+                (unreadable(error), NUMBERLESS) if message is None else (error, number_of(message))
+            )
+            reply = encode(self._service.refusal_of(problem, number))
         return reply
 
     def _attach(self, message: Call, frame: bytes) -> tuple[Session, bytes]:
@@ -79,18 +82,19 @@ def describe(service: SessionService, frame: bytes) -> bytes:
 
 
 def read_message(frame: bytes) -> Call:
-    """The message in a frame; ``BadRequest`` if there is none, ``NotAvailable`` for another version."""
+    """The message in a frame; ``BadRequest`` or ``InvalidArgument`` if it cannot be read."""
     try:
         if len(frame) >= SMALL_FRAME:
             check_call(frame)
-        message = read_call(frame)
-    except TooManyValues as error:
-        raise InvalidArgument(str(error)) from None
+        return read_call(frame)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadRequest(f"that is no message: {error or type(error).__name__}") from None
-    if isinstance(message, Create) and message.version != VERSION:
-        raise NotAvailable(
-            f"the client speaks version {shown(message.version)} and the server version {VERSION} of the "
-            "protocol; install the same version of envweave-gym on both sides"
-        )
-    return message
+        raise unreadable(error) from None
+
+
+def unreadable(error: Exception) -> Exception:
+    """The error to report for a frame that :func:`read_call` or its checks have refused."""
+    if isinstance(error, TooManyValues):
+        return InvalidArgument(str(error))
+    if isinstance(error, ValueError | TypeError | RecursionError):
+        return BadRequest(f"that is no message: {error or type(error).__name__}")
+    return error

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
-from envweave_gym.wire.messages import Create, Refused
+from envweave_gym.core.faults import AtCapacity, InvalidArgument, NotAvailable, shown
+from envweave_gym.wire.messages import VERSION, Create, Refused
 from envweave_gym_server.core.errors import refusal_of, status_of
 from envweave_gym_server.core.logs import trace_of
 from envweave_gym_server.core.metrics import Metrics
@@ -61,7 +61,12 @@ class SessionService:
         return self._hosts.open(create)
 
     def _check(self, create: Create) -> Offer:
-        """The offer that a client asks for, once its arguments are within the limits."""
+        """The offer that a client asks for, once its version and its arguments are checked."""
+        if create.version != VERSION:
+            raise NotAvailable(
+                f"the client speaks version {shown(create.version)} and the server version {VERSION} of the "
+                "protocol; install the same version of envweave-gym on both sides"
+            )
         offer = self.offers.find(create.env_id)
         offer.check(create)
         _check_depth(create.kwargs, self.settings.deepest)

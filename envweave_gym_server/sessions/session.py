@@ -6,14 +6,25 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from envweave_gym.wire.messages import Answer, Ask, Call, Close, Create, Refused, Reset, Step, encode
+from envweave_gym.wire.messages import (
+    Answer,
+    Ask,
+    Began,
+    Call,
+    Close,
+    Create,
+    Refused,
+    Reset,
+    encode,
+    read_reply,
+)
 from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.environments.host import Host
-from envweave_gym_server.sessions.open_requests import OpenRequests
 from envweave_gym_server.sessions.reply_log import ReplyLog
 from envweave_gym_server.sessions.session_core import SessionCore, Verdict
 
@@ -30,6 +41,33 @@ Left = Callable[[], bool]
 def stays() -> bool:
     """The client is in this process, and does not hang up."""
     return False
+
+
+_NONE: Mapping[int, int] = MappingProxyType({})
+
+
+class OpenRequests(NamedTuple):
+    """The last reply that covers every row, and the rows that were reset since then.
+
+    The reply to a reset of some rows of a vector covers only those.
+    """
+
+    frame: bytes
+    began: Mapping[int, int] = _NONE
+    """By row the ``seq`` of its open request."""
+
+    def after(self, message: Reset, frame: bytes) -> OpenRequests:
+        """The open requests after a reset, whose reply is in ``frame``."""
+        options: Any = message.options
+        if not isinstance(options, dict) or options.get("reset_mask") is None:
+            return OpenRequests(frame)
+        reply = read_reply(frame)
+        if not isinstance(reply, Began) or "_stream" not in reply.info:  # it has crashed, or is no vector
+            return OpenRequests(frame)
+        rows, seq = reply.info["_stream"].nonzero()[0], reply.info["seq"]
+        return OpenRequests(
+            self.frame, {**self.began, **dict(zip(rows.tolist(), seq[rows].tolist(), strict=True))}
+        )
 
 
 class Session:
@@ -57,8 +95,8 @@ class Session:
         self._caller: Left = stays
         """The client whose call is under way."""
         self._waiting: list[Left] = []
-        self.open_requests = OpenRequests(self.core.last_reply)
-        """The open requests."""
+        self._open_requests: OpenRequests | None = None
+        """Those after a reset; ``None`` if the last reply has them all."""
 
     def call(self, message: Call, frame: bytes, left: Left = stays) -> bytes:
         """Return the frame of the reply to a message, which came as ``frame``.
@@ -110,12 +148,32 @@ class Session:
                 raise ClientLeft(f"the client that waited for session {self.id} has left")
 
     def _call(self, message: Call, frame: bytes) -> bytes:
-        if self.core.closed:
+        core = self.core
+        if core.closed:
             raise self._gone()
         started = time.monotonic()
-        verdict, reply = self.core.receive(message, frame)
-        if isinstance(message, Reset | Step) and verdict is Verdict.DO:
-            return self._do(message, frame, started)
+        verdict, reply = core.receive(message, frame)
+        if verdict is not Verdict.DO:
+            return self._answer(message, frame, verdict, reply)
+        call: Any = message  # a reset or a step, which only the core's verdict tells
+        reply, done = self._host.do(call, frame)
+        now = time.monotonic()
+        if not done:
+            core.used = now
+            self._tally.calls[type(message), "refused"] += 1
+            return reply
+        self._open_requests = self.open_requests.after(call, reply) if type(message) is Reset else None
+        core.commit(frame, reply, now)
+        self._tally.took(type(message), now - started)
+        self.replies.add(call.call, reply)
+        if reply[0] == _REFUSED:
+            self._tally.calls[type(message), "crashed"] += 1
+            _log.warning("environment crashed", extra={"session": self.id, "env": self.env_id})
+        return reply
+
+    def _answer(self, message: Call, frame: bytes, verdict: Verdict, reply: bytes) -> bytes:
+        """The reply to a message that is no new call; ``reply`` is the core's, if it has one."""
+        started = time.monotonic()
         if isinstance(message, Ask):
             reply = self._host.answer(message, frame)
             self._tally.took(Ask, time.monotonic() - started)
@@ -131,25 +189,10 @@ class Session:
     def _gone(self) -> NoSession:
         return NoSession(f"session {self.id} is closed; create another")
 
-    def _do(self, message: Reset | Step, frame: bytes, started: float) -> bytes:
-        """The next call: the path of every step."""
-        reply, done = self._host.do(message, frame)
-        self.core.used = now = time.monotonic()
-        kind = type(message)
-        if not done:
-            self._tally.calls[kind, "refused"] += 1
-            return reply
-        self.core.commit(frame, reply)
-        before = self.open_requests
-        self.open_requests = (
-            before.after(message, reply) if isinstance(message, Reset) else OpenRequests(reply)
-        )
-        self._tally.took(kind, now - started)
-        self.replies.add(message.call, reply)
-        if reply[0] == _REFUSED:
-            self._tally.calls[kind, "crashed"] += 1
-            _log.warning("environment crashed", extra={"session": self.id, "env": self.env_id})
-        return reply
+    @property
+    def open_requests(self) -> OpenRequests:
+        """The open requests of a vector's rows."""
+        return self._open_requests or OpenRequests(self.core.last_reply)
 
     def attach(self, left: Left) -> None:
         """Keep the session until the client of a connection has ``left``."""

@@ -79,9 +79,10 @@ class SessionCore:
         reason = "another call had that number" if number == last else f"the next call is {last + 1}"
         return Refused(number, "Conflict", f"call {number} of session {self.id} is refused: {reason}", last)
 
-    def commit(self, frame: bytes, reply: bytes) -> None:
+    def commit(self, frame: bytes, reply: bytes, now: float) -> None:
         """Store the reply to the call that was to be done next, and was."""
         self.committed += 1
+        self.used = now
         self._last_frame, self.last_reply = frame, reply
 
     def idle_s(self, now: float, *, wanted: bool) -> float:

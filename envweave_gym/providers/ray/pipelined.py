@@ -16,7 +16,7 @@ from envweave_gym.remote import upkeep
 from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.wire.messages import Reply, Reset, Step
-from envweave_gym.wire.values import ARRAY, _read_header, unpack
+from envweave_gym.wire.values import ARRAY, array_header, unpack
 
 _LARGE_ARRAY_BYTES = 1 << 16
 _OVERDUE_CHECK_S = 1.0
@@ -29,7 +29,7 @@ def _decode_extension(code: int, data: memoryview) -> Any:
     """Decode an extension; a large array becomes a read-only view of the frame, without a copy."""
     if code != ARRAY or len(data) < _LARGE_ARRAY_BYTES:
         return unpack(code, data)
-    dtype, shape, start, size = _read_header(data)
+    dtype, shape, start, size = array_header(bytes(data[: 2 + data[0] + 4 * data[1]]))
     if size != len(data) - start:
         return unpack(code, data)  # raises the error
     return np.frombuffer(data[start:], dtype).reshape(shape)

@@ -68,20 +68,27 @@ class FramedSessions:
 
     def _play(self, peer: FramedSocket, session_id: str) -> None:
         channel, held = ClientChannel(self._service, session_id, lambda: peer.is_hung_up), b""
+        waiting, timeout_s = self._waiting, self._timeout_s
         try:
-            while (frame := self._next(peer)) is not None:
+            while True:  # the path of every step
+                waiting.add(peer)  # before the check: whoever stops cuts all that are in the set afterwards
+                if self._is_stopping:
+                    return
+                frame = peer.receive()
+                waiting.discard(peer)
                 reply = channel.answer(frame)
                 if reply == CREATED and peer.ahead:
                     held = reply  # the client has sent its first reset along with the create, and awaits both
-                    continue
-                peer.send(reply, self._deadline(), before=held)
-                held = b""
+                else:
+                    peer.send(reply, time.monotonic() + timeout_s, before=held)
+                    held = b""
         finally:
+            waiting.discard(peer)
             channel.close()
 
     def _next(self, peer: FramedSocket) -> bytes | None:
         """The next frame; ``None`` once the server stops."""
-        self._waiting.add(peer)  # before the check: whoever stops cuts all that are in the set afterwards
+        self._waiting.add(peer)
         try:
             return None if self._is_stopping else peer.receive()
         finally:

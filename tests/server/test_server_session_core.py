@@ -26,7 +26,7 @@ def send(core: SessionCore, message: Reset | Step, reply: bytes = b"") -> Verdic
     frame = encode(message)
     verdict, _ = core.receive(message, frame)
     if verdict is Verdict.DO:
-        core.commit(frame, reply or b"reply %d" % message.call)
+        core.commit(frame, reply or b"reply %d" % message.call, 0.0)
     return verdict
 
 
