@@ -48,6 +48,7 @@ bench: $(VENV)/.dev $(VENV)/.bench
 
 # Not --quiet: what mkdocs does not print it does not count, and --strict then lets dead links pass.
 docs: $(VENV)/.dev
+	$(BIN)/python .ci/derived_docs.py
 	$(BIN)/mkdocs build --strict
 
 trainers: $(TRAINERS:%=.venv-trainers/%/.ready)

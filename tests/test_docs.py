@@ -61,6 +61,12 @@ def test_the_links_of_a_page_lead_somewhere(page: Path):
     assert missing == []
 
 
+def test_what_derives_from_the_code_is_up_to_date():
+    command = [sys.executable, ROOT / ".ci" / "derived_docs.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_is_empty(page: Path):
     assert len(page.read_text().split()) > 30

@@ -58,8 +58,13 @@ def wire_names(config: type[Config]) -> tuple[str, ...]:
 def arguments_table(config: type[Config]) -> str:
     """Return a Markdown table of the arguments, their defaults and their descriptions."""
     docs = {one.name: " ".join(meta.description or "" for meta in _metas(one)) for one in _fields(config)}
-    rows = [f"| `{one.name}` | `{one.default!r}` | {docs[one.name]} |" for one in _fields(config)]
+    rows = [f"| `{one.name}` | `{_short(one.default)}` | {docs[one.name]} |" for one in _fields(config)]
     return "\n".join(["| argument | default | |", "|---|---|---|", *rows])
+
+
+def _short(default: Any) -> str:
+    text = repr(default)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def signature_of(config: type[Config]) -> inspect.Signature:

@@ -64,7 +64,7 @@ def test_state_of_what_counts_nothing_says_what_to_do() -> None:
         InvalidArgument, match=r"make it with envweave_gym.make, or wrap it in .*RequestStream"
     ):
         state_of(wrapped(Steps(Discrete(2))))
-    with pytest.raises(InvalidArgument, match=r"or wrap each of its environments in envweave_gym.RequestStr"):
+    with pytest.raises(InvalidArgument, match=r"each of its environments in .*RequestStream"):
         state_of(SyncVectorEnv([Compass]))
 
 

@@ -16,7 +16,8 @@ from gsm8k_rows import SYNTHETIC, all_real_rows
 
 import envweave_gym
 from envweave_gym.data.gsm8k import Problem
-from envweave_gym.envs.gsm8k.gsm8k import MAX_REPLY, SYSTEM_PROMPT, GSM8KEnv
+from envweave_gym.envs.gsm8k.gsm8k import MAX_REPLY, GSM8KEnv
+from envweave_gym.envs.gsm8k.gsm8k_config import SYSTEM_PROMPT
 from envweave_gym.envs.gsm8k.number_answers import numbers_in, read_number
 from envweave_gym.episode.message import messages_of
 from envweave_gym.episode.stream import EventKind, stream_of

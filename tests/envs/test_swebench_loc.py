@@ -17,7 +17,7 @@ from swebench_rows import TOY
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument
 from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv, accuracy_by_leak
-from envweave_gym.envs.tasks.choice_env import REWARDS
+from envweave_gym.envs.tasks.choice_config import REWARDS
 
 
 def toy(**kwargs: Any) -> SWEBenchLocEnv:

@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
+from envweave_gym.core.config import configured
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, Problem
 from envweave_gym.data.sources import rows_of
+from envweave_gym.envs.gsm8k.gsm8k_config import GSM8KMCQConfig
 from envweave_gym.envs.gsm8k.wrong_numbers import WRONG, options_of
-from envweave_gym.envs.tasks.choice_env import Action, ChoiceEnv, Observation, Question, Reward
+from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
 from envweave_gym.envs.tasks.choices import placed
 
 _MAX_OPTIONS = 1024
-"""So much longer than its question a prompt is at most, in characters."""
+"""Characters of a prompt beside its question."""
 
 
 class GSM8KMCQEnv(ChoiceEnv[Problem]):
     """Which of four numbers answers a word problem?
 
     The wrong ones are a function of the problem (:mod:`envweave_gym.envs.gsm8k.wrong_numbers`), the order of
-    all four is drawn from the seed. Actions, observations and rewards are those of
-    :class:`envweave_gym.envs.tasks.choice_env.ChoiceEnv`.
+    all four is drawn from the seed.
     """
 
     name = "envweave/GSM8KMCQ-v0"
 
-    def __init__(
-        self,
-        dataset: str = GSM8K.hub,
-        split: str = "train",
-        *,
-        observation: Observation = "text",
-        action: Action = "index",
-        reward: Reward = "dense",
-        render_mode: str | None = None,
-    ) -> None:
+    @configured(GSM8KMCQConfig)
+    def __init__(self, config: GSM8KMCQConfig) -> None:
         super().__init__(
-            rows_of(GSM8K, dataset, split),
-            dataset=dataset,
-            split=split,
+            rows_of(GSM8K, config.dataset, config.split),
+            config,
+            dataset=config.dataset,
+            split=config.split,
             options=WRONG + 1,
             longest=MAX_QUESTION + _MAX_OPTIONS,
-            observation=observation,
-            action=action,
-            reward=reward,
-            render_mode=render_mode,
         )
 
     def ask(self, task: Problem) -> Question:

@@ -4,67 +4,50 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.config import configured
+from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.seeding import mix
-from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
+from envweave_gym.data.swebench_lite import Instance, instances
 from envweave_gym.envs.swebench.candidates import pool_of
 from envweave_gym.envs.swebench.file_paths import MAX_PATH, Leak, leak_of, masked
 from envweave_gym.envs.swebench.instance_tasks import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.swebench.swebench_config import LocConfig
 from envweave_gym.envs.swebench.wrong_files import Candidates, distractors
-from envweave_gym.envs.tasks.choice_env import Action, ChoiceEnv, Observation, Question, Reward
+from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
 from envweave_gym.envs.tasks.choices import placed
 
 QUESTION = "Which of these files of the repository must be changed to resolve the issue?"
-MOST_ISSUE = 1_000_000
-"""No more characters of an issue are shown, whatever ``max_issue`` says."""
 _LEFT_OUT = "\n[…]"
 
 
 class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
     """Which of ``options`` files must be changed to resolve an issue of a real project?
 
-    ``candidates`` says where wrong options come from: ``"rows"`` (what the data set alone knows), the path of
-    a file of candidates, or of checkouts; by default the file that lies beside the data, or else the rows.
-    ``mask_paths=True`` hides the names of files in the issue, of which at most ``max_issue`` characters are
-    shown. ``info["leak"]`` says how the issue, as shown, names the right file (:class:`Leak`). Hints and the
+    ``info["leak"]`` says how the issue, as shown, names the right file (:class:`Leak`). Hints and the
     names of tests are never shown.
     """
 
     metadata: dict[str, Any] = {**ChoiceEnv.metadata, "reset_options": INSTANCE_OPTIONS}
     name = "envweave/SWEBenchLiteLocMCQ-v0"
 
-    def __init__(
-        self,
-        dataset: str = SOURCE.hub,
-        split: str = "test",
-        candidates: str | Sequence[str] | None = None,
-        options: int = 4,
-        observation: Observation = "text",
-        action: Action = "index",
-        reward: Reward = "dense",
-        mask_paths: bool = False,
-        max_issue: int = 8000,
-        render_mode: str | None = None,
-    ) -> None:
-        self.mask_paths, self.max_issue = mask_paths, _checked_length(max_issue)
-        tasks = instances(dataset, split)
+    @configured(LocConfig)
+    def __init__(self, config: LocConfig) -> None:
+        tasks = instances(config.dataset, config.split)
         super().__init__(
             tasks,
-            dataset=dataset,
-            split=split,
-            options=options,
-            longest=self.max_issue + _longest_frame(options),
-            observation=observation,
-            action=action,
-            reward=reward,
-            render_mode=render_mode,
+            config,
+            dataset=config.dataset,
+            split=config.split,
+            options=config.options,
+            longest=config.max_issue + _longest_frame(config.options),
         )
-        self._pool = pool_of(tasks, candidates, dataset, split)
+        self._cut, self._masks = config.max_issue, config.mask_paths
+        self._pool = pool_of(tasks, config.candidates, config.dataset, config.split)
         self.issue, self._instance_id, self._leak = "", "", Leak.NONE
 
     def ask(self, task: Instance) -> Question:
@@ -88,9 +71,9 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
 
     def _shown_issue(self, task: Instance, candidates: Candidates) -> str:
         issue = task.problem_statement.strip()
-        if self.mask_paths:
+        if self._masks:
             issue = masked(issue, {*task.gold_files, *candidates.paths()})
-        return issue if len(issue) <= self.max_issue else issue[: self.max_issue] + _LEFT_OUT
+        return issue if len(issue) <= self._cut else issue[: self._cut] + _LEFT_OUT
 
     def task_info(self) -> dict[str, Any]:
         """Which issue this is, and how it names the right file."""
@@ -104,12 +87,6 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
 def _number_of(instance_id: str) -> int:
     """A number that stands for an instance, wherever its row is."""
     return int.from_bytes(hashlib.blake2b(instance_id.encode(), digest_size=8).digest())
-
-
-def _checked_length(length: Any) -> int:
-    if isinstance(length, int) and not isinstance(length, bool) and 1 <= length <= MOST_ISSUE:
-        return length
-    raise InvalidArgument(f"max_issue={shown(length)} is no length; give an int from 1 to {MOST_ISSUE:,}")
 
 
 def _longest_frame(options: Any) -> int:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.core.faults import (
-    Fault,
-    InvalidArgument,
-    MissingExtra,
-    shown,
-)
+from envweave_gym.core.config import configured
+from envweave_gym.core.faults import Fault, MissingExtra
 from envweave_gym.core.spaces import Chat, Unicode
 from envweave_gym.core.thinking import without_thinking
-from envweave_gym.data.sources import SYNTHETIC
-from envweave_gym.data.swebench_lite import SOURCE, Instance, instances
+from envweave_gym.data.swebench_lite import Instance, instances
 from envweave_gym.envs.swebench.instance_tasks import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.swebench.swebench_config import PatchConfig
 from envweave_gym.envs.tasks.task_env import AS_JSON
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import metrics
 from envweave_gym.swebench.baselines import BASELINES
 from envweave_gym.swebench.diffs import MAX_CHARS, diff_in
-from envweave_gym.swebench.evaluation import LOSSES, TESTS_TIMEOUT_S, Evaluation, Trial, evaluate, loss_of
-from envweave_gym.swebench.grading import Tests, check_instance
+from envweave_gym.swebench.evaluation import LOSSES, Evaluation, evaluate, loss_of
+from envweave_gym.swebench.grading import check_instance
 from envweave_gym.swebench.repository_commands import (
     MAX_OUTPUT_CHARS,
     USAGE,
@@ -35,8 +30,6 @@ from envweave_gym.swebench.repository_commands import (
 )
 from envweave_gym.swebench.workspace_cache import EpisodeWorkspace
 
-Observation = Literal["text", "chat"]
-Reward = Literal["binary", "shaped"]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 
 APPLIES, SOME_PASS = 0.1, 0.4
@@ -45,7 +38,6 @@ MAX_ISSUE = 30_000
 """Characters of an issue that are shown; the longest of Lite has 24,770."""
 MAX_REPLY = MAX_CHARS
 """No reply is longer, in characters."""
-MOST_TURNS = 100
 _FRAME = 4000
 _LEFT_OUT = "\n[…]"
 _TASK = (
@@ -62,13 +54,9 @@ _NEITHER = f"I can read neither a diff nor a command there; there is {USAGE}."
 class SWEBenchPatchEnv(InstanceEnv[Any, str]):
     """An issue of a real project; the reply is a diff, which is applied and tested where the project runs.
 
-    ``evaluation`` is ``"docker"`` (a fresh container of the official image) or ``"local"`` (a copy in the
-    sandbox): by default in containers, and ``dataset="synthetic"``, which has no images of its own, locally.
-    ``evaluation_kwargs`` are what that takes. ``reward="binary"`` pays 1.0 for a patch that
-    resolves the issue; ``"shaped"`` pays besides :data:`APPLIES` for one that applies, and up to
-    :data:`SOME_PASS` for tests that pass and did not before, as long as others still do. ``tests`` and
-    ``max_tests`` say which tests count, ``timeout`` how many seconds they have. With ``turns=N`` up to N - 1
-    replies may look at the repository, or run its tests, before the one that is final.
+    ``reward="shaped"`` pays :data:`APPLIES` for a patch that applies, and up to :data:`SOME_PASS` for tests that pass
+    and did not before, as long as others still do. With ``turns=N`` up to N - 1 replies may look at the repository,
+    or run its tests, before the one that is final.
 
     ``info`` of every reset and step has the same keys: what became of the patch, once the episode is over. A
     fault of the place where it was tried ends the episode as one, and never as a reward.
@@ -81,33 +69,15 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
     }
     name = "envweave/SWEBenchLitePatch-v0"
 
-    def __init__(
-        self,
-        dataset: str = SOURCE.hub,
-        split: str = "test",
-        *,
-        evaluation: str | None = None,
-        evaluation_kwargs: Mapping[str, Any] | None = None,
-        reward: Reward = "binary",
-        tests: Tests = "all",
-        max_tests: int | None = None,
-        timeout: float = TESTS_TIMEOUT_S,
-        at_once: int | None = None,
-        observation: Observation = "text",
-        turns: int = 1,
-        render_mode: str | None = None,
-    ) -> None:
-        given: Any = evaluation_kwargs if evaluation_kwargs is not None else {}
-        if not isinstance(given, Mapping):
-            raise InvalidArgument(f"evaluation_kwargs={shown(given)} is no dict of arguments")
-        place = evaluation if evaluation is not None else _place_of(dataset)
-        self.trial = Trial(place, tests, max_tests, timeout, at_once, dict(given))
-        if reward not in ("binary", "shaped"):
-            raise InvalidArgument(f"reward={shown(reward)} is unknown; there are 'binary' and 'shaped'")
-        self.reward, self.turns, self.render_mode = reward, _checked_turns(turns), render_mode
-        self.observation, self.observation_space = observation, _observation_space(observation, turns)
+    @configured(PatchConfig)
+    def __init__(self, config: PatchConfig) -> None:
+        self.config, self.trial, self.render_mode = config, config.trial(), config.render_mode
+        longest, turns = MAX_ISSUE + _FRAME, config.turns
+        chat = Chat(AS_JSON * (longest + 2 * turns * (MAX_OUTPUT_CHARS + _FRAME)))
+        self.observation_space: Space[Any] = Unicode(longest) if config.observation == "text" else chat
         self.action_space = Unicode(MAX_REPLY)
-        super().__init__(instances(dataset, split), dataset=dataset, split=split)
+        tasks = instances(config.dataset, config.split)
+        super().__init__(tasks, dataset=config.dataset, split=config.split)
         self.evaluation = Evaluation()
         """What became of the last patch."""
         self._instance: Instance | None = None
@@ -123,7 +93,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self._instance = self.choose(seed, options)
         check_instance(self._instance)
         self.evaluation, self._replies, self._messages = Evaluation(), 0, []
-        self._say(_prompt(self._instance, self.turns))
+        self._say(_prompt(self._instance, self.config.turns))
         return self._shown(), self._info()
 
     def step(self, action: str) -> Stepped:
@@ -132,7 +102,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self._replies += 1
         self._messages.append({"role": "assistant", "content": _clipped(action)})
         reply = without_thinking(action)
-        if self._replies < self.turns:
+        if self._replies < self.config.turns:
             command, diff = command_in(reply), diff_in(reply)
             if command is not None or not diff:
                 return self._run_command(self._instance, command)
@@ -142,7 +112,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
     def _judged(self, instance: Instance, found: Evaluation) -> Stepped:
         before = 0.0
-        if found.fault is None and self.reward == "shaped" and found.f2p > 0.0 and not found.resolved:
+        if found.fault is None and self.config.reward == "shaped" and found.f2p > 0.0 and not found.resolved:
             known = BASELINES.pass_rate(instance, self.trial)
             if isinstance(known, Fault):
                 return self._lost(known)
@@ -151,7 +121,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
             return self._lost(found.fault)
         numbers = {"applied": int(found.applied), "resolved": int(found.resolved)}
         self.emit(metrics(**numbers, f2p=found.f2p, p2p=found.p2p, replies=self._replies))
-        earned = float(found.resolved) if self.reward == "binary" else shaped(found, before)
+        earned = float(found.resolved) if self.config.reward == "binary" else shaped(found, before)
         return self._shown(), earned, True, False, self._info()
 
     def _lost(self, fault: Fault) -> Stepped:
@@ -191,7 +161,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self.emit(message("user", content))
 
     def _shown(self) -> Any:
-        if self.observation == "chat":
+        if self.config.observation == "chat":
             return [one.copy() for one in self._messages]
         return next((one["content"] for one in reversed(self._messages) if one["role"] == "user"), "")
 
@@ -209,7 +179,11 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
     def episode_state(self) -> dict[str, Any]:
         """Which issue it is, how many replies there were and may be, and what became of the patch."""
-        counters = {"replies": self._replies, "turns": self.turns, "resolved": self.evaluation.resolved}
+        counters = {
+            "replies": self._replies,
+            "turns": self.config.turns,
+            "resolved": self.evaluation.resolved,
+        }
         return {**super().episode_state(), **counters}
 
 
@@ -230,23 +204,3 @@ def _prompt(instance: Instance, turns: int) -> str:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= MAX_OUTPUT_CHARS else text[:MAX_OUTPUT_CHARS] + _LEFT_OUT
-
-
-def _place_of(dataset: str) -> str:
-    """Where patches are tried unless it is said: what no official image exists for needs none."""
-    return "local" if dataset == SYNTHETIC else "docker"
-
-
-def _checked_turns(turns: Any) -> int:
-    if type(turns) is int and 1 <= turns <= MOST_TURNS:
-        return turns
-    raise InvalidArgument(f"turns={shown(turns)} is no number of replies; give an int from 1 to {MOST_TURNS}")
-
-
-def _observation_space(observation: Any, turns: int) -> Space[Any]:
-    longest = MAX_ISSUE + _FRAME
-    if observation == "text":
-        return Unicode(longest)
-    if observation == "chat":
-        return Chat(AS_JSON * (longest + 2 * turns * (MAX_OUTPUT_CHARS + _FRAME)))
-    raise InvalidArgument(f"observation={shown(observation)} is unknown; there are 'text' and 'chat'")
