@@ -39,6 +39,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/words
 
 type: $(VENV)/.dev
 	$(BIN)/pyright

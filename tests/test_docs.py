@@ -22,7 +22,7 @@ ELSEWHERE = {"trainers.md"}
 # A block below <!-- docker --> needs an engine; one below <!-- notest --> is not run.
 BLOCK = re.compile(r"(?<!-->\n)^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DOCKER_BLOCK = re.compile(r"^<!-- docker -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BACKEND = re.compile(r'backend="(subprocess|docker|kubernetes|ray)"')
+BACKEND = re.compile(r'backend="(docker|kubernetes|ray)"')
 EXTRA_ROW = re.compile(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
