@@ -178,8 +178,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _announcement(known: FleetFile, args: argparse.Namespace) -> str:
-    """Return the text, or JSON, that a started fleet prints: its URLs, its token file and a line of Python.
-    Return the text, or JSON, that a started fleet prints: its URLs, its token file and a line of Python."""
+    """Return the announcement of a started fleet, as text or JSON: URLs, token file and a line of Python."""
     env_id = args.ids[0] if args.ids else "envweave/Counter-v0"
     use = f"gymnasium.make({env_id!r}, backend={known.urls}, token={f'file:{known.token_file}'!r})"
     if args.json:

@@ -35,8 +35,8 @@ _QUOTES = '"""'
 _FENCE = re.compile(r"\s*(```+)[^`]*$")
 _SUCCESS = ("correct", "resolved", "solved")
 """Names of metrics of our environments that say whether an episode was a success."""
-"""Kinds of events that are not printed."""
 _SILENT = {EventKind.EPISODE_START, EventKind.EPISODE_END, EventKind.METRICS, EventKind.IGNORED}
+"""Kinds of events that are not printed."""
 
 
 class _Quit(Exception):
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make(name: str, kwargs: dict[str, Any]) -> Any:
-    """Make the environment; one that renders text gets ``render_mode="ansi"``, but no game, as all see it."""
+    """Make the environment; if it renders text and is no game, with ``render_mode="ansi"``."""
     env = make_single(name, kwargs)
     drawn = isinstance(env, gym.Env) and "ansi" in (env.metadata.get("render_modes") or ())
     if not drawn or "render_mode" in kwargs:

@@ -197,7 +197,7 @@ class EchoObservation(Observation):
 
     echoed_message: str
     message_length: int
-    """The count of its characters; 0 before the first step."""
+    """The length of the message in characters; 0 before the first step."""
 
 
 class EchoEnv(TypedClient[EchoAction, EchoObservation]):
@@ -233,7 +233,7 @@ class CodeObservation(Observation):
     """An observation with the result of a program."""
 
     stdout: str
-    """Its output, and the value of its last expression."""
+    """The output of the program, and the value of its last expression."""
     stderr: str
     exit_code: int
     """The exit code: 1 if the program ended with an error, else 0."""

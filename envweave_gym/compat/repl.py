@@ -96,7 +96,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         ...     result = env.reset(context="...")
         ...     result = env.execute("response = llm_query('Summarize: ' + context)")
 
-        >>> # From Docker image; with network= of a network that leads out there are sub-calls
+        >>> # From Docker image; sub-calls need network= with access to the model
         >>> env = REPLEnv.from_docker_image("repl-env:latest")
 
         >>> # From HuggingFace Hub

@@ -29,7 +29,7 @@ Admission = Callable[[Any], Any]
 
 
 def admission(space: Space[Any]) -> Admission:
-    """Return the admission of ``space``, which checks and converts its members."""
+    """Return the function that checks values against ``space`` and converts its members to JSON."""
     make = _ADMISSIONS.get(type(space))
     return partial(_other, space) if make is None else make(space)
 
@@ -39,7 +39,7 @@ def _other(space: Space[Any], x: Any) -> Any:
 
 
 def contains(space: Space[Any], x: Any) -> bool:
-    """Return whether ``x`` is a member of ``space``; a value of a wrong type is none."""
+    """Return whether ``x`` is a member of ``space``; ``False`` if its type makes the space raise."""
     try:
         return space.contains(x)
     except (TypeError, ValueError, OverflowError):  # some spaces raise these for other types

@@ -62,7 +62,7 @@ def mix_many(keys: NDArray[np.uint64], step: int = 0) -> NDArray[np.uint64]:
 
 
 def chance(probability: float) -> int:
-    """Return the threshold for an event of this probability: ``mix(key, step)`` is below it."""
+    """Return the threshold below which ``mix(key, step)`` lies with this probability."""
     return int(probability * 2.0**64)
 
 

@@ -160,9 +160,8 @@ class _LiveTexts(tuple[Any, ...]):
         self._space, self._slots = space, slots
         return self
 
-    """Return the texts that the memory holds now."""
-
     def now(self) -> tuple[Any, ...]:
+        """Return the texts that the memory holds now."""
         return tuple(self._space.decode(_read(slot)) for slot in self._slots)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> tuple[Any, ...]:
@@ -172,10 +171,9 @@ class _LiveTexts(tuple[Any, ...]):
         return tuple, (self.now(),)
 
 
-"""Return a method of ``tuple`` that works on the texts of this moment."""
-
-
 def _look_again(name: str) -> Callable[..., Any]:
+    """Return a method of ``tuple`` that works on the texts of this moment."""
+
     def method(self: _LiveTexts, *args: Any) -> Any:
         return getattr(self.now(), name)(*(arg.now() if isinstance(arg, _LiveTexts) else arg for arg in args))
 

@@ -141,8 +141,10 @@ class RecordColumns:
         self.seq[rows], self.turns[rows] = seq[rows], 0
 
     def adopt_step(self, begun: Bools, seq: NDArray[np.int64], rows: Rows | None = None) -> None:
-        """Take over a step of ``rows`` (``None``: all) by their servers, which reset the rows of ``begun``.
-        Take over a step of ``rows`` (``None``: all) by their servers, which reset the rows of ``begun``."""
+        """Take over a step of ``rows`` (``None``: all) by their servers.
+
+        Those of ``begun`` were reset in it.
+        """
         every = slice(None) if rows is None else rows
         self.turns[every] += 1
         self.seq[every] = seq

@@ -35,8 +35,9 @@ class GameRecord(EpisodeState):
     """The record of the current episode of a game, which all its agents share.
 
     :attr:`events` is the operator's view, with everything hidden in it; an agent reads its part by
-    :meth:`since`. They are also the journal of the episode: ``episode_start`` has the seed and the options,
-    ``act`` and ``ignored`` the actions, ``reward`` the rewards, ``episode_end`` the flags of each agent.
+    :meth:`since`. The events are also the journal of the episode: ``episode_start`` has the seed and the
+    options, ``act`` and ``ignored`` the actions, ``reward`` the rewards, ``episode_end`` the flags of each
+    agent.
     """
 
     def __init__(self, name: str = "") -> None:

@@ -1,5 +1,4 @@
-"""The public functions ``make``, whose docstring defines the grammar of names, ``register`` and ``warm_up``.
-The public functions ``make``, whose docstring defines the grammar of names, ``register`` and ``warm_up``."""
+"""The public functions ``make``, whose docstring has the grammar of names, ``register`` and ``warm_up``."""
 
 from __future__ import annotations
 

@@ -50,8 +50,7 @@ _FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
 
 
 def __getattr__(name: str) -> Launch:
-    """Return the entry point of a name such as ``gym(envweave/Echo-v0)``: a launcher with the card of the ID.
-    Return the entry point of a name such as ``gym(envweave/Echo-v0)``: a launcher with the card of the ID."""
+    """Return the entry point of a name such as ``gym(envweave/Echo-v0)``: a launcher with the ID's card."""
     kind, _, env_id = name.partition("(")
     if kind not in LAUNCHERS or len(env_id) < 2 or not env_id.endswith(")"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

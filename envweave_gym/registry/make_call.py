@@ -1,5 +1,4 @@
-"""The checked arguments of one call of :func:`envweave_gym.make`, and functions that take some out of them.
-The checked arguments of one call of :func:`envweave_gym.make`, and functions that take some out of them."""
+"""The checked arguments of one call of :func:`envweave_gym.make`, and functions that remove some."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.registry.catalog import REGISTRIES, Api
 from envweave_gym.vector.row_groups import groups_of, refuse_group
 
-"""Arguments of the stack of wrappers, which environments of other packages get from us too."""
 STACK_ARGUMENTS = ("max_steps", "autoreset", "on_fault", "reset_deadline", "reproducible")
+"""Arguments of the wrappers, which environments of other packages take too."""
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
 
 

@@ -37,8 +37,7 @@ _NAME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://.*", re.DOTALL)
 
 @runtime_checkable
 class Scheme(Protocol):
-    """A function that makes the environment, vector or game of a call of ``make`` whose name has one scheme.
-    A function that makes the environment, vector or game of a call of ``make`` whose name has one scheme."""
+    """A function that makes what a call of ``make`` names, for names with one scheme."""
 
     def __call__(self, call: MakeCall) -> Any:  # noqa: D102
         ...

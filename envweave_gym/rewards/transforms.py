@@ -297,8 +297,7 @@ class CodeSafety(Transform):
 
 
 def math_transform(expected: Any, tolerance: float = 1e-6) -> Composite:
-    """Return the transform for a problem with one answer: reward the answer and brevity, penalise violations.
-    Return the transform for a problem with one answer: reward the answer and brevity, penalise violations."""
+    """Return the transform for a problem with one answer, which rewards it and penalises violations."""
     return Composite(MathAnswer(expected, tolerance), CodeSafety(), CodeQuality())
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 ID = "envweave/CodeFix-v0"
-"""Base of the evaluation's seeds, far above those of the training."""
 HELD_OUT_SEED = 1_000_000_000
+"""Base of the evaluation's seeds, far above those of the training."""
 HEADS = 4
 
 

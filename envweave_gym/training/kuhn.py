@@ -32,8 +32,8 @@ from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
 
 ID = "envweave/KuhnPoker-v0"
-"""Indices of the policy's entries, by the name of the information set."""
 INDEX = {key: index for index, key in enumerate(INFORMATION_SETS)}
+"""Indices of the policy's entries, by the name of the information set."""
 LARGEST_LOGIT = 6.0
 Floats = NDArray[np.float64]
 

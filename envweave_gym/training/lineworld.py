@@ -22,8 +22,8 @@ from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
 
 ID = "envweave/LineWorld-v0"
-"""Base of the evaluation's seeds, far above those of the training."""
 HELD_OUT_SEED = 1_000_000
+"""Base of the evaluation's seeds, far above those of the training."""
 Floats = NDArray[np.floating[Any]]
 
 

@@ -1,5 +1,4 @@
-"""Metrics of a training run, as ``metrics.jsonl`` (a JSON object per update) and curves in ``metrics.png``.
-Metrics of a training run, as ``metrics.jsonl`` (a JSON object per update) and curves in ``metrics.png``."""
+"""Metrics of a training run: ``metrics.jsonl``, a JSON object per update, and curves in ``metrics.png``."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from envweave_gym.episode.game_record import GameRecord
 class GameStream:
     """Gives every reset of a game a seed, keeps the game's record, and refuses wrong calls.
 
-    A subclass names it before the wrapper class of PettingZoo that it extends.
+    A subclass lists it among its bases before the wrapper class of PettingZoo that it extends.
     """
 
     env: Any

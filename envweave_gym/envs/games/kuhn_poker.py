@@ -139,8 +139,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         return observation(self._deal[PLAYERS.index(agent)], self._history)
 
     def parse_action(self, text: str, agent: str | None = None) -> int:
-        """Return the action that a reply names, by a move that is possible now or by index: ``check``, ``1``.
-        Return the action that a reply names, by a move that is possible now or by index: ``check``, ``1``."""
+        """Return the action that a reply names, by a possible move or by index: ``check``, ``1``."""
         return read_name(text, ANSWERS if self._history.endswith(MOVES[1]) else FIRST_MOVES, "move")
 
     def picture(self) -> str:

@@ -72,8 +72,7 @@ def _value(policy: Policy, deal: tuple[int, int], history: str) -> Any:
 
 
 def nash_conv(policy: Policy) -> Any:
-    """Return the sum of both players' gains from best responses to ``policy``: 0 exactly at an equilibrium.
-    Return the sum of both players' gains from best responses to ``policy``: 0 exactly at an equilibrium."""
+    """Return the sum of both players' gains from best responses to ``policy``; 0 only at an equilibrium."""
     return best_response_value(policy, 0) + best_response_value(policy, 1)
 
 

@@ -9,8 +9,8 @@ from envweave_gym.core.spaces import Unicode
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 
-"""The first observation of an episode."""
 READY = "Echo environment ready!"
+"""The first observation of an episode."""
 MAX_LENGTH = 4096
 
 

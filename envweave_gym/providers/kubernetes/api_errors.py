@@ -1,5 +1,4 @@
-"""Errors of the API server: repeats requests that may succeed later, and explains all others in a sentence.
-Errors of the API server: repeats requests that may succeed later, and explains all others in a sentence."""
+"""Errors of the API server: repeats requests that may succeed later, explains all others."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _MAX_MESSAGE_LENGTH = 300
 _QUOTA = "exceeded quota"
 _SETTING_UP = "error looking up service account"
-"""Message of a namespace that was just created: it has no service account yet, and refuses Pods until it has.
-Message of a namespace that was just created: it has no service account yet, and refuses Pods until it has."""
+"""Message of a namespace that was just created. It refuses Pods until it has a service account."""
 _REFUSAL_MEANINGS = (
     (
         _QUOTA,

@@ -20,8 +20,8 @@ from envweave_gym.providers.kubernetes.manifests import CONTAINER, GRACE, MANAGE
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The folder with the credentials and the namespace that Kubernetes mounts into each Pod."""
-"""The path of the kubeconfig, if the variable ``KUBECONFIG`` is not set."""
 KUBECONFIG = "~/.kube/config"
+"""The path of the kubeconfig, if the variable ``KUBECONFIG`` is not set."""
 _REQUEST_TIMEOUT_S = (5, 30)
 """Limits in seconds of connecting to the API server, and of its answer."""
 _HANDSHAKE = 10.0
@@ -131,8 +131,7 @@ class Cluster:
         return self._request(self._core.list_namespaced_pod, label_selector=f"{_OUR_LABELS},{OWNER}").items
 
     def is_freeing(self) -> bool:
-        """Return whether our Pods are being deleted, or were until just now: a quota counts them for a while.
-        Return whether our Pods are being deleted, or were until just now: a quota counts them for a while."""
+        """Return whether our Pods are being deleted, or were just now: a quota counts them for a while."""
         if any(pod.metadata.deletion_timestamp for pod in self.owned()):
             self._freed_at = time.monotonic()
         return time.monotonic() - self._freed_at < _QUOTA_LAG_S
@@ -254,8 +253,7 @@ def _is_inside() -> bool:
 
 @process_cache(maxsize=8)
 def _inside(namespace: str | None) -> Cluster:
-    """Return the cluster of this Pod, one object for each process, as forked ones must not share connections.
-    Return the cluster of this Pod, one object for each process, as forked ones must not share connections."""
+    """Return the cluster of this Pod, one object a process, as forked ones must not share connections."""
     from kubernetes import client, config
 
     configuration = client.Configuration()

@@ -20,8 +20,8 @@ USER = 1000
 CONTAINER = "server"
 """The name of the server's container, as a cluster may inject others into the Pod."""
 MANAGED_BY = {"app.kubernetes.io/managed-by": "envweave"}
-"""The key of the label with the name of a replica or deployment."""
 INSTANCE = "app.kubernetes.io/instance"
+"""The key of the label with the name of a replica or deployment."""
 TOKEN = "token"
 """The key of the token in its Secret."""
 GRACE = 2
