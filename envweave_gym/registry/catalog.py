@@ -72,9 +72,9 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kwargs: dict[str, Any] = {}
     """The default arguments of the constructors, as JSON."""
     trial: dict[str, Any] = {}
-    """Arguments with which the environment works on any machine, as without a data set.
+    """Arguments with which the environment works on any machine, for instance without a data set.
 
-    The conformance kit uses them.
+    For the conformance kit.
     """
     extra: str | None = None
     """The extra of the package that installs what the environment needs."""

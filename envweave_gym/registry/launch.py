@@ -204,10 +204,7 @@ def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> 
 
 
 def _id_and_urls(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
-    """Return the ID on the server and the server's URLs.
-
-    No URLs if the environment is made in this process.
-    """
+    """Return the ID on the server and the server's URLs, which are empty if the environment is made here."""
     if not card.proxy:
         return card.id, urls_of(card.id, backend, kwargs, card.image, card.data)
     urls = urls_of(card.id, kwargs.pop("url", None), kwargs)

@@ -18,7 +18,7 @@ from envweave_gym.core.faults import UnknownEnvironment, shown
 from envweave_gym.registry.catalog import REGISTRIES
 
 _SHORTEST_PART = 4
-"""Least letters of a name that is looked for as a part of known names; fewer fit too many."""
+"""Least number of letters of a name that is looked for as a part of known names; fewer fit too many."""
 factories: dict[str, Callable[..., Any]] = {}
 """The factories given to :func:`envweave_gym.register`, by their ``local://`` names."""
 

@@ -37,7 +37,7 @@ _NAME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://.*", re.DOTALL)
 
 @runtime_checkable
 class Scheme(Protocol):
-    """A function that makes what a call of ``make`` names, for names with one scheme."""
+    """A function that makes the environment, vector or game that a call of ``make`` names."""
 
     def __call__(self, call: MakeCall) -> Any:  # noqa: D102
         ...

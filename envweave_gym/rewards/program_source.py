@@ -117,7 +117,7 @@ _PYTHON = re.compile(r"\s*(?:python|py|ipython|repl)[\d.]*(?:\s|$)", re.IGNORECA
 _WORD = re.compile(r"[^\W\d]\w*(?:['\u2019]\w+)?")
 _SENTENCE = re.compile(r"(?:[\w\s\u201c\u201d,;:.!?%$\u20ac()-]|(?<=\w)['\u2019](?=\w))+")
 _SHORTEST_SENTENCE = 3
-"""Least words of a sentence; fewer may be a wrong program."""
+"""Least number of words of a sentence; a shorter line may be a wrong program."""
 _QUOTE = re.compile(r"(?:[ \t]*>)+")
 
 

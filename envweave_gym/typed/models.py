@@ -61,7 +61,10 @@ def from_model(obj: Any) -> dict[str, Any]:
 
 
 def codec_of(model: Any, left_out: frozenset[str] = frozenset()) -> Codec:
-    """Return the codec of a model; its space has no fields of ``left_out``, and objects may have them."""
+    """Return the codec of a model.
+
+    The space of the codec leaves out the fields in ``left_out``. Objects that are converted may have them.
+    """
     if not is_model(model):
         raise InvalidArgument(f"{name_of(model)} is not a model; give a dataclass or a msgspec.Struct")
     try:
