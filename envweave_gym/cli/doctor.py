@@ -249,6 +249,7 @@ def _images(address: str) -> Iterator[Check]:
     wanted = sorted({card.image for card in cards().values() if card.image is not None})
     try:
         found = json.loads(_get(address, "/images/json"))
+        # Names of images, without their tags.
         there = {tag.rpartition(":")[0] for image in found for tag in image.get("RepoTags") or ()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return
@@ -294,6 +295,7 @@ def _get(address: str, path: str) -> bytes:
 
 
 def _talk(connection: socket.socket, path: str) -> bytes:
+    # HTTP/1.0: the engine sends no chunks, and closes the connection after its answer.
     connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
     answer = b""
     while piece := connection.recv(1 << 16):

@@ -201,7 +201,7 @@ def _output(args: argparse.Namespace) -> Any:
     if not args.background:
         return sys.stdout
     pipe = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # all that servers print goes to the log
     return pipe
 
 
@@ -242,7 +242,7 @@ def _detached(args: argparse.Namespace) -> int:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C in this terminal must not reach the keeper
         )
     assert keeper.stdout is not None
     with keeper.stdout:
@@ -268,6 +268,7 @@ def _detached(args: argparse.Namespace) -> int:
 
 def _words(args: argparse.Namespace) -> list[str]:
     """Return the parsed options as command-line words, for the keeper in the background."""
+    # As JSON values keep their types.
     words = [f"--option={name}={json.dumps(value)}" for name, value in args.option]
     for name in ("backend", "replicas", "image", "memory", "cpus", "token_file", "name"):
         if (value := getattr(args, name)) is not None:

@@ -75,7 +75,7 @@ class FleetFile(msgspec.Struct, kw_only=True):
         """Delete the file and a generated token, unless a newer fleet of the same name owns them."""
         if not self.is_there():
             return False
-        if Path(self.token_file) == own_token_file(self.name):
+        if Path(self.token_file) == own_token_file(self.name):  # a file that the user gave stays
             Path(self.token_file).unlink(missing_ok=True)
         _file(self.name).unlink(missing_ok=True)
         return True

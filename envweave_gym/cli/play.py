@@ -30,7 +30,7 @@ from envweave_gym.core.reply_parsing import parse_action
 from envweave_gym.core.spaces import Json
 from envweave_gym.episode.stream import Event, EventKind, Stream, stream_of
 
-_CLEAR = "\033[2J\033[3J\033[H"
+_CLEAR = "\033[2J\033[3J\033[H"  # clears the screen and the scrollback, and goes to the top left
 _QUOTES = '"""'
 _FENCE = re.compile(r"\s*(```+)[^`]*$")
 _SUCCESS = ("correct", "resolved", "solved")

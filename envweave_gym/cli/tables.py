@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-_UNBOUNDED = 10_000
-_NARROWEST = 30
+_UNBOUNDED = 10_000  # columns
+_NARROWEST = 30  # columns of the last cell
 
 
 def screen_width() -> int:

@@ -84,7 +84,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
                 f"{type(self).__name__}: base_url={shown(base_url)} is not a URL like 'http://host:port'"
             )
         name = wanted if base_url is None else "#".join(filter(None, (base_url, wanted)))
-        kwargs.setdefault("on_fault", "raise")
+        kwargs.setdefault("on_fault", "raise")  # remote environments truncate by default
         self._env: gym.Env[Any, Any] = make(name, api="gym", **kwargs)
         self._name = uuid.uuid4().hex
 

@@ -65,7 +65,7 @@ def _unicode(space: Any) -> Admission:
 
     def admit(x: Any) -> Any:
         if type(x) is not str:
-            return str.__str__(x) if contains(space, x) else REFUSED
+            return str.__str__(x) if contains(space, x) else REFUSED  # a plain str, whatever subclass it was
         try:
             x.encode()
         except UnicodeEncodeError:  # a lone surrogate
@@ -98,6 +98,7 @@ def _dict(space: Any) -> Admission:
     return admit
 
 
+# By exact type, as a subclass may override contains().
 _ADMISSIONS: dict[type, Callable[[Any], Admission]] = {Discrete: _discrete, Unicode: _unicode, Dict: _dict}
 
 

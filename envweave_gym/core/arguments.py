@@ -46,6 +46,7 @@ def check_faults(name: str, on_fault: Any, reset_deadline: Any) -> None:
 
 def check_deadline(name: str, which: str, seconds: Any, least: float = _MIN_DEADLINE_S) -> None:
     """Refuse a deadline that is no number of seconds up to a week."""
+    # Type() and not isinstance(), as True is an int. NaN fails the comparison.
     if type(seconds) not in (int, float) or not least <= seconds <= _MAX_DEADLINE_S:
         allowed = f"from {least:g} to {_MAX_DEADLINE_S:g} (a week)"
         raise InvalidArgument(f"{name}: {which}={shown(seconds)} is not a number of seconds {allowed}")

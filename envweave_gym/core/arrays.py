@@ -31,10 +31,12 @@ def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> 
     or parsed from text.
     """
     given = np.asarray(value)
+    # Astype() would parse texts and unpack objects, so only numbers and bools pass.
     if given.dtype.kind not in "biuf" or given.shape != space.shape:
         raise ValueError(f"{shown(value)} is not an array of numbers of shape {space.shape}")
     with np.errstate(all="ignore"):
         array = given.astype(space.dtype)
+    # A float may lose precision, but must not become infinite.
     kept = np.isfinite(array) == np.isfinite(given) if array.dtype.kind == "f" else array == given
     if not np.all(kept):
         raise ValueError(f"{shown(value)} does not fit {array.dtype}")
@@ -72,6 +74,7 @@ def adapt_converters() -> None:
 
 def _adapt(module: ModuleType) -> None:
     for convert in list(vars(module).values()):
+        # Gymnasium's converters are functools.singledispatch functions.
         if hasattr(convert, "dispatch") and str not in convert.registry:
             convert.register(np.ndarray, _unless_objects(convert.dispatch(np.ndarray)))
             convert.register(str, _unchanged)

@@ -103,6 +103,7 @@ def configured(config: type[Config]) -> Callable[[Callable[..., None]], Callable
                 construct(self, config(**given))
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        # Inspect.signature() reads this instead of (*args, **kwargs).
         vars(__init__)["__signature__"] = signature.replace(parameters=[own, *signature.parameters.values()])
         return __init__
 

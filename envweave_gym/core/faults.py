@@ -133,7 +133,7 @@ def fault_of(error: BaseException) -> Fault:
     """
     kind = next((kind for cause, kind in _KINDS.items() if isinstance(error, cause)), FaultKind.CRASH)
     message = f"{type(error).__name__}: {error}"[:MAX_MESSAGE_LENGTH]
-    text = message.encode(errors="backslashreplace").decode()
+    text = message.encode(errors="backslashreplace").decode()  # lone surrogates cannot travel as UTF-8
     return Fault(kind, text, retryable=not isinstance(error, _LASTING))
 
 

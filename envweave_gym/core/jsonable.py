@@ -23,7 +23,7 @@ def jsonable(value: Any) -> Any:
         return value if value.isascii() else _utf8(value)
     if kind is bool or value is None:
         return value
-    if kind is int:
+    if kind is int:  # msgpack holds 64 bits
         return value if -(1 << 63) <= value < 1 << 64 else hex(value)
     if kind is float:
         return value if math.isfinite(value) else repr(value)

@@ -48,7 +48,7 @@ class PlugInTable(Generic[_T]):
             found: Any = getattr(importlib.import_module(module), attribute)
             made = found() if isinstance(found, type) else found
         except Exception as error:
-            if name in self._own:
+            if name in self._own:  # a bug of ours keeps its traceback
                 raise
             raise NotAvailable(
                 f"the plug-in {path} of {self._group} for {name!r} cannot be loaded: {error}"

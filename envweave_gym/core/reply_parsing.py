@@ -77,7 +77,7 @@ def _own_parser(env: Any) -> Callable[[str, str | None], Any] | None:
     return None
 
 
-_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,20})\s*")
+_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,20})\s*")  # bounded, as int() takes long for many digits
 _FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 # Exceptions of the conversions below for a text that does not fit the space.
 _MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -117,7 +117,7 @@ def _spelled(space: Space[Any], text: str) -> Any:
         fenced[1] if fenced else text,
         parse_float=_finite,
         parse_constant=_finite,
-        object_pairs_hook=_unambiguous,
+        object_pairs_hook=_unambiguous,  # json.loads would take the last of two members
     )
     return _shaped(space, value)
 
@@ -159,6 +159,7 @@ def _shaped(space: Space[Any], value: Any) -> Any:
 
 
 def _integer(space: Discrete, value: Any) -> int:
+    # Type() and not isinstance(), as JSON's true is no integer here.
     if type(value) is not int or not space.start <= value < space.start + space.n:
         raise ValueError(f"it wants an integer from {space.start} to {space.start + space.n - 1}")
     return value

@@ -111,6 +111,7 @@ class SeedRows:
     """Draws the seeds of a vector's rows, the same as :class:`Seeds` draws for single environments."""
 
     def __init__(self, rows: int) -> None:
+        # 31 bits, like every drawn seed.
         fresh = np.random.SeedSequence().generate_state(rows, np.uint64) >> _C_33
         self.states = (fresh ^ _C_SALT) + GOLDEN
         """The state of each row, from which its next seed is hashed."""

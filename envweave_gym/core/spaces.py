@@ -53,7 +53,7 @@ class Unicode(Text):
         """``max_length=None`` sets no bound; such a space needs ``AsyncVectorEnv(shared_memory=False)``."""
         bound = UNBOUNDED if max_length is None else max_length
         super().__init__(bound, min_length=min_length, charset=_SAMPLED, seed=seed)
-        vars(self).update(_ALPHABET)
+        vars(self).update(_ALPHABET)  # replaces the tables that Text has just built
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -124,7 +124,7 @@ def _slot(space: Unicode) -> int:
             f"As {space} has a dynamic shape so its not possible to make a static shared memory. "
             "Give it a max_length, or disable `shared_memory` of `AsyncVectorEnv`."
         )
-    return _HEADER + 4 * space.max_length
+    return _HEADER + 4 * space.max_length  # UTF-8 takes at most 4 bytes a character
 
 
 def _write(slot: NDArray[np.uint8], text: str) -> None:
@@ -233,7 +233,7 @@ def _unflatten(space: Unicode, x: Any) -> Any:
 
 
 def _zero(space: Unicode) -> Any:
-    return _SAMPLED[0] * space.min_length or space.decode("")
+    return _SAMPLED[0] * space.min_length or space.decode("")  # the shortest member
 
 
 def _register(kind: type[Unicode]) -> None:

@@ -119,6 +119,7 @@ class RecordColumns:
 
     def act(self, rewards: NDArray[np.float64], terminated: Bools, waiting: Rows) -> Bools:
         """Count a step, zero its results in the ``waiting`` rows, and return which rows are truncated."""
+        # New arrays: streams of earlier steps refer to the old ones.
         self.turns = self.turns + _ONE
         truncated = self.turns >= self._max_steps
         if waiting.size:
@@ -152,7 +153,7 @@ class RecordColumns:
             begun_rows = begun.nonzero()[0] if rows is None else rows[begun]
             self.episodes[begun_rows] += 1
             self.turns[begun_rows] = 0
-            self.draws.states[begun_rows] += GOLDEN
+            self.draws.states[begun_rows] += GOLDEN  # the server has drawn the seed that would be drawn here
 
     def lost_step(self, row: int, fault: Fault, action: Any, *, is_ignored: bool) -> dict[str, Any]:
         """Return the info of a row whose episode is lost.
@@ -189,7 +190,7 @@ class StepColumns:
         seq, turn = int(self.seq[row]), int(self.turns[row])
         ends = {"terminated": bool(self.terminated[row]), "truncated": bool(self.truncated[row])}
         over, reward = any(ends.values()), float(self.rewards[row])
-        first = seq - over - (reward != 0)
+        first = seq - over - (reward != 0)  # the events of a step end with number seq
         action = int(self.actions[row]) + self.start
         events = (Event(first, EventKind.ACT, AGENT, None, {"action": action}),)
         if reward:

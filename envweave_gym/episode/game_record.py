@@ -109,7 +109,7 @@ class GameRecord(EpisodeState):
         if self.pending_fault is None:  # a pending fault was counted when it was found
             self._count(fault)
         self.pending_fault = None
-        self.turn += bool(acted or ignored)
+        self.turn += bool(acted or ignored)  # a loss that is found outside of a step is no round
         acts = [
             Event(UNNUMBERED, EventKind.ACT, agent, None, {"action": action})
             for agent, action in (acted or {}).items()

@@ -91,7 +91,7 @@ class EpisodeRecord(EpisodeState):
             seq += len(emitted)
         if reward:
             seq += 1
-            paid = reward if isfinite(reward) else jsonable(reward)
+            paid = reward if isfinite(reward) else jsonable(reward)  # JSON has neither NaN nor infinity
             events += (Event(seq, _REWARD, AGENT, None, {"reward": paid}),)
         self.seq = seq
         return Stream((Request(seq, _ASK_ACT, AGENT, turn),), events)

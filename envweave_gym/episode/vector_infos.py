@@ -34,7 +34,7 @@ class StreamRows(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, int | np.integer):
-            return self.build(range(len(self))[index])
+            return self.build(range(len(self))[index])  # the range checks the index and takes negative ones
         return np.asarray(self)[index]
 
     def __iter__(self) -> Iterator[Any]:
@@ -88,7 +88,7 @@ def infos_of_rows(rows: Sequence[dict[str, Any] | None]) -> VectorInfos:
     infos, gathers = VectorInfos(), VectorEnv[Any, Any, Any]()
     gathers.num_envs = len(rows)
     for row, info in enumerate(rows):
-        gathers._add_info(infos, info or {}, row)
+        gathers._add_info(infos, info or {}, row)  # Gymnasium's own merge, which adds the masks
     return infos
 
 

@@ -148,6 +148,7 @@ class SandboxExecutor:
             closing()
 
     def _names(self, values: dict[str, Any]) -> Names:
+        # Models may pass the answer by this name.
         argument = next(iter(getattr(self._finish, "inputs", ())), "answer")
         source = _FINAL_ANSWER_SOURCE.format(name=_ANSWER, argument=argument)
         return Names(values=values, ends={"_answer": "final"}, source=source, seed=secrets.randbits(31))

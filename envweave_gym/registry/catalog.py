@@ -373,7 +373,7 @@ def _register(kind: Api, card: EnvCard) -> None:
             entry_point=entry_point,
             vector_entry_point=_entry_point("vector", card.id),
             nondeterministic=card.nondeterministic,
-            order_enforce=False,
+            order_enforce=False,  # our stack does this, and the check below
             disable_env_checker=True,
             kwargs=kwargs,
         )

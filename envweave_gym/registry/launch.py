@@ -149,7 +149,7 @@ def launch_vector(
     if _native_renders(card, kwargs.get("render_mode")):
         limit = step_limit(card.id, card.max_steps if given is None else given)
         fixed = {"num_envs": num_envs, "autoreset_mode": mode, "max_steps": limit}
-        with suppress(NoNativeForm):
+        with suppress(NoNativeForm):  # these arguments may need single environments
             return _native(card, kwargs, fixed, groups)
     check_render_mode(card.id, _constructor(card, card.gym), kwargs.get("render_mode"))
     stack = {"max_steps": given, "on_fault": on_fault, "reset_deadline": reset_deadline}

@@ -60,6 +60,7 @@ def resolve(name: str) -> str | None:
 
 def registered_id(env_id: str) -> str | None:
     """Return the registered ID that ``env_id`` means: itself, or its newest version if it has no version."""
+    # PettingZoo's modules end with _v3, its IDs with -v3.
     for spelling in (env_id, re.sub(r"_v(\d+)$", r"-v\1", env_id)):
         if any(spelling in registry for registry in REGISTRIES.values()):
             return spelling

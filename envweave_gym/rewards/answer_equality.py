@@ -15,6 +15,7 @@ from envweave_gym.rewards.program_source import parse
 
 Number = int | float | complex | Fraction
 
+# The repr of a number that is no plain literal.
 _WRAPPED_NUMBER = re.compile(
     r"(?:(?:np|numpy)\.(?:u?int|float|complex|longdouble)\d*|Fraction|Decimal)\((.*)\)"
 )
@@ -50,7 +51,7 @@ def _texts(value: Any) -> frozenset[str]:
 
 def _number(value: Any) -> Number | None:
     if isinstance(value, Number):
-        return None if isinstance(value, bool) else value
+        return None if isinstance(value, bool) else value  # True is an int
     return _number_in(str(value)) if isinstance(value, str | Decimal | np.number) else None
 
 
@@ -58,7 +59,7 @@ def _number_in(text: str) -> Number | None:
     text = text.strip()
     if wrapped := _WRAPPED_NUMBER.fullmatch(text):
         text = wrapped[1].strip("'").replace(", ", "/")
-    for read in (int, float, _ratio, complex):
+    for read in (int, float, _ratio, complex):  # int first, as a float would lose digits
         try:
             number = read(text)
         except (ValueError, ZeroDivisionError):

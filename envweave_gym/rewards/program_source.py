@@ -193,7 +193,7 @@ def parse(source: str) -> ast.Module | None:
         return None
     try:
         return _parse_quietly(source)
-    except (SyntaxError, ValueError, MemoryError):
+    except (SyntaxError, ValueError, MemoryError):  # null bytes raise ValueError, deep nesting MemoryError
         return None
     except RecursionError:
         # The parser's limit of depth counts from the caller's stack; an empty stack gives every caller the
@@ -236,6 +236,7 @@ def _unsafe_things(tree: ast.Module) -> Iterator[str]:
     for node in nodes.of(ast.ImportFrom):
         module = _module_of(node)
         for alias in node.names:
+            # A relative import may have no module.
             yield from _unsafe_module(f"{module}.{alias.name}".lstrip("."))
             yield from _unsafe_attribute(alias.name, module)
     yield from _unsafe_names(nodes, modules)
@@ -289,7 +290,7 @@ def _field_attributes(text: str) -> Iterator[str]:
 
 def _unsafe_module(path: str) -> Iterator[str]:
     package, _, rest = path.partition(".")
-    inner, bare = rest.partition(".")[0], package.lstrip("_")
+    inner, bare = rest.partition(".")[0], package.lstrip("_")  # _posixsubprocess counts as posixsubprocess
     for module in dict.fromkeys((package, bare, inner, f"{bare}.{inner}")):
         if module in UNSAFE_MODULES:
             yield module

@@ -137,7 +137,7 @@ def _is_number(value: Any) -> bool:
         return math.isfinite(value)
     if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating):
         return False
-    if getattr(value, "ndim", 0):
+    if getattr(value, "ndim", 0):  # an array of one number would pass isfinite()
         return False
     try:
         return math.isfinite(value)

@@ -76,6 +76,7 @@ def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.M
             self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, actions))
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            # A stable sort keeps the order of the real tokens.
             real = tokens != 0
             order = real.int().argsort(dim=1, descending=True, stable=True)[:, : int(real.sum(1).max())]
             tokens, real = tokens.gather(1, order), real.gather(1, order).unsqueeze(-1)
@@ -93,6 +94,7 @@ class Learner:
         import torch
 
         torch.set_num_threads(options.threads)
+        # Layers draw their weights from the global generator, which is restored below.
         generator_state = torch.random.get_rng_state()
         torch.manual_seed(options.seed)
         space = env.single_observation_space
@@ -127,7 +129,7 @@ class Learner:
         self.seen.update(row.tobytes() for row in observations)
         log_chances = self.policy(torch.from_numpy(observations)).log_softmax(-1)
         chosen = log_chances.gather(1, torch.from_numpy(actions).unsqueeze(1)).squeeze(1)
-        advantages = torch.from_numpy(rewards - rewards.mean()).float()
+        advantages = torch.from_numpy(rewards - rewards.mean()).float()  # the batch's mean is the baseline
         curiosity = -(log_chances.exp() * log_chances).sum(-1).mean()
         loss = -(advantages * chosen).mean() - self.entropy * curiosity
         self.optimizer.zero_grad()

@@ -34,7 +34,7 @@ from envweave_gym.training.options import CommonOptions, option, parse_options, 
 ID = "envweave/KuhnPoker-v0"
 INDEX = {key: index for index, key in enumerate(INFORMATION_SETS)}
 """Indices of the policy's entries, by the name of the information set."""
-LARGEST_LOGIT = 6.0
+LARGEST_LOGIT = 6.0  # odds of 400 to 1
 Floats = NDArray[np.float64]
 
 
@@ -111,7 +111,7 @@ def train(options: Options) -> dict[str, Any]:
             logits += options.learning_rate * (advantage - fading * logits)
             logits = np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
             weights += update + 1
-            total += (update + 1) * policy
+            total += (update + 1) * policy  # later policies count more
             average = total / weights
             named = as_mapping(average)
             log.write(nash_conv_half=nash_conv(named) / 2, value=game_value(named))

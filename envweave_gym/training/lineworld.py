@@ -59,6 +59,7 @@ class Policy:
     def act(self, observations: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw an action for each row."""
         chances = self.probabilities(observations)
+        # Of two actions, one number decides.
         return (rng.random(len(chances)) > chances[:, 0]).astype(np.int64)
 
     def improve(
@@ -68,6 +69,7 @@ class Policy:
         errors = np.eye(self.weights.shape[1])[actions] - self.probabilities(observations)
         gradient = self._features(observations).T @ (errors * advantages[:, None]) / len(actions)
         self._updates += 1
+        # Adam with beta1 = 0.9 and beta2 = 0.999.
         self._mean += 0.1 * (gradient - self._mean)
         self._square += 0.001 * (gradient**2 - self._square)
         mean = self._mean / (1 - 0.9**self._updates)
@@ -95,6 +97,7 @@ class Rollout:
         following = np.zeros(self.rewards.shape[1])
         returns = np.empty_like(self.rewards)
         for t in range(len(self.rewards) - 1, -1, -1):
+            # No reward counts beyond the end of its episode.
             following = self.rewards[t] + discount * following * ~self.ended[t]
             returns[t] = following
         return returns

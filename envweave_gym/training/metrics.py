@@ -24,7 +24,7 @@ class RunMetrics:
         self._path = self.folder / "metrics.jsonl"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._path.open("a").close()
+            self._path.open("a").close()  # tries to write, and leaves an earlier run as it is
         except OSError as error:
             problem = error.strerror or str(error)
             raise InvalidArgument(

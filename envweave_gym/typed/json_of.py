@@ -78,7 +78,7 @@ def _check(hint: Any, seen: set[Any]) -> None:
             f"{name_of(base)} is a part of JSON here and has no space; use msgspec.Meta there"
         )
     if is_model(base):
-        if base not in seen:
+        if base not in seen:  # a model may contain itself
             seen.add(base)
             for inner in fields_of(base).values():
                 _check(inner, seen)

@@ -55,17 +55,19 @@ def scalar_space(hint: Any) -> Space[Any]:
 
 
 def _integer_space(bounds: dict[str, Any]) -> Box | Discrete:
-    low = max(bounds.get("ge", -math.inf), bounds.get("gt", -math.inf) + 1)
+    low = max(bounds.get("ge", -math.inf), bounds.get("gt", -math.inf) + 1)  # ints have inclusive bounds
     high = min(bounds.get("le", math.inf), bounds.get("lt", math.inf) - 1)
     if 0 <= high - low < _CHOICES:
         return Discrete(int(high - low + 1), start=int(low))
     limits = np.iinfo(np.int64)
+    # An infinite bound marks a side as unbounded.
     return Box(low if low > limits.min else -np.inf, high if high < limits.max else np.inf, (1,), np.int64)
 
 
 def _real_space(bounds: dict[str, Any]) -> Box:
     low, high = bounds.get("ge", -math.inf), bounds.get("le", math.inf)
     if "gt" in bounds:
+        # The next float makes an exclusive bound inclusive.
         low = max(low, math.nextafter(bounds["gt"], math.inf))
     if "lt" in bounds:
         high = min(high, math.nextafter(bounds["lt"], -math.inf))
@@ -110,6 +112,7 @@ def _choice(values: list[Any], space: Discrete) -> Codec:
     if len(values) != space.n:
         raise InvalidArgument(f"{space} does not have one number for each of {values}")
     start = int(space.start)
+    # By type too, as True equals 1.
     numbers = {(type(value), value): space.dtype.type(start + i) for i, value in enumerate(values)}
 
     def member(value: Any) -> Any:

@@ -51,6 +51,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         self._several: AsksSeveral | None = next(
             (layer for layer in layers(env) if hasattr(type(layer), "agents_to_act")), None
         )
+        # Parallel_to_aec collects the actions until all agents have acted.
         self._simultaneous = any(isinstance(layer, parallel_to_aec_wrapper) for layer in layers(env))
         self._begin()
 
@@ -177,6 +178,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         env, agent = self.env, self._selected
         observation = env.observe(agent) if observe else None
         ends = env.terminations[agent], env.truncations[agent]
+        # The same rewards as those of PettingZoo's own last().
         return observation, env._cumulative_rewards[agent], *ends, self._info(agent)
 
     def observe(self, agent: str) -> Any:

@@ -30,7 +30,7 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
 def _own_array(value: Any) -> Any:
     """Return ``value``, converted to a NumPy array if it is an array of another library."""
     array = None if isinstance(value, np.ndarray | np.generic) else foreign_array(value)
-    return value if array is None else array[()]
+    return value if array is None else array[()]  # [()] makes a scalar of a 0-d array
 
 
 def _is_numeric(value: Any) -> bool:
@@ -56,6 +56,7 @@ def _numeric_columns(infos: Mapping[str, Any]) -> dict[str, Any]:
     for key, column in infos.items():
         if isinstance(column, Mapping):
             column = _numeric_columns(column)
+        # Masks follow their columns below.
         elif key.startswith("_") or not (key == "final_obs" or _is_numeric(column)):
             continue
         columns[key] = column

@@ -56,5 +56,5 @@ class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
     def _with_stream(self, infos: Infos, since: int) -> Infos:
         record, agents = self.record, self.agents
         requests = record.requests(agents, over=not agents)
-        everybody = {**{agent: {} for agent in agents}, **infos}
+        everybody = {**{agent: {} for agent in agents}, **infos}  # a game may leave agents out of its infos
         return {agent: record.info(own, agent, requests, since) for agent, own in everybody.items()}

@@ -91,6 +91,7 @@ VOCABULARY = (
 """The word of every token ID, in order."""
 _PADDING, _UNKNOWN = 0, 1
 _IDS = {word: index for index, word in enumerate(VOCABULARY)}
+# Slots have IDs beyond the vocabulary, which _filled replaces.
 _PATTERN_IDS = {**_IDS, **{slot: len(VOCABULARY) + index for index, slot in enumerate(_SLOTS)}}
 
 

@@ -299,6 +299,7 @@ def generate(seed: int) -> Program:
     )
 
 
+# All names that generated programs use.
 _BUILTINS = {function.__name__: function for function in (all, any, enumerate, len, sum, zip)}
 
 
@@ -308,7 +309,7 @@ def execute(source: str, function_name: str, cases: tuple[Case, ...]) -> tuple[A
     A case that raises gives the type of its exception.
     """
     namespace: dict[str, Any] = {"__builtins__": _BUILTINS}
-    exec(compile(source, "<codefix>", "exec"), namespace)
+    exec(compile(source, "<codefix>", "exec"), namespace)  # text of our own templates only
     return tuple([_call(namespace[function_name], case) for case in cases])
 
 

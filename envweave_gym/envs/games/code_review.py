@@ -131,6 +131,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         chosen = self._seeds.next(seed)
         self._program = generate(chosen)
         key = mix(mix(chosen), Draw.TESTS)
+        # Sorting by hashes shuffles the tests.
         self._shown = sorted(range(len(self._program.cases())), key=lambda test: mix(key, test))[:SHOWN_TESTS]
         self._begin()
         self.agents = list(AGENTS)

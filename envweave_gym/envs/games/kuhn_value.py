@@ -96,6 +96,7 @@ def _respond(policy: Policy, player: int, card: int, reach: dict[int, Any], hist
         return sum(weight * sign * payoff(deals[other], history) for other, weight in reach.items())
     if player_to_act(history) == player:
         return max(_respond(policy, player, card, reach, history + move) for move in MOVES)
+    # The opponent's card is unknown, so both of its moves count, weighted by their probability.
     bets = {other: policy[information_set(other, history)] for other in reach}
     passing = {other: weight * (1 - bets[other]) for other, weight in reach.items()}
     betting = {other: weight * bets[other] for other, weight in reach.items()}

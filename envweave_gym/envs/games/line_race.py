@@ -94,7 +94,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
     def step(self, actions: dict[str, int]) -> ParallelStep:
         """Move every runner by one cell, and pay those that reach the goal."""
         for i, runner in enumerate(self.agents):
-            self._positions[i] = self._run(i, 2 * int(actions[runner]) - 1)
+            self._positions[i] = self._run(i, 2 * int(actions[runner]) - 1)  # actions 0 and 1 are -1 and 1
         self._step += 1
         first = self._positions.count(self._goal)
         rewards = [1.0 / first if position == self._goal else 0.0 for position in self._positions]

@@ -52,6 +52,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
         """Put walker and goal on different cells."""
         self._key = self.episode_key(seed)
         self._step = 0
+        # One draw gives the walker's cell, and the distance to the goal.
         draw = mix(self._key) >> 32
         self._place = draw % self.length
         self._goal = (self._place + 1 + draw // self.length % (self.length - 1)) % self.length
@@ -126,6 +127,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
     def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
         """Put the walkers and goals of ``rows`` on different cells."""
         draws = (mix_many(seeds) >> _HALF).view(np.int64)
+        # The same draws as in LineWorldEnv.reset.
         others, places = np.divmod(draws, self._last + _ONE)
         goals = (places + _ONE + others % self._last) % (self._last + _ONE)
         self._noise[rows], self._places[rows], self._goals[rows] = seeds + GOLDEN, places, goals
@@ -134,13 +136,14 @@ class LineWorldVectorEnv(NativeVectorEnv):
     def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Move the walker of every row by one cell."""
         if self.slip:
+            # A slip swaps 0 and 1.
             actions = actions ^ (mix_many(self._noise) < self._slipping)
             self._noise += GOLDEN
         places = self._places
         places += actions
         places += actions
         places -= _ONE
-        np.maximum(places, _FIRST, out=places)
+        np.maximum(places, _FIRST, out=places)  # walls
         np.minimum(places, self._last, out=places)
         there = places == self._goals
         rewards = self._costs.copy()

@@ -28,6 +28,7 @@ GRACE = 2
 """Seconds that steps under way have to finish when a Pod is deleted."""
 
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
+# The syntax that the API server checks.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -35,7 +36,7 @@ _LEAST_CPU = "100m"
 _SCRATCH = "256Mi"
 _DRAIN = 35
 """Seconds that a Deployment's server has to end: 30 for calls under way, and some more."""
-_LONGEST_LIFE = 10 * 365 * 86400
+_MAX_LIFETIME_S = 10 * 365 * 86400
 _TOKEN_DIGEST = "envweave/token-digest"
 """Key of the annotation with the token's digest.
 
@@ -79,7 +80,7 @@ class PodTemplate:
             raise InvalidArgument(
                 f"cpus={shown(self.cpus)} is no number of cores; give one from 0.001, like 1.5"
             )
-        if type(self.lifetime) not in (int, float) or not 1 <= self.lifetime <= _LONGEST_LIFE:
+        if type(self.lifetime) not in (int, float) or not 1 <= self.lifetime <= _MAX_LIFETIME_S:
             raise InvalidArgument(
                 f"lifetime={shown(self.lifetime)} is no number of seconds from 1 to ten years"
             )

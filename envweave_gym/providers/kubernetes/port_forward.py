@@ -228,6 +228,7 @@ def carry(local: socket.socket, remote: Pipe) -> None:
         waiting.register(local, EVENT_READ)
         waiting.register(remote, EVENT_READ)
         while True:
+            # Decrypted data in a buffer does not make the socket readable.
             ready = {key.fileobj for key, _ in waiting.select(0 if remote.pending() else None)}
             if local in ready:
                 remote.send(_received(local))
