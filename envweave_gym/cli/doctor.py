@@ -291,7 +291,7 @@ def _get(address: str, path: str) -> bytes:
     elif url.scheme in ("tcp", "http") and url.hostname:
         with socket.create_connection((url.hostname, url.port or 2375), _ENGINE_TIMEOUT_S) as connection:
             return _talk(connection, path)
-    raise ValueError("only unix:// and tcp:// addresses can be asked")
+    raise ValueError("only unix:// and tcp:// addresses are supported")
 
 
 def _talk(connection: socket.socket, path: str) -> bytes:

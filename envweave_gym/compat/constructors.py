@@ -37,7 +37,7 @@ class WithTransform(gym.Wrapper[Any, str, Any, str]):
         core = self.unwrapped
         if not hasattr(core, "transform"):
             raise InvalidArgument(
-                f"{name_of(self)} runs elsewhere, where no transform can be sent to; "
+                f"{name_of(self)} runs on a server, to which no transform can be sent; "
                 "wrap it in envweave_gym.rewards.RewardTransform(env, transform)"
             )
         core.transform = value  # pyright: ignore[reportAttributeAccessIssue]

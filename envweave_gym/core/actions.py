@@ -145,7 +145,7 @@ class AgentActions:
         admitted: dict[str, Any] = {}
         for agent in agents:
             if agent not in actions:
-                raise InvalidAction(f"{self._name}: {agent} must act, and there is no action of it; give one")
+                raise InvalidAction(f"{self._name}: {agent} must act, but its action is missing; give one")
             admitted[agent] = self.admit(env, agent, actions[agent])
         return admitted
 

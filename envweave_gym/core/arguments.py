@@ -27,7 +27,7 @@ def check_autoreset(name: str, autoreset: Any) -> None:
     if not isinstance(autoreset, bool):
         raise InvalidArgument(
             f"{name}: autoreset={shown(autoreset)} is not True or False; "
-            "what a vector takes is autoreset_mode="
+            "a vector takes autoreset_mode= instead"
         )
 
 

@@ -86,7 +86,7 @@ def state_of(env: Any) -> Any:
             return layer.call("stream_state")
     one = "each of its environments" if isinstance(env, VectorEnv) else "it"
     raise InvalidArgument(
-        f"state_of({name_of(env)}): nothing there counts episodes; make it with envweave_gym.make, "
+        f"state_of({name_of(env)}): it has no stream that counts episodes; make it with envweave_gym.make, "
         f"or wrap {one} in envweave_gym.wrappers.RequestStream"
     )
 

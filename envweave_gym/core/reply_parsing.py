@@ -103,7 +103,7 @@ def read_action(space: Space[Any], text: str) -> Any:
 def require_text(text: Any) -> None:
     """Refuse a reply that is not a string."""
     if not isinstance(text, str):
-        raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
+        raise InvalidAction(f"an action is parsed from text, not from {type(text).__name__}")
 
 
 def _spelled(space: Space[Any], text: str) -> Any:
@@ -161,19 +161,19 @@ def _shaped(space: Space[Any], value: Any) -> Any:
 def _integer(space: Discrete, value: Any) -> int:
     # Type() and not isinstance(), as JSON's true is no integer here.
     if type(value) is not int or not space.start <= value < space.start + space.n:
-        raise ValueError(f"it wants an integer from {space.start} to {space.start + space.n - 1}")
+        raise ValueError(f"expected an integer from {space.start} to {space.start + space.n - 1}")
     return value
 
 
 def _member(value: Any, key: Any) -> Any:
     if not isinstance(value, dict) or key not in value:
-        raise ValueError(f"it wants an object with a member {key!r}")
+        raise ValueError(f"expected an object with a member {key!r}")
     return value[key]
 
 
 def _items(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("it wants a list")
+        raise ValueError("expected a list")
     return value
 
 

@@ -61,9 +61,7 @@ def wrapped(name: str, factory: Callable[..., Any], call: MakeCall) -> Any:
     how, options = vector_arguments(name, call.kwargs)
     group = take_group(name, call.kwargs)
     if how == "vector_entry_point":
-        raise InvalidArgument(
-            f"{name} has no native vector form that tells streams; leave vectorization_mode out"
-        )
+        raise InvalidArgument(f"{name} has no native vector form with streams; leave vectorization_mode out")
     make = partial(_one, name, factory, call.api, True, call.kwargs)
     return vector_of_singles(name, make, call.num_envs, how or "sync", options, group)
 

@@ -112,7 +112,9 @@ def warm_up(
     provider = provider_of(backend)
     if provider is None:
         known = ", ".join(map(repr, provider_names()))
-        raise InvalidArgument(f"{name}: backend={shown(backend)} keeps none ready; there are {known}")
+        raise InvalidArgument(
+            f"{name}: backend={shown(backend)} starts no servers to keep ready; there are {known}"
+        )
     check_number(name, "warm", warm, least=0)
     card = cards().get(name.rpartition(":")[2])
     start = provider.start(name, card and card.image, options)

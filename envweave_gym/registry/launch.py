@@ -253,15 +253,15 @@ def as_gym(
         env = RequestStream(env, name=name, max_steps=step_limit(name, max_steps), **how)
     elif max_steps is not None or others:
         given = " and ".join(["max_steps"] * (max_steps is not None) + list(others))
-        raise InvalidArgument(f"{name} brings its own stream; give {given} where that is made")
+        raise InvalidArgument(f"{name} has a stream already; give {given} to that one")
     return Autoreset(env) if autoreset else env
 
 
 def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, Any, Any]:
-    """Return a game of either kind with its stream, with agents that act one at a time."""
+    """Return an AEC or parallel game as an ``AECEnv`` with a stream."""
     if isinstance(game, ParallelEnv):
         if has_stream(game):
-            raise InvalidArgument(f"{name} brings its own stream with api='parallel'; it has no other")
+            raise InvalidArgument(f"{name} has a stream already, for api='parallel' alone")
         from pettingzoo.utils.conversions import parallel_to_aec
 
         game = parallel_to_aec(game)
@@ -269,7 +269,7 @@ def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, An
 
 
 def as_parallel(game: Any, name: str, *, reproducible: bool = True) -> ParallelEnv[str, Any, Any]:
-    """Return a game of either kind with its stream, with agents that act together."""
+    """Return an AEC or parallel game as a ``ParallelEnv`` with a stream."""
     if isinstance(game, AECEnv):
         from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 

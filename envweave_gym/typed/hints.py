@@ -49,7 +49,7 @@ def bounds_in(extras: tuple[Any, ...]) -> dict[str, Any]:
         name: getattr(meta, name) for meta in metas for name in names if getattr(meta, name) is not None
     }
     for name in bounds.keys() & {"multiple_of", "pattern"}:
-        raise InvalidArgument(f"no space can say msgspec.Meta({name}=…); check it in __post_init__ instead")
+        raise InvalidArgument(f"no space expresses msgspec.Meta({name}=…); check it in __post_init__ instead")
     return bounds
 
 

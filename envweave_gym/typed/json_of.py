@@ -87,7 +87,7 @@ def _check(hint: Any, seen: set[Any]) -> None:
             _check(inner, seen)
     elif base is not Any:
         scalar_space(hint)
-    bounds_in(extras)  # refuses a bound that no space can say
+    bounds_in(extras)  # refuses a bound that no space expresses
 
 
 def _draw(hint: Any, rng: np.random.Generator, depth: int) -> Any:

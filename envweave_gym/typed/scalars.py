@@ -102,7 +102,7 @@ def scalar_codec(hint: Any, space: Space[Any]) -> Codec:
         typed = np.asarray if is_array else lambda x: msgspec.convert(np.asarray(x).tolist(), hint)
         codec = Codec(space, typed, functools.partial(as_array, space))
     else:
-        raise InvalidArgument(f"{space} does not say how to write a {name_of(base)}; annotate Any instead")
+        raise InvalidArgument(f"{space} cannot hold a {name_of(base)}; annotate Any instead")
     if chosen(extras):
         codec.typed(copy.deepcopy(space).sample())
     return codec

@@ -124,7 +124,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
     def parse_action(self, text: str, agent: str | None = None) -> dict[str, Any]:
         """Parse a model's reply: by the class's own ``parse_action``, or as JSON of the action model."""
         if not isinstance(text, str):
-            raise InvalidAction(f"an action is read out of text, not out of {type(text).__name__}")
+            raise InvalidAction(f"an action is parsed from text, not from {type(text).__name__}")
         try:
             return codec_of(self.action_model).member(self._read(text))
         except (*MISFITS, RecursionError) as error:
@@ -181,7 +181,7 @@ def _models_of(core: Any) -> tuple[type, type]:
 def _checked(role: str, model: Any, name: str) -> type:
     if is_model(model):
         return model
-    found = "nowhere said" if model is None else f"{name_of(model)}, which is no dataclass or msgspec.Struct"
+    found = "not declared" if model is None else f"{name_of(model)}, which is no dataclass or msgspec.Struct"
     raise InvalidArgument(
         f"TypedEnv({name}): its {role} is {found}; write def step(self, action: MyAction) -> MyObservation, "
         f"or {role}_model = … in the class"

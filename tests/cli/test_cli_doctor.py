@@ -340,7 +340,7 @@ def test_the_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[st
         ("tcp://h:abc", "Port could not be cast to integer value as 'abc'"),
         ("tcp://h:99999", "Port out of range 0-65535"),
         ("tcp://[", "Invalid IPv6 URL"),
-        ("ssh://h", "only unix:// and tcp:// addresses can be asked"),
+        ("ssh://h", "only unix:// and tcp:// addresses are supported"),
     ],
 )
 def test_an_address_that_is_none_is_a_line_of_the_report(

@@ -341,7 +341,7 @@ def test_junk_is_an_invalid_action_that_names_reply_and_space(space: Space[Any],
 @pytest.mark.parametrize("reply", [None, 3, b"3", ["3"]])
 def test_a_reply_is_text(reply: Any) -> None:
     for space in (Discrete(5), Unicode(5), Json(5)):
-        with pytest.raises(InvalidAction, match=f"read out of text, not out of {type(reply).__name__}"):
+        with pytest.raises(InvalidAction, match=f"from text, not from {type(reply).__name__}"):
             read_action(space, reply)
 
 

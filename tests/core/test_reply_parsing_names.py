@@ -192,7 +192,7 @@ def test_author_and_reviewer_say_what_they_want() -> None:
 
 @pytest.mark.parametrize("reply", [None, 3, b"left", ["left"]])
 def test_a_name_is_read_out_of_text(reply: Any) -> None:
-    with pytest.raises(InvalidAction, match=f"read out of text, not out of {type(reply).__name__}"):
+    with pytest.raises(InvalidAction, match=f"from text, not from {type(reply).__name__}"):
         parse_action(gym.make(LINE), reply)
 
 

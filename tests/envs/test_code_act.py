@@ -201,7 +201,7 @@ def test_a_program_that_may_be_wrong_is_an_action(code_act: Make, code: str) -> 
 
 @pytest.mark.parametrize("reply", [None, 5, b"1"])
 def test_a_reply_that_is_no_text_is_refused(code_act: Make, reply: Any) -> None:
-    with pytest.raises(InvalidAction, match=f"{CODE_ACT}: an action is read out of text, not out of"):
+    with pytest.raises(InvalidAction, match=f"{CODE_ACT}: an action is parsed from text, not from"):
         ew.parse_action(code_act(), reply)
 
 

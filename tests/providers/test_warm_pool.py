@@ -154,7 +154,7 @@ def of(client: Any, pid: int) -> list[Any]:
         ({"warm": True}, f"{COUNTER}: warm=True is no number of replicas"),
         (
             {"backend": "inproc"},
-            f"{COUNTER}: backend='inproc' keeps none ready; there are 'subprocess', 'docker'",
+            f"{COUNTER}: backend='inproc' starts no servers to keep ready; there are 'subprocess', 'docker'",
         ),
         ({"colour": 1}, f"{COUNTER}: warm_up takes no option 'colour'"),
         ({"memory": "x"}, f"{COUNTER}: memory='x' is no size"),

@@ -103,14 +103,14 @@ def test_a_stream_that_is_there_already_is_not_doubled():
         streams = [layer for layer in layers(ew.make(name)) if isinstance(layer, RequestStream)]
         assert len(streams) == 1
         assert isinstance(ew.make(name, autoreset=True), Autoreset)
-        assert f"{name} brings its own stream; give max_steps where" in refusal(name, max_steps=3)
+        assert f"{name} has a stream already; give max_steps" in refusal(name, max_steps=3)
         text = refusal(name, on_fault="truncate", reset_deadline=1, max_steps=3)
-        assert "give max_steps and on_fault and reset_deadline where that is made" in text
+        assert "give max_steps and on_fault and reset_deadline" in text
     for name in ("local://kuhn", "local://kuhn-aec", "local://race"):
         streams = [layer for layer in layers(ew.make(name)) if isinstance(layer, AECStream | ParallelStream)]
         assert len(streams) == 1
     assert isinstance(ew.make("local://kuhn-aec", api="aec"), AECStream)
-    assert "brings its own stream" in refusal("local://race", api="aec")
+    assert "has a stream already" in refusal("local://race", api="aec")
 
 
 @pytest.mark.parametrize("how", [{"autoreset_mode": "SameStep"}, {"vectorization_mode": "sync"}])

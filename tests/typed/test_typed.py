@@ -213,9 +213,9 @@ def test_defaults_of_the_model_survive() -> None:
         (Annotated[str, Discrete(3)], "Expected `str`, got `int`"),
         (
             Annotated[np.ndarray, Unicode(3)],
-            r"Unicode\(3\) does not say how to write a ndarray; annotate Any",
+            r"Unicode\(3\) cannot hold a ndarray; annotate Any",
         ),
-        (Annotated[int, msgspec.Meta(multiple_of=2)], r"no space can say msgspec.Meta\(multiple_of=…\)"),
+        (Annotated[int, msgspec.Meta(multiple_of=2)], r"no space expresses msgspec.Meta\(multiple_of=…\)"),
         (Annotated[int, msgspec.Meta(ge=3, le=2)], "low"),
         (list[Tool], "Enums must contain either all str or all int values"),
         (Point | Tree, "more than one dict-like type"),

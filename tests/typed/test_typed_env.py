@@ -281,10 +281,10 @@ def test_models_that_are_nowhere_said_are_asked_for() -> None:
             return Hint("", 0)
 
     with pytest.raises(
-        InvalidArgument, match=r"Untyped.*: its action is nowhere said; write def step.*action_model = "
+        InvalidArgument, match=r"Untyped.*: its action is not declared; write def step.*action_model = "
     ):
         TypedEnv(Untyped())
-    with pytest.raises(InvalidArgument, match=r"its observation is nowhere said; .*observation_model = "):
+    with pytest.raises(InvalidArgument, match=r"its observation is not declared; .*observation_model = "):
         TypedEnv(HalfTyped())
     with pytest.raises(InvalidArgument, match=r"its action is int, which is no dataclass or msgspec.Struct"):
         TypedEnv(WrongTyped())
