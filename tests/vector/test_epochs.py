@@ -86,9 +86,7 @@ def test_an_epoch_sees_a_vector_through_its_wrappers() -> None:
 
 def test_what_has_no_tasks_has_no_epochs() -> None:
     for env in (ew.make("envweave/Echo-v0"), ew.make("CartPole-v1", num_envs=2), Numbered()):
-        with pytest.raises(
-            InvalidArgument, match=r"tells of no tasks; give an environment over|no stream"
-        ):
+        with pytest.raises(InvalidArgument, match=r"tells of no tasks; give an environment over|no stream"):
             ew.epoch(env)
         env.close()
     with pytest.raises(InvalidArgument, match=r"Numbered-v0: epoch\(seed=-1\) is not a seed"):
