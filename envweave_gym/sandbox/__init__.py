@@ -1,4 +1,4 @@
-"""Runs untrusted Python in confined processes; see ``docs/sandbox.md``."""
+"""Runs untrusted Python programs in confined processes; see ``docs/sandbox.md``."""
 
 from __future__ import annotations
 

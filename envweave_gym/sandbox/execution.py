@@ -1,6 +1,7 @@
-"""The execution of a step: its clock and open tool calls while it runs, and its outcome.
+"""The execution of a step: the clock and open tool calls while it runs, and the outcome after it.
 
-The outcome is built from the report of a worker, which a program may have forged.
+The outcome is built from the worker's report. The program shares the worker's process and may have forged the
+report, so every field is checked.
 """
 
 from __future__ import annotations
@@ -25,70 +26,73 @@ if TYPE_CHECKING:
     from envweave_gym.sandbox.session import Session
 
 MAX_CALLS, MAX_OPEN_CALLS = 10_000, 256
-"""Tool calls of a step, in total and at a time."""
+"""Limits of a step's tool calls: in total, and waiting for a reply at the same time."""
 MAX_OPEN_BYTES = 32 << 20
-"""Bytes of all calls without a reply."""
-LONGEST_REPLY = 16 << 20
-"""Bytes of JSON in a reply; many more would exceed the memory of a program."""
+"""Limit of bytes of all tool calls that wait for a reply."""
+MAX_REPLY_BYTES = 16 << 20
+"""Limit of bytes of JSON in a tool's reply; larger ones would exceed the memory of a program."""
 GRACE_S = 0.5
-"""Time between the interruption of a step and the end of its process."""
+"""Seconds that an interrupted step may run on before its process is killed."""
 _TOTAL_TIMEOUTS = 20.0
-"""How many times its own timeout a step may last, waits for tools included."""
+"""Limit of a step's duration, including waits for tools, as a multiple of its timeout."""
 _THREAD_IDLE_S = 5.0
 _MAX_VARIABLES = 300
 _LONGEST_NAME, _LONGEST_TRACE = 200, 20_000
 _MAX_DEPTH = 100
-"""Limits of a report, which honest workers stay below: variables, characters, nested lists and objects."""
+"""Limits of a report: number of variables, characters of names and tracebacks, nesting of JSON.
+
+The worker's own code stays below them; only a forged report is cut."""
 
 
 class Final(msgspec.Struct, frozen=True):
     """The final answer of a program."""
 
     text: str
-    """Its ``str``."""
+    """The answer as ``str(answer)``."""
     value: Any = None
-    """Its JSON, if it has any."""
+    """The answer as a JSON value; ``None`` if it cannot be written as JSON."""
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A variable of a program."""
+    """A variable of a program, as an outcome reports it."""
 
     kind: str
-    """The name of its class."""
+    """The name of the value's class."""
     shown: str = ""
-    """Its ``repr``, if ``snapshot`` requested it."""
+    """The ``repr`` of the value; empty unless ``snapshot`` requested it."""
 
 
 class Execution(Result, frozen=True, kw_only=True):
-    """The outcome of a step: all of it that is the same whenever the same program runs.
+    """The outcome of a step, without the parts that differ between runs of the same program (see :class:`Usage`).
 
-    ``value`` is that of the last expression: its JSON, or the text of its ``repr``.
+    ``value`` is the value of the last expression: as JSON if possible, otherwise the text of its ``repr``.
     """
 
     shown: str = ""
-    """The ``repr`` of the value; empty if there is none."""
+    """The ``repr`` of the value; empty if there is no value."""
     stderr: str = ""
     error: str = ""
-    """The traceback."""
+    """The traceback; empty if nothing was raised."""
     error_type: str = ""
-    """The class of the exception; or what ended the step from outside: ``StepTimeout``, ``OutputLimit`` or
-    ``WorkerDied``."""
+    """The name of the exception's class.
+
+    If the step was ended from outside, it is ``StepTimeout``, ``OutputLimit`` or ``WorkerDied``."""
     timed_out: bool = False
     state_lost: bool = False
-    """Whether all variables are lost: the process was killed, or died."""
+    """Whether all variables are lost, because the process died or was killed."""
     restored: bool = False
-    """Whether a copy from before the step has replaced the process, which was lost."""
+    """Whether the process was lost and a copy from before the step has taken its place."""
     variables: dict[str, Variable] = {}
-    """The variables that the program has defined so far."""
+    """The variables that the episode's programs have defined so far, by name."""
     watched: dict[str, Any] = {}
-    """The JSON of the variables named by ``watch``."""
+    """The values of the variables named by ``watch``; those that are not JSON are left out."""
     final: Final | None = None
 
     def __post_init__(self) -> None:
-        """Skip the check of :class:`Result`, as :func:`execution_from` converts each field."""
+        """Skip the check of :class:`Result`, because :func:`execution_from` converts each field."""
 
     def answers(self) -> Iterator[Any]:
-        """Yield the final answer, if there is one; else the value, or the last line printed."""
+        """Yield the final answer if there is one; else the value, or the last line printed."""
         if self.final is None:
             yield from super().answers()
         else:
@@ -96,22 +100,22 @@ class Execution(Result, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a step, which differs every time."""
+    """The cost of a step, which differs between runs of the same program."""
 
     seconds: float = 0.0
-    """The program's own time, without its waits for tools."""
+    """The seconds that the program itself took, without waits for tools."""
     wall: float = 0.0
-    """Seconds from the begin of the step to its end."""
+    """The seconds from the start of the step to its end."""
     calls: int = 0
-    """Tool calls."""
+    """The number of tool calls."""
     written: int = 0
-    """Bytes of output and errors."""
+    """The number of bytes written to ``stdout`` and ``stderr``."""
 
 
 def execution_from(report: Message, stdout: str, stderr: str, longest: int, snapshot: int) -> Execution:
-    """Build the outcome from a report, field by field.
+    """Build the outcome from a worker's report, field by field; a field of a wrong type becomes empty.
 
-    ``longest`` limits the characters of the value, ``snapshot`` those of each variable.
+    ``longest`` limits the characters of the value's ``repr``, ``snapshot`` those of each variable's.
     """
     shown = text_of(report.get("shown"), longest)
     value, watched = report.get("json"), json_of(report.get("watched"))
@@ -131,12 +135,12 @@ def execution_from(report: Message, stdout: str, stderr: str, longest: int, snap
 
 
 def text_of(value: Any, longest: int | None = None) -> str:
-    """Return a text, cut to a length and valid in UTF-8; anything else gives an empty one."""
+    """Return a text, cut to ``longest`` characters and valid in UTF-8; ``""`` for anything but a text."""
     return value[:longest].encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def json_of(value: Any, deepest: int = _MAX_DEPTH) -> Any:
-    """Return JSON of limited depth, with finite numbers and valid texts; the rest becomes ``None``."""
+    """Return a JSON value with finite numbers, valid texts and limited depth; other parts become ``None``."""
     if isinstance(value, str):
         return text_of(value)
     if isinstance(value, list):
@@ -165,7 +169,7 @@ def _variables_from(given: Any, snapshot: int) -> dict[str, Variable]:
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call of a program that waits for its reply."""
+    """A tool call of a program, which waits for the reply."""
 
     number: int
     name: str
@@ -173,30 +177,34 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Step:
-    """The state of a running step.
+    """The state of a running step: two clocks, open tool calls, and the report once it has come.
 
-    The program's own time stands still while tool calls are open; its total time stands still only while the
-    step is paused, when the process is frozen and the caller answers calls.
+    The clock of the program's own time stops while tool calls are open. The clock of total time stops only while
+    the step is paused: then the process is frozen and the caller answers calls.
     """
 
     def __init__(self, timeout: float, snapshot: int, before: Session | None, no_copy: str) -> None:
-        """``before`` is a copy of the session to restore; ``no_copy`` says why there is none."""
+        """Start both clocks.
+
+        ``before`` is a copy of the session, restored if the process is lost; ``no_copy`` is the reason if there is
+        none although one was requested.
+        """
         self.seq, self.timeout, self.snapshot = secrets.randbits(48), timeout, snapshot
         self.before, self.no_copy = before, no_copy
         self.report: Message | None = None
         self.death = ""
-        """How its process ended."""
+        """The sentence on how the step's process ended; empty while it lives."""
         self.stopped: tuple[str, str] | None = None
-        """The error type and the sentence of an interruption."""
+        """The error type and the reason of an interruption; ``None`` if the step was not interrupted."""
         self.call_count = 0
         self.open_calls: dict[int, int] = {}
-        """The bytes of each call without a reply, by number."""
+        """The sizes in bytes of the calls that wait for a reply, by call number."""
         self.deferred: list[Call] = []
-        """Calls that the caller answers and has not yet been given."""
+        """The calls that :meth:`Session.wait` will return next, for its caller to answer."""
         self.is_drained = False
-        """Whether the last wait brought no message."""
+        """Whether the last wait for messages brought none, so that no further call is on its way."""
         self.replies: deque[tuple[int, str]] = deque()
-        """Numbers and JSON of replies, which any thread may append."""
+        """The call numbers and JSON texts of replies to send; tool threads append to it."""
         self._started = self._running_since = time.monotonic()
         self._used = 0.0
         self._deadline = self._started + _TOTAL_TIMEOUTS * timeout
@@ -215,11 +223,11 @@ class Step:
         return min(self.timeout - self._used - (now - self._running_since), self._deadline - now)
 
     def pause(self) -> None:
-        """Stop the clock, as the process is frozen."""
+        """Stop both clocks while the process is frozen."""
         self._paused_at = time.monotonic()
 
     def unpause(self) -> bool:
-        """Continue the clock; return whether it was paused."""
+        """Let both clocks run on; return whether the step was paused."""
         if self._paused_at is None:
             return False
         passed, self._paused_at = time.monotonic() - self._paused_at, None
@@ -229,14 +237,14 @@ class Step:
         return True
 
     def times(self) -> tuple[float, float]:
-        """Return the seconds of the program's own time, and of total time."""
+        """Return the seconds of the program's own time and of total time."""
         now = time.monotonic()
         return self._used + (0.0 if self.open_calls else now - self._running_since), now - self._started
 
     # Calls
 
     def open_call(self, number: int, size: int) -> bool:
-        """Register a call of this size; return False if its number is taken."""
+        """Register a call of ``size`` bytes and stop the program's clock; return False if the number is in use."""
         if number in self.open_calls:
             return False
         if not self.open_calls:
@@ -246,13 +254,13 @@ class Step:
         return True
 
     def exceeds_limits(self) -> bool:
-        """Return whether there are too many calls, or open calls with too many bytes."""
+        """Return whether the step has made too many calls, or its open calls have too many bytes."""
         if self.call_count > MAX_CALLS or len(self.open_calls) > MAX_OPEN_CALLS:
             return True
         return sum(self.open_calls.values()) > MAX_OPEN_BYTES
 
     def take_replies(self) -> list[str]:
-        """Take the replies of open calls; the program's time continues if none is left open."""
+        """Return the JSON texts of the replies to send; if no call stays open, the program's clock runs on."""
         found: list[str] = []
         while self.replies:
             number, text = self.replies.popleft()
@@ -264,7 +272,7 @@ class Step:
         return found
 
     def stop(self, error_type: str, sentence: str) -> None:
-        """Note why the step is interrupted; its open calls fail."""
+        """Record the reason of an interruption, let all open calls fail, and start the period of grace."""
         self.stopped = error_type, sentence
         self._grace_end = time.monotonic() + GRACE_S
         self.deferred.clear()
@@ -272,7 +280,10 @@ class Step:
             self.replies.append(reply(Call(number, "", {}), None, "the step is over"))
 
     def explain(self, done: Execution, variables: dict[str, Variable]) -> Execution:
-        """Add to the outcome what ended the step from outside; ``variables`` are those from before it."""
+        """Return the outcome with the error that ended the step from outside, if one did.
+
+        ``variables`` are those from before the step, which a restored copy has again.
+        """
         if self.stopped is None and not self.death:
             return done
         error_type, sentence = self.stopped or ("WorkerDied", "")
@@ -301,15 +312,17 @@ class Step:
 
 
 def reply(call: Call, value: Any, error: str | None) -> tuple[int, str]:
-    """Return the number and the JSON of a reply; one that is too long becomes an error."""
+    """Return a call's number and its reply as JSON; a reply that is too long becomes an error for the program."""
     try:
         text = json.dumps({"id": call.number, "value": value, "error": error})
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidArgument(
-            f"{call.name} is answered with {shown(value)}, which is no JSON: {problem}"
+            f"{call.name} is answered with {shown(value)}, which cannot be written as JSON: {problem}"
         ) from None
-    if len(text) > LONGEST_REPLY:
-        return reply(call, None, f"{call.name} gave {len(text)} bytes, and a program takes {LONGEST_REPLY}")
+    if len(text) > MAX_REPLY_BYTES:
+        return reply(
+            call, None, f"{call.name} gave {len(text)} bytes; at most {MAX_REPLY_BYTES} are accepted"
+        )
     return call.number, text
 
 
@@ -322,11 +335,11 @@ class ToolThreads:
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = 0
-        """How many threads wait for work that is not in the queue yet."""
+        """The number of threads that wait for work and for which none is in the queue yet."""
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Run this in a thread."""
+        """Run ``work`` in an idle thread, or in a new one if none is idle."""
         with self._lock:
             self._work.put(work)
             if self._idle:

@@ -1,6 +1,6 @@
-"""Scratch folders of episodes, inside one folder for each process that uses a sandbox.
+"""Scratch folders of episodes: created, copied and removed inside one root folder for each host process.
 
-Programs work in them while the host copies and removes them, so nothing here follows links.
+Programs may change a folder while the host copies or removes it, so nothing here follows links.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from envweave_gym.sandbox.inside.trees import remove_tree
 
 _PREFIX = "envweave-sandbox-"
 MAX_COPIED_BYTES, MAX_COPIED_FILES, MAX_DEPTH = 1 << 30, 20_000, 100
-"""Limits of a copy: bytes, files, and nesting."""
+"""Limits of a copied folder: bytes, files, and nesting."""
 _UNLISTED = 0o311
+"""Permissions of a folder that can be entered but not listed."""
 _roots: dict[str, str] = {}
-"""The folder of each live episode, with the root that it is in."""
-_CHUNK = 1 << 20
+"""The root folder of each live episode's folder."""
+_CHUNK_BYTES = 1 << 20
 _READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Open flags for files of a program: follow no links, and do not wait for the writer of a pipe."""
+"""Open flags for files of a program: links are not followed, and opening a pipe does not wait for a writer."""
 _READ_FOLDER = _READ_FILE | os.O_DIRECTORY
 
 
 def root_folder() -> str:
-    """Create the root folder of this process, which others may enter and not list."""
+    """Create the root folder of this process, which workers may enter but not list; return its real path."""
     remove_left_behind(_PREFIX)
     folder = owned_folder(_PREFIX)
     folder.chmod(0o711)
@@ -36,7 +37,10 @@ def root_folder() -> str:
 
 
 def episode_folder(root: str) -> str:
-    """Create the folder of an episode, inside a folder that no program can list; copies will be beside it."""
+    """Create and return the folder of an episode, inside a folder that programs cannot list.
+
+    Copies of the episode are created beside it.
+    """
     return _create(root, root)
 
 
@@ -51,10 +55,10 @@ def _create(parent: str, root: str) -> str:
 
 
 def copied(folder: str) -> str:
-    """Copy the files, folders and links of an episode, and nothing else.
+    """Copy the files, folders and links of an episode; return the path of the copy.
 
-    The copy is beside the original, in a folder that programs may enter and not list: they cannot guess its
-    name.
+    The copy lies beside the original, under random names in a folder that cannot be listed, so that programs
+    cannot find it. Raise ``NotAvailable`` if the content exceeds the limits or cannot be read.
     """
     copy = _create(os.path.dirname(folder), _roots[folder])
     try:
@@ -68,7 +72,7 @@ def copied(folder: str) -> str:
 
 
 class _Copy:
-    """A copy in progress, with its limits."""
+    """Copies a folder recursively, and counts bytes and files against the limits."""
 
     def __init__(self) -> None:
         self._bytes, self._files = MAX_COPIED_BYTES, MAX_COPIED_FILES
@@ -80,7 +84,7 @@ class _Copy:
     def _folder(self, source: int, target: int, depth: int) -> None:
         if depth == 0:
             raise NotAvailable(
-                f"the folder cannot be copied: more than {MAX_DEPTH} folders lie in each other"
+                f"the folder cannot be copied: it has more than {MAX_DEPTH} levels of nested folders"
             )
         for name in _names(source):
             self._count(files=1)
@@ -101,14 +105,12 @@ class _Copy:
 
     def _file(self, name: str, source: int, target: int) -> None:
         with _opened(name, _READ_FILE, source) as original:
-            if not stat.S_ISREG(
-                os.fstat(original).st_mode
-            ):  # the program has replaced it since it was listed
+            if not stat.S_ISREG(os.fstat(original).st_mode):  # the program replaced it after the listing
                 return
             with _opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, target) as copy:
-                while data := os.read(original, _CHUNK):
+                while data := os.read(original, _CHUNK_BYTES):
                     self._count(size=len(data))
-                    while data:  # a full disk may take a part
+                    while data:  # os.write may write only a part, as on a nearly full disk
                         data = data[os.write(copy, data) :]
                 _copy_metadata(original, copy)
 
@@ -135,7 +137,7 @@ def _names(folder: int) -> Iterator[str]:
 
 
 def _copy_metadata(original: int, copy: int) -> None:
-    """Give a copy the owner and the permissions of its original."""
+    """Give a copy the owner and the permissions of its original, without setuid and setgid bits."""
     status = os.fstat(original)
     if os.getuid() == 0:
         os.fchown(copy, status.st_uid, status.st_gid)
@@ -150,9 +152,9 @@ def _copy_owner(name: str, source: int, target: int) -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove the folder of an episode, and the folders above it that hold no other episode.
+    """Remove the folder of an episode, and the folders above it that contain no other episode's folder.
 
-    Programs that run as the user of this process may have put files there.
+    Those above are removed with all content: programs that run under this process's user may have written there.
     """
     root = _roots.pop(folder, None)
     remove_tree(folder)
@@ -163,7 +165,7 @@ def remove(folder: str) -> None:
 
 
 def remove_all(root: str) -> None:
-    """Remove the root folder."""
+    """Remove the root folder with the folders of all its episodes."""
     remove_tree(root)
     for folder in filter(_is_in(root), tuple(_roots)):
         _roots.pop(folder, None)

@@ -1,4 +1,7 @@
-"""Seccomp user notifications: the kernel suspends each fork of a worker until the host answers."""
+"""Decides about forks of workers: the kernel suspends each until the host allows or denies it.
+
+The mechanism is seccomp's user notifications (``SECCOMP_RET_USER_NOTIF``).
+"""
 
 from __future__ import annotations
 
@@ -9,46 +12,51 @@ import select
 import struct
 import threading
 
+# from linux/seccomp.h: the ioctl requests, the layouts of their structures, and a flag of responses
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _NOTIFICATION, _RESPONSE = struct.Struct("<QIIiIQ6Q"), struct.Struct("<QqiI")
 _CONTINUE = 1
 _CALLER_ENDED = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
+"""Errors that mean that the process that wanted to fork has ended or was interrupted."""
 
 
 class ForkGate:
-    """Denies all forks except one announced copy of a worker.
+    """Denies all forks of a worker and its copies, except those that copy a worker by order of the host.
 
-    A worker and its copies share one descriptor, and their sessions may live in several threads: any of them
-    answers any notification, by the PID in it.
+    A worker and its copies share one descriptor, and their sessions may run in different threads. So whichever
+    session reads a notification answers it, by the PID that it contains.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._users = 1
         self._parents: set[int] = set()
-        """Processes that may fork once."""
+        """The PIDs of processes that may fork once."""
         self._grandparents: set[int] = set()
-        """Processes of whose children one may fork once."""
+        """The PIDs of processes of which one child may fork once."""
         self._lock = threading.Lock()
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
 
     def allow_copy(self, pid: int) -> None:
-        """Let a worker fork a child, and that child fork the copy, which so is no child of the worker."""
+        """Allow one double fork: the worker forks a child, which forks the copy and exits.
+
+        This way the copy becomes a child of the zygote and not of the worker.
+        """
         with self._lock:
             self._parents.add(pid)
             self._grandparents.add(pid)
 
     def allow_none(self, pid: int) -> None:
-        """Take back a permission that was not used up."""
+        """Withdraw the permissions of a worker that it has not used."""
         with self._lock:
             self._parents.discard(pid)
             self._grandparents.discard(pid)
 
     def answer(self) -> None:
-        """Answer one notification, if there still is one: receiving would block without."""
+        """Answer one notification if one is pending; another session may have answered it already."""
         with self._lock:
-            if any(event & select.POLLIN for _, event in self._poll.poll(0)):
+            if any(event & select.POLLIN for _, event in self._poll.poll(0)):  # else the ioctl would block
                 self._answer()
 
     def _answer(self) -> None:
@@ -71,20 +79,20 @@ class ForkGate:
         return False
 
     def shared(self) -> ForkGate:
-        """Return this gate for one more user, a copy of the worker."""
+        """Count one more user of this gate, the copy of a worker, and return the gate."""
         with self._lock:
             self._users += 1
         return self
 
     def close(self) -> None:
-        """Close the descriptor with the last user; the kernel denies all later forks."""
+        """Count one user less; the last one closes the descriptor, after which the kernel denies all forks."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
                 os.close(self.descriptor)
 
     def renew_lock(self) -> None:
-        """In a forked process: replace the lock, which a thread of the parent may have held."""
+        """Replace the lock after a fork of the host, because a thread of the parent may have held it."""
         self._lock = threading.Lock()
 
 

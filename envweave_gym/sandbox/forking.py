@@ -1,4 +1,4 @@
-"""The resources that each worker has, and the fork of a worker: a copy with resources of its own."""
+"""The resources of a worker, and the fork of a worker in mid-episode, which gives the copy resources of its own."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from envweave_gym.sandbox.worker_process import Output, WorkerDied, WorkerProces
 
 _STOP_TIMEOUT_S, _POLL_S = 5.0, 0.0002
 _STOPPED = (b"T", b"t", b"Z", b"X")
-"""The states of threads that are stopped or have ended."""
+"""States in ``/proc/PID/stat`` of threads that are stopped or have ended."""
 
 
 class WorkerResources:
-    """A folder, two output pipes and a cgroup for a worker; ``undo`` takes them back if it does not start."""
+    """The folder, the two output pipes and the cgroup of one worker."""
 
     def __init__(self, folder: str, output: int, groups: MemoryGroups, undo: ExitStack) -> None:
-        """``output`` is how many bytes of each stream are retained."""
+        """Create the resources, and register in ``undo`` how to release them if the worker does not start.
+
+        ``output`` is the number of bytes that are retained of each output stream.
+        """
         undo.callback(remove, folder)
         self.folder = folder
         self._out, self._err = (undo.enter_context(closing(Output(output))) for _ in range(2))
@@ -37,20 +40,20 @@ class WorkerResources:
 
     @property
     def outputs(self) -> list[int]:
-        """The worker's ends of the output pipes."""
+        """The descriptors of the worker's ends of the output pipes: ``stdout`` and ``stderr``."""
         return [self._out.worker_end, self._err.worker_end]
 
     @property
     def cgroups(self) -> list[int]:
-        """The descriptor by which it enters its cgroup, where one could be made."""
+        """A list with the descriptor through which the worker joins its cgroup; empty if it has no cgroup."""
         return [] if self._group is None else [self._group.descriptor]
 
     def worker(self, fork: Fork, gate: ForkGate | None = None) -> WorkerProcess:
-        """Return the host's side of a worker that has been forked with these."""
+        """Return the host's side of the worker that was forked with these resources."""
         return WorkerProcess(fork, self._out, self._err, self.folder, self._group, gate)
 
     def close_worker_ends(self) -> None:
-        """Close the descriptors that the worker has now."""
+        """Close this process's copies of the descriptors that were passed to the worker."""
         self._out.close_worker_end()
         self._err.close_worker_end()
         if self._group is not None:
@@ -58,11 +61,14 @@ class WorkerResources:
 
 
 def forked(process: WorkerProcess, output: int, groups: MemoryGroups, rules: dict[str, Any]) -> WorkerProcess:
-    """Fork a worker between steps; the copy is frozen, and confined by ``rules`` to its own folder."""
+    """Fork a worker between two steps; return the frozen copy, which ``rules`` confine to its own folder.
+
+    Raise ``NotAvailable`` if a thread of the program is still running, as a fork would lose it.
+    """
     process.resume()
     try:
         if process.thread_count() > 1:
-            raise NotAvailable("a thread of the program goes on, so it cannot be forked; let it end")
+            raise NotAvailable("a thread of the program is still running, so it cannot be forked; let it end")
         copy = _copy_of(process, output, groups, rules)
     finally:
         process.freeze()
@@ -84,7 +90,9 @@ def _copy_of(
             gate = process.fork_gate
             copy = given.worker(fork, gate.shared() if gate is not None else None)
             undo.callback(copy.close)
-            undo.callback(fork.cancel)  # first, so that its end is not waited for
+            undo.callback(
+                fork.cancel
+            )  # runs before copy.close, which else waits for a copy that never existed
             ruleset = confinement.ruleset(rules, given.folder)
             if ruleset is not None:
                 undo.callback(os.close, ruleset)
@@ -125,9 +133,9 @@ def _start_copy(copy: WorkerProcess) -> None:
 
 
 def _require_no_children(process: WorkerProcess) -> None:
-    """Kill a worker that used its permission to fork for anything but its copy.
+    """Kill a worker that used its permission to fork for another process than the copy.
 
-    A permitted fork may still be under way; once all threads stand still, none is.
+    The worker is stopped first: a permitted fork may still be in progress until all of its threads have stopped.
     """
     if not process.is_alive():
         return
@@ -140,11 +148,11 @@ def _require_no_children(process: WorkerProcess) -> None:
     if children(process.pid) or not has_stopped:
         process.kill()
         process.ending(_STOP_TIMEOUT_S)
-        raise WorkerDied("was killed, as it has forked more than its copy")
+        raise WorkerDied("was killed, because it forked a process other than its copy")
 
 
 def has_stopped_threads(pid: int) -> bool:
-    """Return whether no thread of a process is running."""
+    """Return whether all threads of a process have stopped or ended."""
     with suppress(OSError):  # it has ended meanwhile
         for thread in Path(f"/proc/{pid}/task").iterdir():
             if (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] not in _STOPPED:

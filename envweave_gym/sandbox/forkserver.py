@@ -1,4 +1,4 @@
-"""The host's side of the zygote: starts it on first use, and again after it ended."""
+"""The host's side of a zygote: starts it on first use and after its death, and orders it to fork children."""
 
 from __future__ import annotations
 
@@ -34,79 +34,82 @@ from envweave_gym.sandbox.inside.zygote import (
 )
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Numeric libraries start a thread for each core: too many for each worker, and none may be in a zygote."""
+"""Environment variables that keep numeric libraries from starting a thread for each core.
 
-_PICKLE = 4
-"""The protocol of pickles; Python 3.6 and 3.7 know no later one."""
-_PACKET = 4096
+A process that forks, like a zygote, must have a single thread."""
+
+_PICKLE_PROTOCOL = 4
+"""Version of the pickle format; Python 3.6 and 3.7 do not know a later one."""
+_PACKET_BYTES = 4096
 _START_TIMEOUT_S = 120.0
-"""How long a zygote may take to import what it serves."""
+"""Seconds that the host waits for a new zygote to import its modules."""
 _ADOPTION_TIMEOUT_S = 5.0
-"""How long it may take to adopt a copy."""
+"""Seconds that the host waits for the zygote to adopt a copy."""
 _END_TIMEOUT_S = 5.0
-"""How long it may take to end with all its children before it is killed."""
+"""Seconds that the host waits for the zygote and its children to end before it kills the zygote."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a zygote and its children."""
+    """The program that a zygote and its children run."""
 
     prepare: str
-    """A function ``"module:name"`` that the zygote calls; every child calls the result with its
-    descriptors."""
+    """The name ``"module:function"`` of a function that the zygote calls once.
+
+    Each child calls the function's result with the list of its descriptors."""
     argument: Any
-    """The argument of ``prepare``, pickled."""
+    """The argument of ``prepare``; it must be picklable."""
     environ: Mapping[str, str]
     """The environment variables of the zygote and its children."""
     command: Sequence[str] = (sys.executable, "-u", "-m", "envweave_gym.sandbox.inside.zygote")
-    """The command; the number of a descriptor is appended."""
+    """The command that starts the zygote; the descriptor number of its control socket is appended to it."""
     path: Sequence[str] | None = None
-    """The import path, unless the interpreter's own will do."""
+    """The import path of the zygote; ``None`` leaves the interpreter's own."""
     folder: str | None = None
-    """A scratch folder that the zygote removes at its end."""
+    """The scratch folder that the zygote removes when it ends; ``None`` if there is none to remove."""
     is_direct: bool = True
-    """Whether ``command`` starts the zygote itself, rather than a supervisor around it."""
+    """Whether ``command`` starts the zygote itself, and not a supervisor that starts the zygote."""
 
 
 class Fork:
-    """A child of the zygote, and the host's end of its socket."""
+    """The host's handle of one child of the zygote, with the host's end of the child's socket."""
 
     def __init__(
         self, key: int, connection: socket.socket, zygote: _Zygote, *, is_expected: bool = False
     ) -> None:
         self.connection, self._is_expected = connection, is_expected
         self.ended: str | None = None
-        """How it ended, as a phrase."""
+        """The phrase on how the child ended, such as "exited with code 1"; ``None`` while it lives."""
         self.seconds, self.memory = 0.0, 0
-        """Seconds of processor time and peak memory in kilobytes, once it has ended."""
+        """The child's processor time in seconds and peak memory in kilobytes; 0 until it has ended."""
         self.refused = False
-        """Whether it never existed: the system refused another process."""
+        """Whether the child never existed, because the kernel refused to create another process."""
         self._key, self._zygote = key, zygote
         self._end_event, self._adopted = threading.Event(), threading.Event()
 
     def has_zygote(self) -> bool:
-        """Return whether its zygote is alive; if not, this child has ended or is about to."""
+        """Return whether the child's zygote is alive; if not, the kernel kills the child too."""
         return self._zygote.is_alive()
 
     def kill(self) -> None:
-        """Kill the child; a copy that is only announced is cancelled."""
+        """Kill the child; if it is a copy that was announced but not yet adopted, cancel the announcement."""
         if self._is_expected:
             self.cancel()
         else:
             self._zygote.order(KILL, self._key)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; return whether it has ended."""
+        """Wait up to this many seconds for the child's end; return whether it has ended."""
         return self._end_event.wait(seconds)
 
     def expect(self, connection: socket.socket) -> Fork:
-        """Announce a copy that this child will fork; it is then adopted or cancelled."""
+        """Announce to the zygote a copy that this child will fork; return its handle, to adopt or cancel."""
         return self._zygote.expect(connection)
 
     def adopt(self, pid: int) -> None:
-        """Have the zygote adopt the announced copy, given by its PID in the zygote's namespace.
+        """Let the zygote treat the announced copy as its child; ``pid`` is the one in the zygote's namespace.
 
-        Raises ``OSError`` if that is no child of the zygote.
+        Raise ``OSError`` if that process is not a child of the zygote.
         """
         self._is_expected = False
         self._zygote.order(ADOPT, self._key, PID.pack(pid))
@@ -114,11 +117,11 @@ class Fork:
             raise OSError(f"its copy {self.ended or f'was not adopted within {_ADOPTION_TIMEOUT_S:g} s'}")
 
     def set_adopted(self) -> None:
-        """Note that the zygote has adopted the copy."""
+        """Record the zygote's notice that it has adopted the copy."""
         self._adopted.set()
 
     def cancel(self) -> None:
-        """Take the announcement of a copy back."""
+        """Withdraw the announcement of a copy; do nothing if it was adopted or has ended."""
         if self._end_event.is_set() or not self._is_expected:
             return
         self._zygote.order(GIVE_UP, self._key)
@@ -126,9 +129,9 @@ class Fork:
         self.end("was never there")
 
     def end(self, ending: str) -> None:
-        """Note how it ended, and wake readers of its socket.
+        """Record how the child ended, and shut its socket down so that readers return.
 
-        Processes that it started may hold its end of the socket and would keep it open.
+        The socket might not close by itself: processes that the child started may hold the other end.
         """
         self.ended = ending
         self._end_event.set()
@@ -138,7 +141,7 @@ class Fork:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Return whether a process has ended, by its pidfd; -1 means that it is not known yet."""
+    """Return whether the process of a pidfd has ended; False for -1, the value before the process is known."""
     if pidfd < 0:
         return False
     poll = select.poll()
@@ -147,7 +150,7 @@ def has_ended(pidfd: int) -> bool:
 
 
 class ForkServer:
-    """Forks children of a zygote, which it starts on first use."""
+    """Forks children from a zygote, which it starts on first use and again after it died."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -156,7 +159,7 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def fork(self, *more: int) -> Fork:
-        """Fork a child and give it a socket and these descriptors."""
+        """Fork a child and return its handle; the child gets a socket, and the descriptors ``more`` after it."""
         zygote = self._running()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -177,14 +180,14 @@ class ForkServer:
         if not zygote.ready.wait(_START_TIMEOUT_S):
             zygote.kill()
             raise NotAvailable(
-                f"no process can be forked: what is served was not imported within {_START_TIMEOUT_S:g} s"
+                f"no process can be forked: the zygote did not finish its imports within {_START_TIMEOUT_S:g} s"
             )
         return zygote
 
     def close(self) -> None:
-        """End the zygote and all its children for good.
+        """End the zygote with all its children, wait until they have ended, and refuse further forks.
 
-        Waits until they are gone, except for those that even SIGKILL does not end in time.
+        Each of the two waits, before and after SIGKILL, has a time limit.
         """
         with self._lock:
             self._closed, zygote = True, self._zygote
@@ -196,9 +199,10 @@ class ForkServer:
 
 
 class _Zygote:
-    """One run of the zygote, started and read by a thread of its own.
+    """One zygote process, started and read by a thread of its own.
 
-    The parent-death signal comes when the thread ends that started the process, so this thread stays.
+    That thread must live as long as the process: Linux sends the parent-death signal when the thread that started
+    a process ends.
     """
 
     def __init__(self, program: Program) -> None:
@@ -209,7 +213,7 @@ class _Zygote:
         self._is_stopped = False
         self._failure: OSError | None = None
         self._start_error = ""
-        """Why it could not start up."""
+        """The zygote's message on why it could not start; empty if it sent none."""
         self._owner = Owner()
         self._forks: dict[int, Fork] = {}
         self._keys = itertools.count(1)
@@ -219,19 +223,22 @@ class _Zygote:
         live.start()
 
     def is_alive(self) -> bool:
-        """Return whether the kernel has it alive or it is starting; its end may not be noted here yet."""
+        """Return whether the zygote is starting or running.
+
+        The kernel is asked, because the thread that reads the zygote's notices may lag behind its end.
+        """
         with self._lock:
             return self.ended is None and not has_ended(self._pidfd)
 
     def fork(self, ours: socket.socket, theirs: list[int]) -> Fork:
-        """Fork a child with the descriptors ``theirs``."""
+        """Fork a child that gets the descriptors ``theirs``; ``ours`` is the host's end of its socket."""
         key, fork = self._register(ours)
-        with suppress(OSError):  # all forks learn of its end
+        with suppress(OSError):  # the zygote has ended, and _note_end() ends this fork
             socket.send_fds(self._control, [PACKET.pack(FORK, key)], theirs)
         return fork
 
     def expect(self, ours: socket.socket) -> Fork:
-        """Announce a child that another child forks."""
+        """Announce a child that another child of the zygote will fork; return its handle."""
         key, fork = self._register(ours, is_expected=True)
         self.order(EXPECT, key)
         return fork
@@ -248,24 +255,24 @@ class _Zygote:
         return key, fork
 
     def order(self, what: bytes, key: int, more: bytes = b"") -> None:
-        """Send an order; if the zygote has ended, all its forks hear of it in another way."""
+        """Send an order to the zygote; do nothing if it has ended, as ``_note_end`` then ends all forks."""
         with suppress(OSError):
             self._control.send(PACKET.pack(what, key) + more)
 
     def forget(self, key: int) -> None:
-        """Drop a child that will not exist."""
+        """Drop the handle of an announced child that will not exist."""
         with self._lock:
             self._forks.pop(key, None)
 
     def stop(self) -> None:
-        """Let it end; does nothing in a forked process."""
+        """Let the zygote end by closing its control socket; do nothing in a forked process."""
         if self._owner.is_here():
             self._is_stopped = True
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """Kill it, or keep it from starting; the kernel kills its children."""
+        """Kill the zygote, or keep it from starting; its parent-death signal kills the children."""
         if self._owner.is_here():
             with self._lock:
                 self._is_stopped, process = True, self._process
@@ -282,8 +289,8 @@ class _Zygote:
                     self._process = process = _start(program, theirs)
                     self._pidfd = os.pidfd_open(process.pid)
                 _send_program(process, program)
-            with suppress(ConnectionError):  # it has not read all orders
-                while notice := self._control.recv(_PACKET):
+            with suppress(ConnectionError):  # a reset: the zygote ended before it read all orders
+                while notice := self._control.recv(_PACKET_BYTES):
                     self._handle(notice)
             ending = describe_exit(process.wait())
             ending = f"cannot begin: {self._start_error}" if self._start_error else ending
@@ -302,7 +309,7 @@ class _Zygote:
             return
         with self._lock:
             fork = self._forks.get(key) if what == ADOPTED else self._forks.pop(key, None)
-        if fork is None:  # it was given up
+        if fork is None:  # the announced copy was cancelled
             return
         if what == ADOPTED:
             fork.set_adopted()
@@ -329,7 +336,7 @@ class _Zygote:
 
 
 def _start(program: Program, control: socket.socket) -> subprocess.Popen[bytes]:
-    """Run the command; the output of the zygote and its children goes to this process's standard error."""
+    """Start the command; ``stdout`` of the zygote and its children goes to this process's ``stderr``."""
     number = control.fileno()
     path = {} if program.path is None else {"PYTHONPATH": os.pathsep.join(program.path)}
     return subprocess.Popen(
@@ -343,7 +350,7 @@ def _start(program: Program, control: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _send_program(process: subprocess.Popen[bytes], program: Program) -> None:
-    """Send the program over standard input."""
+    """Send the program to the zygote over its standard input."""
     start = {
         "host": os.getpid() if program.is_direct else None,
         "path": program.path,
@@ -352,4 +359,4 @@ def _send_program(process: subprocess.Popen[bytes], program: Program) -> None:
         "folder": program.folder,
     }
     with suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as source:
-        source.write(pickle.dumps(start, _PICKLE) + pickle.dumps(program.argument, _PICKLE))
+        source.write(pickle.dumps(start, _PICKLE_PROTOCOL) + pickle.dumps(program.argument, _PICKLE_PROTOCOL))

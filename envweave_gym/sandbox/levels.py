@@ -1,4 +1,4 @@
-"""The isolation levels, and whether this machine supports them."""
+"""The isolation levels: checks whether this machine supports them, and builds the command for namespaces."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from envweave_gym.sandbox.inside.confinement import unused_user
 from envweave_gym.sandbox.inside.syscalls import machine
 
 LEVELS = ("process", "landlock", "namespace", "container")
-"""From the weakest to the strongest; each includes those before it as far as the kernel has them."""
-_CONTAINERS = ("/.dockerenv", "/run/.containerenv")
+"""Names of the levels, from the weakest to the strongest; each applies all layers of those before it.
+
+``container`` leaves out layers that the container's kernel does not have."""
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+"""Files that exist only inside containers of Docker and Podman."""
 _TIMEOUT_S = 20.0
 _HERE = Path(__file__).parent
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl")
 _OLDEST = 3, 6
-"""The oldest Python that ``inside`` supports."""
+"""Version of the oldest Python that can run ``sandbox/inside``."""
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _TREES = """
 import json, site, sys, sysconfig
@@ -33,36 +36,37 @@ print(json.dumps([sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), 
 
 
 def require(level: str) -> None:
-    """Refuse an unknown level, or one that this machine does not support; there is no fallback."""
+    """Raise if the level is unknown or this machine does not support it; a weaker level is never used instead."""
     if level not in LEVELS:
         raise InvalidArgument(
             f"isolation={shown(level)} is unknown; there are {', '.join(map(repr, LEVELS))}"
         )
     if why := why_missing(level):
-        raise NotAvailable(f"isolation={level!r} is not there: {why}")
+        raise NotAvailable(f"isolation={level!r} is not available: {why}")
 
 
 def why_missing(level: str) -> str:
-    """Return why this machine does not support a level, and what to do; empty if it does."""
+    """Return why this machine does not support a level, and the remedy; ``""`` if it does."""
     if sys.platform != "linux":
         return "only Linux can confine processes; make the environment with backend='docker'"
     if level in ("landlock", "namespace") and landlock.version() == 0:
-        return "the kernel has no Landlock (it is there from Linux 5.13 on); ask for isolation='process'"
+        return "the kernel has no Landlock (it is in Linux 5.13 and later); ask for isolation='process'"
     if level != "process" and machine() is None:
-        return "its system calls are known on x86-64 and 64-bit ARM alone; ask for isolation='process'"
+        return "it supports only x86-64 and 64-bit ARM; ask for isolation='process'"
     if level == "namespace":
         try:
             return _why_no_bubblewrap()
         except (OSError, subprocess.SubprocessError) as error:
             return f"bubblewrap does not run here: {error}"
     if level == "container" and not is_container():
-        return "this process runs in no container; make the environment with backend='docker'"
+        return "this process does not run in a container; make the environment with backend='docker'"
     return ""
 
 
 def inner(level: str) -> str:
-    """Return what a worker applies to itself at this level; a container may lack Landlock, as under
-    gVisor.
+    """Return the confinement of a worker at this level: ``"process"``, ``"seccomp"`` or ``"landlock"``.
+
+    ``"seccomp"`` is for containers whose kernel has no Landlock, such as gVisor.
     """
     if level == "process":
         return "process"
@@ -71,7 +75,7 @@ def inner(level: str) -> str:
 
 def is_container() -> bool:
     """Return whether this process runs in a container."""
-    return any(map(os.path.exists, _CONTAINERS)) or "KUBERNETES_SERVICE_HOST" in os.environ
+    return any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 @cache
@@ -90,7 +94,10 @@ def user_of_namespace(level: str, python: str) -> int:
 
 
 def around(root: str, trees: Sequence[str], writable: Sequence[str]) -> list[str]:
-    """Return the bubblewrap command around a zygote, which then sees these trees only."""
+    """Return the bubblewrap command that starts a zygote in namespaces, where only these trees can be seen.
+
+    The zygote can write to ``root`` and ``writable``, and read the rest.
+    """
     command = ["bwrap", "--unshare-all", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"]
     for tree in dict.fromkeys([*_SYSTEM, *trees]):
         command += ["--ro-bind-try", tree, tree]
@@ -120,7 +127,7 @@ def trees_of(python: str) -> tuple[str, ...]:
 
 
 def _output_of(python: str, *arguments: str) -> str:
-    """Return the output of an interpreter."""
+    """Return the standard output of the interpreter run with these arguments."""
     command = [python, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
 

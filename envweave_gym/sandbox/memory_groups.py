@@ -1,7 +1,7 @@
-"""Memory cgroups for workers, of version 1 and 2, where this process may create them.
+"""Memory cgroups (versions 1 and 2) for workers, on machines where this process may create them.
 
-Process limits count private memory alone. A cgroup also counts shared mappings, and kernel memory for pipes,
-sockets and page tables. Root may create groups, and users of a delegated subtree.
+Rlimits count only private memory. A cgroup also counts shared mappings and the kernel's memory for pipes, sockets
+and page tables. Root may create cgroups, and other users may in a subtree that was delegated to them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from pathlib import Path
 
 _PREFIX = "envweave-sandbox-"
 _TRIES, _PAUSE_S = 50, 0.002
-"""How often removal is tried: killed processes may still be there for a moment."""
+"""Limit of attempts to remove a cgroup, and the pause between them: killed processes take a moment to end."""
 
 
 class Version:
-    """The file names of a cgroup version: limits, the file to enter by, and the event counters."""
+    """The names of a cgroup version's files: the limits, the list of members, and the event counters."""
 
     def __init__(self, limits: tuple[tuple[str, bool], ...], entrance: str, events: str) -> None:
-        """``limits`` are files (the first must exist), and whether their value is the memory, or 0."""
+        """Store the names; ``limits`` pairs each file with whether to write the memory limit into it, or else 0.
+
+        The first of these files must exist; the others count swap, which not every kernel does.
+        """
         self.limits, self.entrance, self.events = limits, entrance, events
 
 
-# a process enters by writing 0 itself: the group of another process is changed under a lock that takes 16 ms
+# A worker moves itself by writing 0 into the list of members. Moving another process would take a lock of the
+# kernel that costs 16 ms.
 V1 = Version(
     (("memory.limit_in_bytes", True), ("memory.memsw.limit_in_bytes", True)), "tasks", "memory.oom_control"
 )
@@ -35,7 +39,7 @@ V2 = Version((("memory.max", True), ("memory.swap.max", False)), "cgroup.procs",
 
 
 class MemoryGroup:
-    """A cgroup, and the descriptor by which a process enters it."""
+    """A cgroup with a memory limit, and the descriptor through which a process joins it."""
 
     def __init__(self, folder: str, version: Version, memory: int) -> None:
         os.mkdir(folder, 0o755)
@@ -43,7 +47,7 @@ class MemoryGroup:
         try:
             for name, is_memory in version.limits:
                 path = os.path.join(folder, name)
-                if os.path.exists(path) or name == version.limits[0][0]:  # swap is not counted everywhere
+                if os.path.exists(path) or name == version.limits[0][0]:  # the files for swap may be missing
                     _write(path, str(memory if is_memory else 0))
             entrance = os.path.join(folder, version.entrance)
             self.descriptor = os.open(entrance, os.O_WRONLY | os.O_CLOEXEC)
@@ -52,20 +56,20 @@ class MemoryGroup:
             raise
 
     def close_entrance(self) -> None:
-        """Close the descriptor, which the worker has now."""
+        """Close this process's copy of the descriptor that was passed to the worker."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def has_killed(self) -> bool:
-        """Return whether the kernel killed a process in it for lack of memory."""
+        """Return whether the kernel killed a process of the cgroup because it exceeded the memory limit."""
         with suppress(OSError):
             lines = Path(self._folder, self._version.events).read_text().splitlines()
             return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
         return False
 
     def remove(self) -> None:
-        """Remove it once its processes are gone; if they stay, the sandbox tries again at its end."""
+        """Remove the cgroup once its processes have ended; if they do not, the sandbox tries again when it closes."""
         self.close_entrance()
         for _ in range(_TRIES):
             try:
@@ -79,7 +83,7 @@ class MemoryGroup:
 
 
 class MemoryGroups:
-    """Creates the cgroups of one sandbox, beside or below that of this process."""
+    """Creates the cgroups of one sandbox, beside or below the cgroup of this process."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
@@ -88,11 +92,13 @@ class MemoryGroups:
         self._numbers = itertools.count()
         for folder in self._folders(_PREFIX):
             pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-            if not os.path.exists(f"/proc/{pid}"):  # its host was killed
+            if not os.path.exists(
+                f"/proc/{pid}"
+            ):  # the host that created it was killed before it could remove it
                 _remove(folder)
 
     def new(self) -> MemoryGroup | None:
-        """Create a cgroup; None where this is not possible."""
+        """Create a cgroup and return it, or ``None`` if this process may not create any."""
         if self._parent is None:
             return None
         above, version = self._parent
@@ -100,11 +106,11 @@ class MemoryGroups:
             return MemoryGroup(
                 os.path.join(above, f"{self._name}{next(self._numbers)}"), version, self._memory
             )
-        except OSError:  # the kernel allows none here, or this process has too many open files for now
+        except OSError:  # the kernel refuses it, or this process has too many open files at the moment
             return None
 
     def remove_all(self) -> None:
-        """Remove those that are left."""
+        """Remove the sandbox's cgroups that still exist and have no process."""
         for folder in self._folders(self._name):
             _remove(folder)
 
@@ -114,7 +120,7 @@ class MemoryGroups:
 
 
 def _remove(folder: Path) -> None:
-    with suppress(OSError):  # processes are in it still
+    with suppress(OSError):  # it still has processes
         folder.rmdir()
 
 
@@ -127,7 +133,7 @@ def _write(path: str, text: str) -> None:
 
 
 def parent_group(proc: str = "/proc/self") -> tuple[str, Version] | None:
-    """Return the cgroup in which this process may create others that count memory."""
+    """Return the folder and version of a cgroup in which this process may create memory cgroups, or ``None``."""
     with suppress(OSError):
         own = Path(proc, "cgroup").read_text().splitlines()
         mounts = Path(proc, "mountinfo").read_text().splitlines()
@@ -140,13 +146,17 @@ def parent_group(proc: str = "/proc/self") -> tuple[str, Version] | None:
 
 
 def _paths(own: list[str], controller: str) -> list[str]:
-    """Return this process's paths for a controller; version 2 has none by name."""
+    """Return this process's cgroup paths for a controller; version 2 lists its path under the name ``""``."""
     found = [line.split(":", 2) for line in own]
     return [path for _, controllers, path in found if controller in controllers.split(",")]
 
 
 def _folder(path: str, mounts: list[str], version: Version) -> str | None:
-    """Return where a cgroup is mounted; for version 2 it or its parent, whichever may have children."""
+    """Return the folder in which memory cgroups can be created, for a cgroup path of this process.
+
+    Version 1: the cgroup's own folder. Version 2: that or its parent's, whichever lets children count memory.
+    Return ``None`` if there is none.
+    """
     for line in mounts:
         left, _, right = line.partition(" - ")
         root, point = left.split()[3:5]
@@ -162,12 +172,12 @@ def _folder(path: str, mounts: list[str], version: Version) -> str | None:
 
 
 def _is_open(folder: str) -> bool:
-    """Return whether this process may create groups here and move processes into them."""
+    """Return whether this process may create cgroups in the folder and move processes into them."""
     return os.access(folder, os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
 
 
 def _shares_memory(folder: str) -> bool:
-    """Return whether child groups count memory."""
+    """Return whether the children of this cgroup have memory limits (``cgroup.subtree_control``)."""
     with suppress(OSError):
         return "memory" in Path(folder, "cgroup.subtree_control").read_text().split()
     return False

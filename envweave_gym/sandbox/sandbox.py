@@ -1,4 +1,4 @@
-"""A sandbox: a zygote and the workers that are forked from it, one for each episode of untrusted Python."""
+"""The class ``Sandbox``: starts a zygote, and forks a worker process from it for each episode of programs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from envweave_gym.sandbox.setup import Setup
 from envweave_gym.sandbox.worker_process import WorkerDied, WorkerProcess
 
 _START = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from inside.{} import main; sys.path.pop(0); main()"
-_UNCOUNTED = 64 << 20
-"""Bytes that the cgroup of an episode may use beyond its limit, for the worker and the kernel's own data."""
+_CGROUP_SLACK_BYTES = 64 << 20
+"""Bytes added to an episode's memory limit in its cgroup, which also counts the worker and kernel data."""
 _ENVIRON = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -33,22 +33,22 @@ _ENVIRON = {
     "MALLOC_ARENA_MAX": "2",  # each arena reserves much of the address space, which is limited
     **ONE_THREAD,
 }
-"""The whole environment of programs: that of this process may hold secrets."""
+"""All environment variables of programs; those of this process are not passed on, as they may hold secrets."""
 _log = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """Forks workers from one zygote, and has some ready before they are needed."""
+    """Forks workers from one zygote, some of them before they are needed, so that an episode opens fast."""
 
     def __init__(self, setup: Setup | None = None, *, ready: int = 1) -> None:
-        """``ready`` is how many workers wait for the next episodes."""
+        """Prepare a sandbox whose zygote starts on first use; ``ready`` is the number of workers forked ahead."""
         self.setup = setup or Setup()
         levels.require(self.setup.isolation)
         self._confinement = self.setup.confinement()
         self._user = levels.user_of_namespace(self.setup.isolation, self.setup.python)
         self._ready, self._max_ready = deque[WorkerProcess](), ready
         self._root = root_folder()
-        self._cgroups = MemoryGroups(self.setup.limits.memory + _UNCOUNTED)
+        self._cgroups = MemoryGroups(self.setup.limits.memory + _CGROUP_SLACK_BYTES)
         self._forks = ForkServer(self._program())
         self._threads = ToolThreads()
         self._filling, self._owner = threading.Lock(), Owner()
@@ -56,19 +56,19 @@ class Sandbox:
         self._end = weakref.finalize(self, _end, self._forks, self._cgroups, self._root, self._owner)
 
     def open(self) -> Session:
-        """Begin an episode, and have the next worker forked in a thread."""
+        """Open the session of a new episode, and fork the next worker in a background thread."""
         if not self._owner.is_here():
             raise NotAvailable("a sandbox belongs to the process that made it; make another here")
         if self.is_closed:
             raise NotAvailable("the sandbox is closed; make another")
-        process = self._take_ready() or self._start_worker_again()
+        process = self._take_ready() or self._start_worker_with_retry()
         if self._max_ready:
             threading.Thread(target=self.fill, name="sandbox", daemon=True).start()
         copy = partial(_fork, self.setup.limits.output, self._cgroups, self._confinement)
         return Session(process, self.setup.limits, self._threads, copy)
 
     def _take_ready(self) -> WorkerProcess | None:
-        """Take a worker that is ready and alive."""
+        """Return a worker that was forked ahead and is alive, or ``None``; discard dead ones."""
         while self._ready:
             with suppress(IndexError):  # another thread was faster
                 process = self._ready.popleft()
@@ -78,7 +78,7 @@ class Sandbox:
         return None
 
     def fill(self) -> None:
-        """Fork workers until as many are ready as there should be."""
+        """Fork workers until the wanted number is ready; log the reason and stop if one cannot start."""
         with self._filling:
             while len(self._ready) < self._max_ready and not self.is_closed:
                 try:
@@ -87,8 +87,8 @@ class Sandbox:
                     _log.info("no worker was prepared; opening the next episode will raise: %s", error)
                     return
 
-    def _start_worker_again(self) -> WorkerProcess:
-        """Start a worker, twice if the zygote is killed meanwhile."""
+    def _start_worker_with_retry(self) -> WorkerProcess:
+        """Start a worker; try a second time if the zygote died during the first, as a new zygote is then started."""
         try:
             return self._start_worker()
         except WorkerDied:
@@ -132,10 +132,10 @@ class Sandbox:
         )
 
     def close(self) -> None:
-        """End all episodes, with their processes and folders."""
+        """Kill the zygote with all workers and remove the folders of all episodes."""
         self.is_closed = True
         if self._owner.is_here():
-            self._forks.close()  # a worker that is being started is not forked any more
+            self._forks.close()  # before the lock: fill() holds it while it waits for a worker to start
             self._threads.close()
             with self._filling:
                 while self._ready:
@@ -153,7 +153,7 @@ def _discard(process: WorkerProcess) -> None:
 
 
 def _end(forks: ForkServer, groups: MemoryGroups, root: str, owner: Owner) -> None:
-    """End the zygote with all its children; a forked process leaves them alone."""
+    """End the zygote with its children, and remove cgroups and folders; do nothing in a forked process."""
     if owner.is_here():
         forks.close()
         groups.remove_all()

@@ -1,4 +1,7 @@
-"""An episode of untrusted Python: steps in a lasting namespace, with a timeout; a session may be forked."""
+"""The session of one episode: runs untrusted programs in a namespace that persists from step to step.
+
+Each step has a timeout. A session can be forked, which copies its variables and files.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +35,22 @@ from envweave_gym.sandbox.setup import Limits
 from envweave_gym.sandbox.worker_process import FRAME_BYTES, WorkerDied, WorkerProcess
 
 MAX_SOURCE = 4 << 20
+"""Limit of a program's length in characters."""
 _MAX_TIMEOUT_S = 3600.0 * 24
 _LONGEST_REASON = 500
 _KILL_TIMEOUT_S = 5.0
-_NO_REPLY = "a tool call is answered by whoever began the step, and nobody did"
+_NO_REPLY = "the caller of the step must answer this tool call, and did not"
 
 
 class Tools(Protocol):
     """The tools of a session, such as a ``ToolRegistry``."""
 
     def specs(self) -> list[dict[str, Any]]:
-        """Return name, signature and docstring of each tool."""
+        """Return the name, signature and docstring of each tool."""
         ...
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Call a tool; return JSON, or raise :class:`ToolError`."""
+        """Call a tool and return its result as a JSON value, or raise :class:`ToolError`."""
         ...
 
 
@@ -54,15 +58,17 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     """The names that are bound in the namespace of an episode."""
 
     values: dict[str, Any] = {}
-    """JSON values by name."""
+    """The JSON values that are bound, by name."""
     imports: tuple[str, ...] = ("math",)
+    """The names of modules that are imported and bound."""
     ends: dict[str, str] = {}
-    """Names of the functions that end an episode: ``final`` takes a value, ``final_var`` the name of a
-    variable; ``show`` lists the variables."""
+    """The kinds of the functions that are bound, by name.
+
+    ``final`` ends the episode with a value, ``final_var`` with the variable of a name; ``show`` lists variables."""
     constants: tuple[str, ...] = ()
-    """Those of ``values`` that are reset before every step, as functions and tools always are."""
+    """The names in ``values`` that are bound again before every step, as functions and tools always are."""
     source: str = ""
-    """A program of the host; its definitions are bound too."""
+    """A trusted program that runs first and whose definitions are bound."""
     seed: int = 0
     """The seed of the module ``random``."""
 
@@ -77,7 +83,7 @@ class Session:
         threads: ToolThreads,
         copy: Callable[[Session], Session],
     ) -> None:
-        """``threads`` run the tools; ``copy`` forks a session."""
+        """Use a worker that has started; ``threads`` run the tools, ``copy`` is called to fork this session."""
         self.process, self.limits = process, limits
         self._threads, self._copy = threads, copy
         self._tools: Tools | None = None
@@ -85,9 +91,9 @@ class Session:
         self._step: Step | None = None
         self._variables: dict[str, Variable] = {}
         self.is_closed = False
-        """Whether it was closed, or belongs to the process that this one was forked from."""
+        """Whether the session was closed, or is the copy that a forked process got of its parent's session."""
         self.why_lost = ""
-        """Why its process is lost, if it is."""
+        """The reason why the worker process is lost or cannot be used; empty while it can."""
         self.usage = Usage()
         """The cost of the last step."""
         in_forked_child(self, Session._disown)
@@ -97,21 +103,25 @@ class Session:
 
     @property
     def folder(self) -> str:
-        """The working folder of its programs."""
+        """The working folder of the episode's programs."""
         return self.process.folder
 
     def has_zygote(self) -> bool:
-        """Return whether the zygote is alive; if not, a lost session was not lost by its own program."""
+        """Return whether the zygote is alive; if not, its death and not the program ended the session."""
         return self.process.fork.has_zygote()
 
     def is_confined(self) -> bool:
-        """Return whether Landlock confines programs to the episode's files and off the network."""
+        """Return whether Landlock is in force, which keeps programs from files of others and from the network."""
         return any(layer.startswith("landlock") for layer in self.process.layers)
 
     # Names
 
     def name(self, names: Names, tools: Tools | None = None, deferred: Collection[str] = ()) -> None:
-        """Bind the names that programs find; calls of ``deferred`` tools are answered by :meth:`answer`."""
+        """Bind names and tools in the namespace of the programs.
+
+        Calls of the tools in ``deferred`` are returned by :meth:`wait`, and the caller answers them with
+        :meth:`answer`. Raise :class:`WorkerDied` if the worker ends meanwhile.
+        """
         process = self._require_idle()
         specs = tools.specs() if tools is not None else []
         self._tools, self._deferred = tools, frozenset(deferred)
@@ -125,7 +135,7 @@ class Session:
             raise
 
     def use_tools(self, tools: Tools) -> None:
-        """Have these tools answer the calls, under the names that :meth:`name` has bound."""
+        """Replace the object that answers tool calls; the bound names stay those that :meth:`name` has bound."""
         self._tools = tools
 
     # Steps
@@ -139,11 +149,12 @@ class Session:
         snapshot: int = 0,
         watch: Sequence[str] = (),
     ) -> Execution:
-        """Run a program to its end.
+        """Run a program to its end and return the outcome.
 
-        After ``timeout`` seconds of its own time it is interrupted, and its variables are kept; if it goes on
-        its process is killed. With ``checkpoint`` a copy from before the step then replaces it. ``snapshot``
-        is the length of each variable's ``repr`` in the outcome; the values of those in ``watch`` are in it.
+        After ``timeout`` seconds of its own time the program is interrupted, and its variables are retained. If it
+        does not stop, its process is killed; with ``checkpoint`` a copy from before the step then takes its place.
+        ``snapshot`` limits the length of each variable's ``repr`` in the outcome (0: none). ``watch`` names
+        variables whose values the outcome contains.
         """
         self.begin(code, timeout=timeout, checkpoint=checkpoint, snapshot=snapshot, watch=watch)
         return self._finish()
@@ -151,14 +162,14 @@ class Session:
     def shell(
         self, command: str | Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None
     ) -> Execution:
-        """Run a command, or a line of the shell, if the profile lets programs start others.
+        """Run a command, given as a list of words or as a shell line; needs the profile ``shell``.
 
-        ``value`` is its exit code, or minus the signal that ended it, and ``success`` whether that is 0.
-        After ``timeout`` seconds it is killed with its process group.
+        In the outcome, ``value`` is the exit code, or minus the number of the signal that ended the command, and
+        ``success`` is true for exit code 0. After ``timeout`` seconds the command's process group is killed.
         """
         line = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         if not line or not all(isinstance(word, str) and "\0" not in word for word in line):
-            raise InvalidArgument(f"{shown(command)} is no command; give a text, or a list of texts")
+            raise InvalidArgument(f"{shown(command)} is no command; give a string, or a list of strings")
         self._start({"op": "exec", "command": line, "env": dict(env or {})}, timeout)
         return self._finish()
 
@@ -179,9 +190,11 @@ class Session:
     ) -> None:
         """Start a program with the arguments of :meth:`run`; :meth:`wait` returns its outcome."""
         if not isinstance(code, str):
-            raise InvalidArgument(f"{shown(code)} is no program; give its text")
+            raise InvalidArgument(f"{shown(code)} is no program; give its source as a string")
         if len(code) > MAX_SOURCE:
-            raise InvalidArgument(f"{len(code)} characters are no program; give at most {MAX_SOURCE}")
+            raise InvalidArgument(
+                f"a program of {len(code)} characters is too long; give at most {MAX_SOURCE}"
+            )
         self._start({"op": "exec", "code": code}, timeout, checkpoint, snapshot, watch)
 
     def _start(
@@ -209,16 +222,16 @@ class Session:
             step.death = str(error)
 
     def _checkpoint(self) -> tuple[Session | None, str]:
-        """Fork a copy to restore; or return why there is none, and the step runs without."""
+        """Return a copy of the session to restore later and ``""``, or ``None`` and the reason why it failed."""
         try:
             return self._copy(self), ""
         except (NotAvailable, WorkerDied) as error:
             return None, f"it was not copied before: {text_of(str(error), _LONGEST_REASON)}"
 
     def wait(self) -> Execution | list[Call]:
-        """Wait for the outcome of the step, or for deferred calls.
+        """Wait for the step's end and return its outcome, or return the deferred calls that have come first.
 
-        While the caller has all open calls to answer, the step is paused and its process frozen.
+        If all open calls are deferred ones, the step is paused and its process frozen until the next ``wait``.
         """
         step = self._step
         if step is None:
@@ -239,12 +252,12 @@ class Session:
         return calls
 
     def answer(self, call: Call, value: Any = None, error: str | None = None) -> None:
-        """Answer a deferred call; with ``error`` it raises ``ToolError`` in the program."""
+        """Answer a deferred call with a JSON value, or with ``error``, which the program gets as ``ToolError``."""
         if self._step is not None:
             self._step.replies.append(reply(call, value, error))
 
     def _advance(self, step: Step) -> None:
-        """Send replies, enforce the limits, and handle the messages that come."""
+        """Send pending replies, enforce the step's limits, wait for messages, and handle those that come."""
         process = self.process
         if step.replies:
             for text in step.take_replies():
@@ -264,7 +277,7 @@ class Session:
                 self._call(step, number, message)
 
     def _stop(self, step: Step, left: float) -> None:
-        """Interrupt a step that is beyond a limit; kill its process if it goes on."""
+        """Interrupt a step that exceeds a limit; if its period of grace is over too, kill the process and raise."""
         if step.stopped is None:
             if left <= 0:
                 step.stop("StepTimeout", f"the step took longer than {step.timeout:g} s")
@@ -274,7 +287,7 @@ class Session:
         elif left <= 0:
             self.process.kill()
             self.process.ending(_KILL_TIMEOUT_S)
-            raise WorkerDied("it did not heed that it was interrupted and was killed")
+            raise WorkerDied("it went on after the interrupt and was killed")
 
     def _call(self, step: Step, number: int, message: Message) -> None:
         if not step.open_call(number, message[FRAME_BYTES]):
@@ -286,16 +299,16 @@ class Session:
         elif call.name not in self._tool_names:
             self.answer(call, error=f"there is no tool {call.name!r}")
         elif message.get("args") or step.exceeds_limits():
-            at_once = f"{MAX_OPEN_CALLS} of them with {MAX_OPEN_BYTES} bytes at once"
-            allowed = f"a step has at most {MAX_CALLS} calls, {at_once}"
-            self.answer(call, error=f"{call.name}: arguments are named, and {allowed}")
+            at_once = f"at most {MAX_OPEN_CALLS} with {MAX_OPEN_BYTES} bytes at the same time"
+            allowed = f"a step makes at most {MAX_CALLS} calls, {at_once}"
+            self.answer(call, error=f"{call.name}: give arguments by keyword; {allowed}")
         elif call.name in self._deferred:
             step.deferred.append(call)
         else:
             self._threads.submit(partial(self._do, step, call))
 
     def _do(self, step: Step, call: Call) -> None:
-        """In a thread: call the tool."""
+        """Call the tool and queue its reply; runs in a thread of ``ToolThreads``."""
         try:
             assert self._tools is not None
             answer = reply(call, self._tools.call(call.name, call.arguments), None)
@@ -334,7 +347,7 @@ class Session:
     # Copies and end
 
     def fork(self) -> Session:
-        """Fork another session, with the same variables and a copy of the folder."""
+        """Return a copy of the session, with the same variables in a forked process and a copy of the folder."""
         self._require_idle()
         try:
             return self._copy(self)
@@ -343,7 +356,7 @@ class Session:
             raise
 
     def with_process(self, process: WorkerProcess) -> Session:
-        """Return a session of a copy of the process, with the same tools."""
+        """Return a session with the same tools for ``process``, a copy of this session's process."""
         other = Session(process, self.limits, self._threads, self._copy)
         other._tools, other._tool_names, other._deferred = self._tools, self._tool_names, self._deferred
         other._variables = self._variables
@@ -351,13 +364,13 @@ class Session:
 
     def _require_idle(self) -> WorkerProcess:
         if self.why_lost:
-            raise NotAvailable(f"the process of this episode is gone: {self.why_lost}; begin another")
+            raise NotAvailable(f"the process of this episode is gone: {self.why_lost}; begin another episode")
         if self._step is not None:
             raise InvalidArgument("a program runs already; wait() for its end, or close() the session")
         return self.process
 
     def close(self) -> None:
-        """End the process and remove the folder; a forked process does neither."""
+        """End the worker process and remove the episode's folder; do nothing in a forked process."""
         if self.is_closed:
             return
         self.is_closed, self.why_lost = True, self.why_lost or "it is closed"

@@ -12,7 +12,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox import levels
 
 PROFILES = ("code", "shell")
-"""``code`` starts no processes; ``shell`` may, for tests and git."""
+"""Names of the profiles: programs under ``shell`` may start processes, such as tests and git; under ``code`` not."""
 _SYSTEM = (
     "/lib",
     "/lib64",
@@ -25,50 +25,52 @@ _SYSTEM = (
     "/etc/mime.types",
     "/usr/share/ca-certificates",
 )
+"""Paths that programs of both profiles may read."""
 _PROGRAMS = ("/bin", "/usr", "/etc")
+"""Paths that programs of the profile ``shell`` may read in addition."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources that an episode may use."""
+    """Limits of the resources of an episode."""
 
     memory: int = 512 << 20
-    """Bytes of private memory."""
+    """Limit of private memory in bytes."""
     file_size: int = 64 << 20
-    """Bytes of a file."""
+    """Limit of the size of a file in bytes."""
     files: int = 256
-    """Open files."""
+    """Limit of open files."""
     processes: int = 64
-    """Processes and threads, in a profile with processes and where the episode has a user of its own."""
+    """Limit of processes and threads, in the profile ``shell`` and where each episode runs under its own UID."""
     output: int = 8192
-    """Retained bytes of a step's output, of ``stdout`` and ``stderr`` each: the first and the last."""
+    """Bytes retained of each of a step's ``stdout`` and ``stderr``; the middle of a longer output is dropped."""
     most_output: int = 64 << 20
-    """Bytes that a step may print before it is interrupted."""
+    """Limit of bytes that a step may print before it is interrupted."""
     text: int = 4096
-    """Characters of a value's ``repr``."""
+    """Limit of characters of a value's ``repr`` in the outcome."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if type(value) is not int or not 0 < value < 1 << 48:
-                raise InvalidArgument(f"limits: {name}={shown(value)} is no number from 1 on")
+                raise InvalidArgument(f"limits: {name}={shown(value)} is not an int from 1 on")
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of a sandbox; environments with equal ones share it."""
+    """The arguments of a sandbox; environments with equal arguments share one sandbox."""
 
     isolation: str = "landlock"
-    """``process``, ``landlock``, ``namespace`` or ``container``; see ``docs/sandbox.md``."""
+    """The isolation level: ``process``, ``landlock``, ``namespace`` or ``container``; see ``docs/sandbox.md``."""
     profile: str = "code"
-    """``code``, or ``shell`` for programs that start others."""
+    """The profile: ``code``, or ``shell`` for programs that start other programs."""
     limits: Limits = Limits()
     python: str = sys.executable
-    """The interpreter of the programs."""
+    """The path of the interpreter that runs the programs."""
     warm: tuple[str, ...] = ()
-    """Modules that are imported once for all episodes."""
+    """The modules that the zygote imports once, so that no episode has to import them."""
     readable: tuple[str, ...] = ()
-    """Folders that programs may read, beside the interpreter's."""
+    """The folders that programs may read in addition to the interpreter's."""
     writable: tuple[str, ...] = ()
-    """Folders that programs may write to, beside their own."""
+    """The folders that programs may write to in addition to the folder of their episode."""
 
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
@@ -77,15 +79,15 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("readable", "writable"):
             for path in getattr(self, name):
                 if not os.path.isabs(path):
-                    raise InvalidArgument(f"{name}: {shown(path)} is no absolute path")
+                    raise InvalidArgument(f"{name}: {shown(path)} is not an absolute path")
 
     def confinement(self) -> dict[str, Any]:
         """Return the rules that each worker applies to itself; see ``inside/confinement.py``."""
         drops_user = os.getuid() == 0 and levels.is_for_all(self.python)
         if self.profile == "shell" and os.getuid() == 0 and not drops_user:
             raise NotAvailable(
-                f"profile='shell' needs an interpreter that others than root can read, as {self.python} is "
-                "not: give python='/usr/bin/python3', say, or do not run as root"
+                f"profile='shell' needs an interpreter that every user can read, and only root can read "
+                f"{self.python}: give python='/usr/bin/python3', for example, or do not run as root"
             )
         system = _SYSTEM if self.profile == "code" else (*_SYSTEM, *_PROGRAMS)
         limits = {name: getattr(self.limits, name) for name in ("memory", "file_size", "files", "processes")}

@@ -1,4 +1,4 @@
-"""Sandboxes shared by the environments of this process that have equal setups; the last lease ends one."""
+"""Shares one sandbox between environments with equal setups; it is closed when its last lease ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _shared = ProcessLocal(dict[Setup, _Shared])
 
 
 class Lease:
-    """A share of a sandbox, which is created when the first episode opens, in this or a forked process."""
+    """A share of the sandbox for a setup; the sandbox is created when the first episode opens.
+
+    In a forked process a lease refers to a sandbox of that process.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -33,7 +36,7 @@ class Lease:
         self._end: weakref.finalize[[Setup, Owner], Lease] | None = None
 
     def hold(self) -> None:
-        """Keep the sandbox alive as long as this lease."""
+        """Count this lease, so that the sandbox stays open until the lease is closed or garbage-collected."""
         if self._owner is None or not self._owner.is_here():
             owner = Owner()
             with _lock.value:
@@ -44,19 +47,19 @@ class Lease:
             self._owner = owner
 
     def open(self) -> Session:
-        """Begin an episode."""
+        """Open the session of a new episode in the shared sandbox."""
         self.hold()
         return _sandbox_of(self.setup).open()
 
     def close(self) -> None:
-        """Give the share back, until another episode is opened."""
+        """Give the share back; opening another episode takes it again."""
         if self._end is not None:
             self._end()
         self._owner = self._end = None
 
 
 def _sandbox_of(setup: Setup) -> Sandbox:
-    """Return the sandbox of a lease, or a new one if it was closed."""
+    """Return the shared sandbox of a setup; create it if there is none yet or the last one was closed."""
     with _lock.value:
         shared = _shared.value[setup]
         if shared.sandbox is None or shared.sandbox.is_closed:

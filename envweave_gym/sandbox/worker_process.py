@@ -1,4 +1,7 @@
-"""The host's side of a worker process: its channel, output and signals. Its messages are not trusted."""
+"""The host's side of a worker process: its channel, output and signals.
+
+A program may forge the worker's messages, so all of them are checked.
+"""
 
 from __future__ import annotations
 
@@ -27,48 +30,48 @@ from envweave_gym.sandbox.inside.kernel import children, kill_trees
 from envweave_gym.sandbox.memory_groups import MemoryGroup
 
 FRAME_BYTES = "bytes of the frame"
-"""The key of a received message under which the host notes the length of its frame."""
-_LARGEST_FRAME, _MAX_VALUES = 24 << 20, 500_000
-"""Bytes and values of a frame: parsed, a list of lists takes thirty times its bytes."""
-_UNCOUNTED_FRAME = 1 << 16
-"""Below this size a frame cannot exceed the value limit."""
+"""Key in a received message under which the host stores the length of its frame in bytes."""
+_MAX_FRAME_BYTES, _MAX_VALUES = 24 << 20, 500_000
+"""Limits of a frame: bytes, and JSON values, as a parsed list of lists takes thirty times its bytes."""
+_UNCOUNTED_BYTES = 1 << 16
+"""Size in bytes up to which a frame cannot exceed the value limit, so that its values are not counted."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_MAX_UNSENT = 1 << 20
-"""Bytes that a worker may leave unread before the host stops to read from it."""
+_MAX_UNSENT_BYTES = 1 << 20
+"""Limit of bytes that a worker has not read, above which the host stops reading the worker's messages."""
 _START_TIMEOUT_S, _REPLY_TIMEOUT_S = 20.0, 10.0
 _KILL_TIMEOUT_S = 5.0
 _LONGEST_ERROR = 1000
-_CREDENTIALS = struct.Struct("iii")
+_CREDENTIALS = struct.Struct("iii")  # struct ucred: PID, UID, GID
 _READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT
-_CHUNK, _MAX_CHUNKS = 1 << 18, 4
+_CHUNK_BYTES, _MAX_CHUNKS = 1 << 18, 4
 
 
 class WorkerDied(EnvweaveError):
-    """A worker process ended, or was killed because it broke the protocol."""
+    """Raised when a worker process has ended, or was killed because it broke the protocol."""
 
 
 class Output:
-    """One output stream of a worker, read from a non-blocking pipe; its head and its tail are retained."""
+    """Reads one output stream of a worker from a non-blocking pipe, and retains its first and last bytes."""
 
     def __init__(self, limit: int) -> None:
         self.descriptor, self.worker_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self._limit = limit
         self.is_closed = False
-        """Whether no process has the worker's end any more."""
+        """Whether every process has closed the worker's end of the pipe."""
         self.size, self._head, self._tail = 0, bytearray(), bytearray()
 
     def restart(self) -> None:
-        """Drop what has come so far, also what is still in the pipe."""
-        for _ in range(_MAX_CHUNKS):  # not for ever: somebody may be writing
+        """Drop the output so far, including what is still in the pipe."""
+        for _ in range(_MAX_CHUNKS):  # a limit, as a process may be writing all the time
             if not self.read():
                 break
         self.size, self._head, self._tail = 0, bytearray(), bytearray()
 
     def read(self) -> int:
-        """Read once; return the number of bytes, 0 if there are none now."""
+        """Read one chunk from the pipe; return its number of bytes, or 0 if there are none now."""
         try:
-            data = os.read(self.descriptor, _CHUNK)
+            data = os.read(self.descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             return 0
         count = len(data)
@@ -83,7 +86,7 @@ class Output:
         return count
 
     def text(self) -> str:
-        """Read what is in the pipe; return the retained text, with a mark in place of what is not."""
+        """Read what is in the pipe; return the retained text, with a mark in place of the dropped middle."""
         for _ in range(_MAX_CHUNKS):
             if not self.read():
                 break
@@ -92,7 +95,7 @@ class Output:
         return (bytes(self._head) + mark + bytes(self._tail)).decode(errors="replace")
 
     def close_worker_end(self) -> None:
-        """Close the copy of the worker's end that this process has."""
+        """Close this process's descriptor of the worker's end."""
         if self.worker_end >= 0:
             os.close(self.worker_end)
             self.worker_end = -1
@@ -106,7 +109,7 @@ class Output:
 
 
 class WorkerProcess:
-    """A forked worker: sends it orders, receives its messages, reads its output, and stops it."""
+    """Controls a forked worker: sends orders, receives messages, reads its output, and stops or kills it."""
 
     def __init__(
         self,
@@ -117,15 +120,18 @@ class WorkerProcess:
         memory: MemoryGroup | None,
         fork_gate: ForkGate | None = None,
     ) -> None:
-        """A copy has the ``fork_gate`` of its original."""
-        self._is_released = True  # until there is something to release
+        """Use the resources of a worker that was just forked.
+
+        A copy of a worker shares the original's ``fork_gate``; a first worker sends its own with the hello.
+        """
+        self._is_released = True  # so that __del__ does nothing if this constructor raises
         self.folder, self.memory, self.fork_gate = folder, memory, fork_gate
         self.out, self.err = out, err
         self.layers: list[str] = []
-        """The layers of confinement that are in force."""
+        """The names of the confinement layers in force, as the worker reported them."""
         self.pid = 0
         self.fork, self._socket = fork, fork.connection
-        # in a reference cycle the socket may be collected first, and Python would warn that it is open
+        # The garbage collector may free the socket before this object, and Python would warn that it is open.
         weakref.finalize(self, fork.connection.close).atexit = False
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setblocking(False)
@@ -142,15 +148,16 @@ class WorkerProcess:
         in_forked_child(self, WorkerProcess._after_fork)
 
     def is_alive(self) -> bool:
-        """Ask the kernel whether the process and its zygote, which it ends with, are running."""
+        """Return whether the kernel still runs the process and its zygote, whose death kills the process."""
         return self.fork.ended is None and not has_ended(self._pidfd) and self.fork.has_zygote()
 
     # Start
 
     def await_hello(self, *, is_trusted: bool = False) -> None:
-        """Wait for the first message, and take the PID from the credentials of its sender.
+        """Wait for the worker's first message; take its PID from the socket's credentials, which cannot be forged.
 
-        Only a trusted worker, in which no program has run, may hand over the descriptor of its fork gate.
+        Only a trusted worker, in which no program has run yet, may send the descriptor of its fork gate. Raise
+        :class:`WorkerDied` if the worker does not start.
         """
         try:
             hello, self.pid, descriptors = self._receive_hello(int(is_trusted))
@@ -164,7 +171,7 @@ class WorkerProcess:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
 
     def _receive_hello(self, wanted: int) -> tuple[Message, int, list[int]]:
-        """Return the first message, the PID of its sender, and ``wanted`` of its descriptors."""
+        """Return the first message, its sender's PID, and at most ``wanted`` of its descriptors; close the others."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         given: list[int] = []
         try:
@@ -202,7 +209,7 @@ class WorkerProcess:
         return data, sender, list(descriptors)
 
     def inner_pid(self) -> int:
-        """Return the PID in the namespace of the zygote."""
+        """Return the worker's PID as seen in the PID namespace of the zygote."""
         with open(f"/proc/{self.pid}/status") as lines:
             numbers = [line.split()[-1] for line in lines if line.startswith("NSpid:")]
         return int(numbers[0]) if numbers else self.pid
@@ -210,7 +217,7 @@ class WorkerProcess:
     # Messages
 
     def send(self, order: Message | str) -> None:
-        """Send an order, as an object or its JSON; what does not fit goes out during :meth:`receive`."""
+        """Send an order, given as an object or as JSON; bytes that do not fit are sent during :meth:`receive`."""
         data = (order if isinstance(order, str) else json.dumps(order)).encode()
         self._unsent += LENGTH.pack(len(data)) + data
         self._flush()
@@ -223,20 +230,20 @@ class WorkerProcess:
             pass
         except OSError as error:
             raise self._died(str(error)) from None
-        polled = _READ if not self._unsent else _BOTH if len(self._unsent) < _MAX_UNSENT else _WRITE
+        polled = _READ if not self._unsent else _BOTH if len(self._unsent) < _MAX_UNSENT_BYTES else _WRITE
         if polled != self._polled:
             self._polled = polled
             self._poll.modify(self._socket.fileno(), polled)
 
     def send_descriptors(self, descriptors: list[int]) -> None:
-        """Send the descriptors that an order has announced."""
+        """Send the descriptors that the last order announced."""
         try:
             socket.send_fds(self._socket, [b"d"], descriptors)
         except OSError as error:
             raise self._died(str(error)) from None
 
     def wake(self) -> None:
-        """Let :meth:`receive` return, from another thread."""
+        """Let a running :meth:`receive` return; other threads call this."""
         with self._wake_lock:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
@@ -244,7 +251,7 @@ class WorkerProcess:
     def receive(self, timeout_s: float) -> list[Message]:
         """Wait for any event and handle it; return the messages that have arrived, often none.
 
-        Raises :class:`WorkerDied` if no more can arrive.
+        Raise :class:`WorkerDied` if the channel is closed or a frame is invalid.
         """
         if not self._wait(timeout_s):
             return []
@@ -280,7 +287,7 @@ class WorkerProcess:
             else:
                 stream = self.out if descriptor == self.out.descriptor else self.err
                 stream.read()
-                if stream.is_closed:  # it would be readable for ever
+                if stream.is_closed:  # a closed pipe is always readable, and poll would never wait again
                     self._poll.unregister(descriptor)
         return is_readable
 
@@ -288,8 +295,8 @@ class WorkerProcess:
         found: list[Message] = []
         while len(self._received) >= LENGTH.size:
             length = LENGTH.unpack_from(self._received)[0]
-            if length > _LARGEST_FRAME:
-                raise ValueError(f"{length} bytes, and a frame has at most {_LARGEST_FRAME}")
+            if length > _MAX_FRAME_BYTES:
+                raise ValueError(f"{length} bytes, and a frame has at most {_MAX_FRAME_BYTES}")
             if len(self._received) < LENGTH.size + length:
                 break
             message = _decoded(self._received[LENGTH.size : LENGTH.size + length])
@@ -299,7 +306,7 @@ class WorkerProcess:
         return found
 
     def await_reply(self, event: str) -> Message:
-        """Wait for the reply to an order other than a step; raise ``NotAvailable`` if it is refused."""
+        """Wait for the message ``event``, the reply to an order; raise ``NotAvailable`` if the worker refuses it."""
         deadline = time.monotonic() + _REPLY_TIMEOUT_S
         while (left := deadline - time.monotonic()) > 0:
             for message in self.receive(left):
@@ -318,7 +325,7 @@ class WorkerProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def freeze(self) -> None:
-        """Stop the process, so that threads that a program left behind use no time."""
+        """Stop the process with SIGSTOP, so that threads left by a program use no processor time."""
         self._is_frozen = True
         self.signal(signal.SIGSTOP)
 
@@ -336,9 +343,9 @@ class WorkerProcess:
             self.fork.kill()
 
     def kill_children(self) -> None:
-        """Kill the processes that its programs have started, and their descendants.
+        """Kill the processes that the programs have started, with all descendants.
 
-        A fork that was under way when its process was stopped is found in the next round.
+        It is repeated until none is left: a process may have forked just before it was killed.
         """
         deadline = time.monotonic() + _KILL_TIMEOUT_S
         while (
@@ -348,21 +355,21 @@ class WorkerProcess:
             time.sleep(0.001)
 
     def _died(self, why: str) -> WorkerDied:
-        """Kill the process, if it still runs; return the exception to raise."""
+        """Kill the process if it still runs; return the exception to raise, with the reason of its end."""
         ending = self.ending(0.2)
         if ending is None:
             self.kill()
             self.ending(_KILL_TIMEOUT_S)
         if self.memory is not None and self.memory.has_killed():
-            ending = f"{ending or 'was killed'}, as the episode took more memory than it may"
+            ending = f"{ending or 'was killed'}, as the episode exceeded its memory limit"
         return WorkerDied(ending or f"was killed, as {why}")
 
     def ending(self, timeout_s: float = 0.0) -> str | None:
-        """Wait for its end; return how it ended, or None."""
+        """Wait up to ``timeout_s`` for the process's end; return the phrase on how it ended, or ``None``."""
         return self.fork.ended if self.fork.wait(timeout_s) else None
 
     def thread_count(self) -> int:
-        """Return the number of its threads, according to the kernel."""
+        """Return the kernel's count of the process's threads; 0 if it has ended."""
         with suppress(OSError):
             return len(os.listdir(f"/proc/{self.pid}/task"))
         return 0
@@ -370,7 +377,7 @@ class WorkerProcess:
     # End
 
     def close(self) -> None:
-        """Kill it, wait for its end, and release everything but its folder."""
+        """Kill the process, wait for its end, and release everything except its folder."""
         self.kill()
         self.ending(_KILL_TIMEOUT_S)
         if self.memory is not None:
@@ -378,7 +385,7 @@ class WorkerProcess:
         self.release()
 
     def release(self) -> None:
-        """Close the descriptors that this process has of it."""
+        """Close all descriptors that this process holds for the worker; a second call does nothing."""
         if self._is_released:
             return
         self._is_released = True
@@ -396,7 +403,10 @@ class WorkerProcess:
             self._pidfd = -1
 
     def _after_fork(self) -> None:
-        """In a forked process: close the descriptors; a lock may be held by a thread of the parent."""
+        """Close the descriptors in a forked child of the host.
+
+        The locks are replaced first, because a thread of the parent may have held them at the fork.
+        """
         self._wake_lock = threading.Lock()
         if self.fork_gate is not None:
             self.fork_gate.renew_lock()
@@ -409,24 +419,24 @@ class WorkerProcess:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     return False
 
 
 def _decoded(data: bytearray) -> Message:
-    """Parse a frame; raise ``ValueError`` if it is no object, or has too many values."""
-    if len(data) > _UNCOUNTED_FRAME:
+    """Parse a frame; raise ``ValueError`` if it is not a JSON object or has too many values."""
+    if len(data) > _UNCOUNTED_BYTES:
         bare = _STRING.sub(b"", data)
         if sum(map(bare.count, (b",", b"[", b"{"))) > _MAX_VALUES:
             raise ValueError(f"it has more than {_MAX_VALUES} values")
-    # json.loads would accept the bytes as UTF-16 and UTF-32 too, in which no comma was counted
+    # As bytes, json.loads would also accept UTF-16 and UTF-32, in which the commas were not counted.
     frame = json.loads(data.decode(errors="surrogatepass"), parse_constant=_refuse_constant)
     if not isinstance(frame, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not a JSON object")
     return frame
 
 
 def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")

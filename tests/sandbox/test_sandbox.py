@@ -209,7 +209,7 @@ def test_an_error_is_reported_and_the_episode_goes_on(session: Session, code: st
     "code", [None, 3, b"1", ["1"], "x" * ((4 << 20) + 1)], ids=lambda code: repr(code)[:9]
 )
 def test_a_program_must_be_a_text_of_limited_length(session: Session, code: object) -> None:
-    with pytest.raises(InvalidArgument, match="no program"):
+    with pytest.raises(InvalidArgument, match="program"):
         session.run(code)  # type: ignore[arg-type]
     assert session.run("1 + 1").value == 2
 

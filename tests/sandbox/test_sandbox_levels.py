@@ -209,7 +209,7 @@ def test_unknown_levels_and_profiles_are_refused() -> None:
         Sandbox(Setup(isolation="vm"))
     with pytest.raises(InvalidArgument, match="profile='root' is unknown; there are 'code' and 'shell'"):
         Setup(profile="root")
-    with pytest.raises(InvalidArgument, match="readable: 'here' is no absolute path"):
+    with pytest.raises(InvalidArgument, match=r"readable: 'here' .*absolute path"):
         Setup(readable=("here",))
     with pytest.raises(InvalidArgument, match="memory=0"):
         Limits(memory=0)
@@ -240,9 +240,7 @@ def test_where_bubblewrap_does_not_come_back_namespaces_are_refused(
     monkeypatch.setattr(levels.shutil, "which", lambda _: "/usr/bin/bwrap")
     monkeypatch.setattr(levels.landlock, "version", lambda: 6)
     monkeypatch.setattr(levels.subprocess, "run", run)
-    with pytest.raises(
-        NotAvailable, match="isolation='namespace' is not there: bubblewrap does not run here"
-    ):
+    with pytest.raises(NotAvailable, match=r"isolation='namespace' .*bubblewrap does not run here"):
         levels.require("namespace")
     levels._why_no_bubblewrap.cache_clear()
 

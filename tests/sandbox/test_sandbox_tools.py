@@ -152,7 +152,7 @@ def test_a_call_counts_with_the_bytes_of_its_frame(session: Session, monkeypatch
     monkeypatch.setattr("envweave_gym.sandbox.execution.MAX_OPEN_BYTES", 1000)
     assert session.run("add('x' * 500, 'y')").value == "x" * 500 + "y"
     done = session.run("add('x' * 1000, 'y')")
-    assert (done.error_type, "256 of them with 33554432 bytes at once" in done.error) == ("ToolError", True)
+    assert (done.error_type, "256 with 33554432 bytes" in done.error) == ("ToolError", True)
     assert session.run("add(1)").value == 3
 
 
@@ -217,7 +217,7 @@ def test_one_program_at_a_time(asking: Session) -> None:
 
 
 def test_where_nobody_answers_the_call_fails(asking: Session) -> None:
-    assert "nobody did" in asking.run("ask(1)").error
+    assert "must answer this tool call" in asking.run("ask(1)").error
 
 
 def test_an_episode_may_be_closed_while_a_call_waits(sandbox: Sandbox) -> None:

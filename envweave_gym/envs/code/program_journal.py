@@ -10,7 +10,7 @@ import msgspec
 
 from envweave_gym.core.faults import ToolError
 from envweave_gym.envs.code.offered_tools import OfferedTools
-from envweave_gym.sandbox.execution import LONGEST_REPLY
+from envweave_gym.sandbox.execution import MAX_REPLY_BYTES
 
 MAX_CALL_BYTES = 64 << 20
 """Bytes of JSON in all tool calls of an episode, arguments and results, which journal and stream hold."""
@@ -74,8 +74,8 @@ class JournaledTools:
         self.spend(name, arguments)
         try:
             value = self._offered.registry().call(name, arguments)
-            if (size := _size(value)) > LONGEST_REPLY:  # the program would not get it: it is not recorded
-                raise ToolError(f"{name} gave {size} bytes, and a program takes {LONGEST_REPLY}")
+            if (size := _size(value)) > MAX_REPLY_BYTES:  # the program would not get it: it is not recorded
+                raise ToolError(f"{name} gave {size} bytes; at most {MAX_REPLY_BYTES} are accepted")
             self.spend(name, value)
         except ToolError as error:
             calls.append(Call(name, arguments, error=str(error)))
