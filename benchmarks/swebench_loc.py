@@ -15,8 +15,8 @@ from benchmarks.rounds import interleave, show
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.sources import FOLDER
 from envweave_gym.envs.swebench.baseline_solvers import Accuracy, accuracies
+from envweave_gym.envs.swebench.file_distractors import Candidates
 from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv
-from envweave_gym.envs.swebench.wrong_files import Candidates
 
 SEEDS = range(5)
 EPISODES, ROUNDS = 300, 7

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from envweave_gym.core.faults import InvalidAction
-from envweave_gym.envs.tasks.choices import lettered, letters_of, placed, read_letter
+from envweave_gym.envs.tasks.option_letters import lettered, letters_of, placed, read_letter
 
 CHOSEN = {
     "B": "B",

@@ -15,7 +15,7 @@ from gsm8k_rows import SYNTHETIC, all_real_rows
 import envweave_gym
 from envweave_gym.data.gsm8k import Problem
 from envweave_gym.envs.gsm8k.number_answers import numbers_in, read_number
-from envweave_gym.envs.gsm8k.wrong_numbers import options_of
+from envweave_gym.envs.gsm8k.number_distractors import options_of
 from envweave_gym.episode.message import messages_of
 from envweave_gym.episode.stream import EventKind, stream_of
 

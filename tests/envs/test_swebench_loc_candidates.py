@@ -17,9 +17,9 @@ from toy_checkouts import checkout, git, plain_tree
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_repo import base_commit
-from envweave_gym.envs.swebench.file_paths import overlap, words_of
+from envweave_gym.envs.swebench.file_distractors import Candidates, distractors
+from envweave_gym.envs.swebench.file_mentions import overlap, words_of
 from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv
-from envweave_gym.envs.swebench.wrong_files import Candidates, distractors
 
 SOURCES = {path for path in FILES if path.startswith("toolbox/")}
 ANSWERS = {row.gold_files[0] for row in TOY}

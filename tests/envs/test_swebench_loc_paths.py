@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from envweave_gym.envs.swebench.file_paths import (
+from envweave_gym.envs.swebench.file_mentions import (
     Leak,
     imported_paths,
     is_source,

@@ -17,7 +17,7 @@ from swebench_rows import real_rows
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.envs.swebench.baseline_solvers import SOLVERS, accuracies
-from envweave_gym.envs.swebench.file_paths import NAMED, leak_of
+from envweave_gym.envs.swebench.file_mentions import NAMED, leak_of
 from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv
 
 KNOWS_THE_ANSWERS = "ever an answer, then words"

@@ -1,4 +1,4 @@
-"""GSM8K: a word problem is asked, the reply ends with a number, and the number is right or wrong."""
+"""GSM8K: the environment asks a word problem and compares the number in the reply with the result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Ask the problem of the seed, or the one that ``options`` name."""
+        """Ask the problem that the seed draws, or the one named in ``options``."""
         self._problem = problem = self.choose(seed, options)
         expected = read_number(problem.final)
         if expected is None:
@@ -70,7 +70,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         return self._shown(), self._info(None)
 
     def step(self, action: str) -> Stepped:
-        """Read the answer of a reply."""
+        """Read the answer of a reply; end the episode, or give a hint after a first wrong reply."""
         answer = read_answer(without_thinking(action))
         correct = answer is not None and answer.value == self._expected
         self._replies += 1
@@ -85,7 +85,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         return self._shown(), reward, True, False, info
 
     def _info(self, answer: Answer | None) -> dict[str, Any]:
-        """The info of a reply that does not end the episode."""
+        """Return the info of a reply that does not end the episode."""
         return {
             "index": self.index,
             "split": self.split,
@@ -96,7 +96,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         }
 
     def _hint(self, answer: Answer | None) -> str:
-        """The first step of the solution, unless that tells the answer or is all of it."""
+        """Return the first step of the solution as a hint, unless it reveals the answer."""
         opening = "I can read no answer there." if answer is None else "That is not right."
         first, *more = self._problem.steps or ("",)
         if more and len(first) <= _MAX_HINT and self._expected not in numbers_in(first):
@@ -116,11 +116,11 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         return "\n\n".join([one["content"] for one in self._messages])
 
     def render(self) -> Any:
-        """The conversation so far."""
+        """Return the conversation so far."""
         return self._text() if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """Which problem it is, and how many replies there were and may be."""
+        """Return the problem, the number of replies and their limit."""
         return {
             **super().episode_state(),
             "replies": self._replies,

@@ -1,4 +1,4 @@
-"""The constructor arguments of the word problems, and what their replies earn."""
+"""The constructor arguments of the word problems, and the rewards of replies."""
 
 from __future__ import annotations
 

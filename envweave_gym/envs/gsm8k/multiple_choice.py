@@ -1,4 +1,4 @@
-"""GSM8K with options: a word problem, its result, and three results of usual slips."""
+"""GSM8K as multiple choice: a word problem, its result, and three wrong results."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, Problem
 from envweave_gym.data.sources import rows_of
 from envweave_gym.envs.gsm8k.gsm8k_config import GSM8KMCQConfig
-from envweave_gym.envs.gsm8k.wrong_numbers import WRONG, options_of
+from envweave_gym.envs.gsm8k.number_distractors import WRONG, options_of
 from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
-from envweave_gym.envs.tasks.choices import placed
+from envweave_gym.envs.tasks.option_letters import placed
 
 _MAX_OPTIONS = 1024
 """Characters of a prompt beside its question."""
 
 
 class GSM8KMCQEnv(ChoiceEnv[Problem]):
-    """Which of four numbers answers a word problem?
+    """Asks which of four numbers answers a word problem.
 
-    The wrong ones are a function of the problem (:mod:`envweave_gym.envs.gsm8k.wrong_numbers`), the order of
+    The wrong ones are a function of the problem (:mod:`envweave_gym.envs.gsm8k.number_distractors`), the order of
     all four is drawn from the seed.
     """
 
@@ -36,7 +36,7 @@ class GSM8KMCQEnv(ChoiceEnv[Problem]):
         )
 
     def ask(self, task: Problem) -> Question:
-        """The problem and its options, in the order of the episode."""
+        """Return the problem with its options, in the order of the episode."""
         try:
             right, wrong = options_of(task)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Answers in free text: where a reply gives its number, and which rational number that is.
+"""Parses answers in free text: finds the number of a reply and reads it as a rational number.
 
 A reply gives its answer after ``####``, in ``\\boxed{…}``, after "the answer is", or else with its last
 number. The first two are the forms a reply may be asked for; of several in one form the last counts. What
@@ -17,13 +17,13 @@ from fractions import Fraction
 import msgspec
 
 MOST_DIGITS = 100
-"""No number of more digits, and none with a larger exponent, is read."""
+"""Limit of the digits, and of the exponent, of a number."""
 _MOST_PLACES = 5
 """Limit of markers, boxes and sentences that are examined, from the end of a reply."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer a reply gives."""
+    """The answer of a reply, and its form."""
 
     value: Fraction
     formatted: bool
@@ -34,7 +34,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_answer(reply: str) -> Answer | None:
-    """The answer that ``reply`` gives; ``None`` where it gives none, or more than one in one place."""
+    """Return the answer of ``reply``; ``None`` if it gives none, or several in one place."""
     text = _plain(reply)
     for fields, formatted in ((_marked(text), True), (_boxed(text), True), (_stated(text), False)):
         for field in fields:
@@ -44,14 +44,14 @@ def read_answer(reply: str) -> Answer | None:
 
 
 def read_number(text: str) -> Fraction | None:
-    """The number of a text that is but a number with its unit; ``None`` where there is none, or several."""
+    """Return the number of a text that is nothing but a number with its unit; else ``None``."""
     if text.isdecimal() and len(text) <= MOST_DIGITS:
         return Fraction(int(text))
     return _first_number(_plain(text))
 
 
 def numbers_in(text: str) -> list[Fraction]:
-    """All numbers of a text."""
+    """Return all numbers in a text."""
     return [value for match in _NUMBER.finditer(_plain(text)) if (value := _value(match)) is not None]
 
 
@@ -74,7 +74,7 @@ _HEADING = re.compile(r"[.)]\s+[A-Za-z]")
 
 
 def _marked(text: str) -> Iterator[str]:
-    """What stands after each ``####``, from the last, unless it is a heading."""
+    """Yield the text after each ``####`` that is not a heading, last first."""
     for start in _ends(_MARKER, text):
         field = _field(text, start, _LINE)
         if field is not None and not _HEADING.match(field, _end_of_number(field)):
@@ -82,7 +82,7 @@ def _marked(text: str) -> Iterator[str]:
 
 
 def _stated(text: str) -> Iterator[str]:
-    """What each sentence says the answer is, from the last."""
+    """Yield the text after each "the answer is", last first."""
     for start in _ends(_STATEMENT, text):
         field = _field(text, start, _SENTENCE)
         if field is not None:
@@ -94,7 +94,7 @@ def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
 
 
 def _field(text: str, start: int, stop: re.Pattern[str]) -> str | None:
-    """The text from ``start`` on, without introductory words, if a number begins it."""
+    """Return the text from ``start`` on without introductory words, if it begins with a number."""
     filler = _FILLER.match(text, start)
     begin = start if filler is None else filler.end()
     end = stop.search(text, begin)
@@ -117,7 +117,7 @@ def _boxed(text: str) -> Iterator[str]:
 
 
 def _braced(text: str, start: int) -> str | None:
-    """What stands between the brace that is open at ``start`` and the one that closes it."""
+    """Return the text up to the brace that closes the one before ``start``."""
     depth = 1
     for match in re.compile(r"[{}]").finditer(text, start):
         depth += 1 if match[0] == "{" else -1
@@ -132,7 +132,7 @@ _SPACED_GROUPS = re.compile(r"(?<![\d.,/])(\d{1,3})((?: \d{3})+)(?![\d/,])")
 
 
 def _first_number(field: str) -> Fraction | None:
-    """The number a field begins with, or its last ``=`` gives; ``None`` where another is joined to it."""
+    """Return the first number of a field, or the one after its last ``=``; ``None`` if another is joined to it."""
     before, _, after = " ".join(field.translate(_NO_BRACES).split()).rpartition("=")
     field = after if _NUMBER.search(after) else before
     field = _SPACED_GROUPS.sub(lambda match: match[0].replace(" ", ""), field)
@@ -143,7 +143,7 @@ def _first_number(field: str) -> Fraction | None:
 
 
 def _last_number(text: str) -> Answer | None:
-    """The last number of a text that states no answer."""
+    """Return the last number of a text that states no answer."""
     for line in reversed(text.splitlines()):
         for match in reversed(list(_NUMBER.finditer(line))):
             if (value := _value(match)) is not None:
@@ -155,7 +155,7 @@ def _last_number(text: str) -> Answer | None:
 
 
 def _characters() -> dict[int, str]:
-    """What stands for another character wherever it is written."""
+    """Map characters to the ASCII characters with the same meaning."""
     same = {"-": "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d", ",": "\uff0c\u066c", ".": "\uff0e\u066b"}
     same |= {"/": "\u2044\u2215\uff0f", "%": "\uff05\u066a", "=": "\uff1d\u2248", "*": "\xd7\xb7\u22c5\u2219"}
     same |= {"#": "\uff03", ":": "\uff1a", "(": "\uff08", ")": "\uff09", "+": "\uff0b", " ": "\u3000"}
@@ -192,7 +192,7 @@ _GROUPED = re.compile(rf"(?<=\d)[{_SEPARATORS}](?=\d{{3}}(?!\d))")
 
 
 def _plain(text: str) -> str:
-    """``text`` with one way to write a number."""
+    """Return ``text`` with one notation for numbers."""
     if not text.isascii():
         text = _OTHER.sub(_ascii, _RAISED.sub(_power, text.translate(_CHARACTERS)))
     if "\\" in text or "{" in text or "~" in text:
@@ -208,7 +208,7 @@ def _power(match: re.Match[str]) -> str:
 
 
 def _ascii(match: re.Match[str]) -> str:
-    """A digit of any script, a vulgar fraction as a fraction, a currency as the dollar; the rest as it is."""
+    """Replace a digit of any script, a vulgar fraction or a currency sign; keep the rest."""
     char = match[0]
     if char.isdecimal():
         return str(unicodedata.decimal(char))
@@ -242,7 +242,7 @@ _POWER_OF_TEN = re.compile(r"([-+]?)10(?:\^|\*\*)([-+]?\d{1,3})")
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """The number of a match; ``None`` for what only looks like one: a date, a time, a list without blanks."""
+    """Return the number of a match; ``None`` for a date, a time, or a list without blanks."""
     written = match[0]
     if len(written) > MOST_DIGITS:
         return None
@@ -267,7 +267,7 @@ def _scaled(value: Fraction | None, exponent: str | None) -> Fraction | None:
 
 
 def _decimal(text: str) -> Fraction | None:
-    """A number as ``1,000.5``; ``None`` where its separators stand in wrong places."""
+    """Read a number like ``1,000.5``; ``None`` if its separators are in wrong places."""
     whole, _, rest = text.partition(".")
     if "," in whole:
         if not _GROUPS.fullmatch(whole):

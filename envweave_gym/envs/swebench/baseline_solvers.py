@@ -1,4 +1,4 @@
-"""Solvers that understand nothing: what a model has to beat before its accuracy means anything.
+"""Trivial solvers as baselines: a model must beat them before its accuracy means anything.
 
 Each values an option by something that is no understanding: the words it shares with the issue, whether the
 issue names it, how often it is the answer of other issues. Its inverse takes the option that is worth least.
@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import Any
 
 from envweave_gym.envs.swebench.candidates import answer_of
-from envweave_gym.envs.swebench.file_paths import NAMED, Leak, leak_of, overlap, path_words, words_of
+from envweave_gym.envs.swebench.file_mentions import NAMED, Leak, leak_of, overlap, path_words, words_of
 from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question as a trivial solver sees it."""
+class SolverInput:
+    """The input of a trivial solver: a question, and how often each file is an answer."""
 
     issue: str
     options: tuple[str, ...]
@@ -33,27 +33,27 @@ class Asked:
         return words_of(self.issue)
 
     def shared(self, path: str) -> int:
-        """How many words a path shares with the issue."""
+        """Return the number of words that a path shares with the issue."""
         return overlap(path, self.words)
 
     def leak(self, path: str) -> Leak:
-        """How the issue names a file."""
+        """Return how the issue names a file."""
         return leak_of(path, self.issue)
 
     def chance(self, solver: Solver, *, inverse: bool = False) -> float:
-        """How likely a solver is right, if it draws where options are worth the same."""
+        """Return the probability that a solver is right, if it breaks ties at random."""
         worth = [solver(self, path) for path in self.options]
         best = min(worth) if inverse else max(worth)
         return (worth[self.right] == best) / worth.count(best)
 
 
-Solver = Callable[[Asked, str], Any]
+Solver = Callable[[SolverInput, str], Any]
 """What an option is worth to a solver."""
 
 _LEVELS = list(reversed(Leak))
 
 
-def _named(question: Asked, path: str) -> bool:
+def _named(question: SolverInput, path: str) -> bool:
     return question.leak(path) in NAMED
 
 
@@ -62,7 +62,7 @@ def _folder(path: str) -> str:
 
 
 SOLVERS: dict[str, Solver] = {
-    "words of the path in the issue": Asked.shared,
+    "words of the path in the issue": SolverInput.shared,
     "the same, as a part of its words": lambda question, path: (
         question.shared(path) / max(1, len(path_words(path)))
     ),
@@ -86,7 +86,7 @@ SOLVERS: dict[str, Solver] = {
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often a solver and its inverse are right; and where the issue does not name the file."""
+    """The accuracies of a solver and of its inverse, over all issues and over those that do not name the file."""
 
     direct: float
     inverse: float
@@ -95,7 +95,7 @@ class Accuracy:
 
 
 def accuracies(env: SWEBenchLocEnv, seeds: Iterable[int]) -> dict[str, Accuracy]:
-    """The accuracy of every solver over all tasks of an environment, each question once with every seed."""
+    """Return the accuracy of every solver over all tasks of an environment, each with every seed."""
     chances: dict[tuple[str, bool, bool], list[float]] = defaultdict(list)
     answers: dict[str, Counter[str]] = defaultdict(Counter)
     for task in env.tasks:
@@ -104,7 +104,7 @@ def accuracies(env: SWEBenchLocEnv, seeds: Iterable[int]) -> dict[str, Accuracy]
     for seed in seeds:
         for index, repo in enumerate(repos):
             _, info = env.reset(seed=seed, options={"index": index})
-            question = Asked(env.issue, env.question.options, answers[repo], env.question.right)
+            question = SolverInput(env.issue, env.question.options, answers[repo], env.question.right)
             for name, solver in SOLVERS.items():
                 for inverse in (False, True):
                     chance = question.chance(solver, inverse=inverse)

@@ -1,4 +1,4 @@
-"""Where the candidates of an issue come from: the rows alone, a file of candidates, or checkouts.
+"""Pools of candidate files for an issue: from the rows alone, from a file, or from checkouts.
 
 The better the source, the better the wrong options: rows know the answers of other issues and the few files
 that issues and tests name; a file or a checkout knows what is in the tree.
@@ -19,7 +19,8 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.data.rows import Rows, table_of
 from envweave_gym.data.sources import FOLDER
 from envweave_gym.data.swebench_lite import SOURCE, Instance
-from envweave_gym.envs.swebench.file_paths import (
+from envweave_gym.envs.swebench.file_distractors import Candidates
+from envweave_gym.envs.swebench.file_mentions import (
     MAX_PATH,
     NAMED,
     imported_paths,
@@ -31,26 +32,25 @@ from envweave_gym.envs.swebench.file_paths import (
     words_of,
 )
 from envweave_gym.envs.swebench.repository_trees import check_commits, files_at, tree_of
-from envweave_gym.envs.swebench.wrong_files import Candidates
 
 ROWS = "rows"
 DEFAULT_FILE = f"{SOURCE.name}_mcq.jsonl"
-"""The candidates of the test split; taken where they lie beside the data."""
+"""The candidates of the test split; used if the file is beside the data."""
 
 
 class Pool(Protocol):
-    """Where candidates come from."""
+    """A source of candidates."""
 
     kind: str
-    """What the state of an episode calls it."""
+    """Its name in the state of an episode."""
 
     def of(self, instance: Instance) -> Candidates:
-        """The candidates of an instance."""
+        """Return the candidates of an instance."""
         ...
 
 
 def pool_of(tasks: Rows[Instance], candidates: str | Sequence[str] | None, dataset: str, split: str) -> Pool:
-    """The pool that ``candidates=`` means; ``None`` is the file beside the data, or else the rows."""
+    """Return the pool that ``candidates=`` names; ``None`` is the file beside the data, or else the rows."""
     repositories(tasks)
     if candidates is None:
         found = _beside(dataset) if split == SOURCE.splits[0] else None
@@ -81,7 +81,7 @@ def _beside(dataset: str) -> Path | None:
 
 
 def answer_of(instance: Instance) -> str:
-    """The file that must change: of several the first that is Python."""
+    """Return the file that must change: the first Python file of the patch."""
     files = instance.gold_files
     return next((file for file in files if file.endswith(".py")), files[0] if files else "")
 
@@ -91,7 +91,7 @@ def answer_of(instance: Instance) -> str:
 
 @dataclass(frozen=True)
 class Repository:
-    """What all rows of a repository together know of its files."""
+    """Facts about the files of a repository, collected from all its rows."""
 
     answers: Counter[str] = field(default_factory=Counter)
     """The files that must change, and of how many issues."""
@@ -99,11 +99,11 @@ class Repository:
     """Their issues and test patches."""
 
     def roots(self) -> dict[str, str]:
-        """The packages of the repository."""
+        """Return the packages of the repository."""
         return roots_of(self.answers)
 
     def seen(self) -> tuple[str, ...]:
-        """Files that issues name or tests import, and no patch changes."""
+        """Return files that issues name or tests import, and no patch changes."""
         roots = self.roots()
         named = [path for issue, _ in self.texts for path in mentioned_paths(issue, roots)]
         folders = frozenset(folder for path in (*self.answers, *named) for folder in _folders_of(path))
@@ -112,13 +112,13 @@ class Repository:
 
 
 def _folders_of(path: str) -> Iterable[str]:
-    """The folders that a file is in, from the outermost."""
+    """Yield the folders of a file, outermost first."""
     return accumulate(path.split("/")[:-1], "{}/{}".format)
 
 
 @lru_cache(maxsize=8)
 def repositories(tasks: Rows[Instance]) -> Mapping[str, Repository]:
-    """What the rows know of each repository; every row has an answer."""
+    """Collect the facts about each repository; raises if a row has no answer."""
     known: dict[str, Repository] = defaultdict(Repository)
     for instance in tasks:
         answer = answer_of(instance)
@@ -147,7 +147,7 @@ class RowPool:
         self._tasks = tasks
 
     def of(self, instance: Instance) -> Candidates:
-        """The candidates of an instance."""
+        """Return the candidates of an instance."""
         answers = repositories(self._tasks)[instance.repo].answers
         return candidates_among((*answers, *_seen(self._tasks)[instance.repo]), instance, answers)
 
@@ -156,7 +156,7 @@ class RowPool:
 
 
 class FilePool:
-    """Candidates as a file has them, one instance in every line."""
+    """Candidates from a file with one instance in each line."""
 
     kind = "file"
 
@@ -166,7 +166,7 @@ class FilePool:
         _check_candidates(self._rows, tasks, str(path))
 
     def of(self, instance: Instance) -> Candidates:
-        """The candidates of an instance."""
+        """Return the candidates of an instance."""
         return self._rows[_places(self._rows)[instance.instance_id]]
 
 
@@ -196,7 +196,7 @@ def _check_candidates(rows: Rows[Candidates], tasks: Rows[Instance], name: str) 
 
 
 class TreePool:
-    """Candidates of the tree that an issue is about."""
+    """Candidates from the tree of the base commit of an issue."""
 
     kind = "tree"
 
@@ -205,7 +205,7 @@ class TreePool:
         check_commits(places, tasks)
 
     def of(self, instance: Instance) -> Candidates:
-        """The candidates of an instance."""
+        """Return the candidates of an instance."""
         return _tree_candidates(self._places, self._tasks, instance)
 
 
@@ -225,7 +225,7 @@ MOST = 8
 
 
 def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[str]) -> Candidates:
-    """The candidates of an instance, where its repository has these files."""
+    """Choose the candidates of an instance among the files of its repository."""
     issue, gold = instance.problem_statement, instance.gold_files
     words, answer = words_of(issue), answer_of(instance)
     other = [path for path in files if path not in gold]
@@ -241,7 +241,7 @@ def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[
 
 
 def _most(files: Sequence[str], worth: Callable[[str], int]) -> tuple[str, ...]:
-    """The files worth most, of those that are worth anything."""
+    """Return the files with the highest scores, without those that score 0."""
     return tuple(sorted(filter(worth, files), key=worth, reverse=True)[:MOST])
 
 

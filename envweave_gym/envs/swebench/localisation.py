@@ -1,4 +1,4 @@
-"""SWE-bench Lite as a choice: given an issue, which file must change?"""
+"""SWE-bench Lite as multiple choice: which file must change to resolve an issue."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.swebench_lite import Instance, instances
 from envweave_gym.envs.swebench.candidates import pool_of
-from envweave_gym.envs.swebench.file_paths import MAX_PATH, Leak, leak_of, masked
-from envweave_gym.envs.swebench.instance_tasks import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.swebench.file_distractors import Candidates, distractors
+from envweave_gym.envs.swebench.file_mentions import MAX_PATH, Leak, leak_of, masked
+from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv
 from envweave_gym.envs.swebench.swebench_config import LocConfig
-from envweave_gym.envs.swebench.wrong_files import Candidates, distractors
 from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
-from envweave_gym.envs.tasks.choices import placed
+from envweave_gym.envs.tasks.option_letters import placed
 
 QUESTION = "Which of these files of the repository must be changed to resolve the issue?"
 _LEFT_OUT = "\n[…]"
 
 
 class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
-    """Which of ``options`` files must be changed to resolve an issue of a real project?
+    """Asks which of ``options`` files must be changed to resolve an issue of a real project.
 
     ``info["leak"]`` says how the issue, as shown, names the right file (:class:`Leak`). Hints and the
     names of tests are never shown.
@@ -51,7 +51,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         self.issue, self._instance_id, self._leak = "", "", Leak.NONE
 
     def ask(self, task: Instance) -> Question:
-        """Which file must change, for this issue."""
+        """Return the question of an issue, with its options."""
         candidates = self._pool.of(task)
         issue = self.issue = self._shown_issue(task, candidates)
         self._instance_id, self._leak = task.instance_id, leak_of(candidates.answer, issue)
@@ -66,7 +66,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         return Question(f"Repository: {task.repo}\n\nIssue:\n{issue}\n\n{QUESTION}", options, right)
 
     def wrong_options(self, candidates: Candidates, key: int) -> tuple[str, ...]:
-        """The wrong options beside the issue that is shown; ``key`` decides which."""
+        """Return the wrong options for the issue as shown; ``key`` seeds the draw."""
         return distractors(candidates, self.issue, self.options - 1, key)
 
     def _shown_issue(self, task: Instance, candidates: Candidates) -> str:
@@ -76,26 +76,26 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         return issue if len(issue) <= self._cut else issue[: self._cut] + _LEFT_OUT
 
     def task_info(self) -> dict[str, Any]:
-        """Which issue this is, and how it names the right file."""
+        """Return the fields about the issue in every ``info``, and how it names the right file."""
         return {**super().task_info(), "instance_id": self._instance_id, "leak": str(self._leak)}
 
     def episode_state(self) -> dict[str, Any]:
-        """What every environment over a data set shows, and where the wrong options come from."""
+        """Return the state of the episode, and the source of the wrong options."""
         return {**super().episode_state(), "candidates": self._pool.kind}
 
 
 def _number_of(instance_id: str) -> int:
-    """A number that stands for an instance, wherever its row is."""
+    """Hash the id of an instance to a number, which does not depend on the position of its row."""
     return int.from_bytes(hashlib.blake2b(instance_id.encode(), digest_size=8).digest())
 
 
 def _longest_frame(options: Any) -> int:
-    """Limit of the characters of a prompt, without the issue."""
+    """Return the maximum number of characters of a prompt without its issue."""
     return 1000 + (MAX_PATH + 10) * (options if isinstance(options, int) else 0)
 
 
 def accuracy_by_leak(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Of how many episodes which fraction was right, for each level of leak and for ``"all"``.
+    """Return the accuracy and the number of episodes for each level of leak, and for ``"all"``.
 
     ``infos`` are those of steps, of single environments or of vectors; infos without ``correct``, as resets
     and faults have them, do not count.
@@ -110,7 +110,7 @@ def accuracy_by_leak(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[floa
 
 
 def _outcomes(info: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The level of leak and whether the answer was right, of an info or of all rows of a vector's."""
+    """Return pairs of leak level and correctness from an info, or from all rows of a vector's."""
     final = info.get("final_info")  # of rows that ended and began anew in the same step
     ended = _outcomes(final) if isinstance(final, Mapping) else []
     if "correct" not in info:

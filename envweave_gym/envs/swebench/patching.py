@@ -1,4 +1,4 @@
-"""SWE-bench Lite with patches: an issue is shown, the reply is a diff, and the tests of the issue decide."""
+"""SWE-bench Lite with patches: the environment shows an issue, the reply is a diff, and tests decide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envweave_gym.core.faults import Fault, MissingExtra
 from envweave_gym.core.spaces import Chat, Unicode
 from envweave_gym.core.thinking import without_thinking
 from envweave_gym.data.swebench_lite import Instance, instances
-from envweave_gym.envs.swebench.instance_tasks import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv
 from envweave_gym.envs.swebench.swebench_config import PatchConfig
 from envweave_gym.envs.tasks.task_env import AS_JSON
 from envweave_gym.episode.message import message
@@ -33,11 +33,11 @@ from envweave_gym.swebench.workspace_cache import EpisodeWorkspace
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 
 APPLIES, SOME_PASS = 0.1, 0.4
-"""What ``reward="shaped"`` pays for a patch that applies, and at most for tests that pass by it."""
+"""Shaped rewards: for a patch that applies, and at most for tests that begin to pass."""
 MAX_ISSUE = 30_000
 """Characters of an issue that are shown; the longest of Lite has 24,770."""
 MAX_REPLY = MAX_CHARS
-"""No reply is longer, in characters."""
+"""Characters of a reply."""
 _FRAME = 4000
 _LEFT_OUT = "\n[…]"
 _TASK = (
@@ -52,7 +52,7 @@ _NEITHER = f"I can read neither a diff nor a command there; there is {USAGE}."
 
 
 class SWEBenchPatchEnv(InstanceEnv[Any, str]):
-    """An issue of a real project; the reply is a diff, which is applied and tested where the project runs.
+    """Shows an issue of a real project, applies the diff in the reply and runs the tests of the issue.
 
     ``reward="shaped"`` pays :data:`APPLIES` for a patch that applies, and up to :data:`SOME_PASS` for tests that pass
     and did not before, as long as others still do. With ``turns=N`` up to N - 1 replies may look at the repository,
@@ -88,7 +88,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Show the issue of the seed, or the one that ``options`` name."""
+        """Show the issue that the seed draws, or the one named in ``options``."""
         self._workspace.close()
         self._instance = self.choose(seed, options)
         check_instance(self._instance)
@@ -97,7 +97,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         return self._shown(), self._info()
 
     def step(self, action: str) -> Stepped:
-        """Try the diff of a reply, or show what it asks to see."""
+        """Evaluate the diff of a reply, or run the repository command in it."""
         assert self._instance is not None
         self._replies += 1
         self._messages.append({"role": "assistant", "content": _clipped(action)})
@@ -166,11 +166,11 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         return next((one["content"] for one in reversed(self._messages) if one["role"] == "user"), "")
 
     def parse_action(self, text: str, agent: str | None = None) -> str:
-        """A reply is an action as it is."""
+        """Return the reply unchanged."""
         return text
 
     def render(self) -> Any:
-        """The conversation so far."""
+        """Return the conversation so far."""
         return "\n\n".join(one["content"] for one in self._messages) if self.render_mode == "ansi" else None
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         self._workspace.close()
 
     def episode_state(self) -> dict[str, Any]:
-        """Which issue it is, how many replies there were and may be, and what became of the patch."""
+        """Return the issue, the number of replies and their limit, and whether the patch resolved it."""
         counters = {
             "replies": self._replies,
             "turns": self.config.turns,
@@ -188,7 +188,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
 
 def shaped(found: Evaluation, before: float) -> float:
-    """What a patch is worth by parts; ``before`` is which part of its tests passes without it."""
+    """Return the shaped reward of a patch; ``before`` is the share of its tests that passes without it."""
     if found.resolved or not found.applied:
         return float(found.resolved)
     gained = max(0.0, found.f2p - before) / (1.0 - before) if before < 1.0 else 0.0

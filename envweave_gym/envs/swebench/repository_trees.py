@@ -1,4 +1,4 @@
-"""Trees of repositories: which checkout an instance is in, and the files of its base commit.
+"""Checkouts of repositories: finds the one of an instance and lists the files of its base commit.
 
 Of a git repository the tree of the commit is read, whatever is checked out, so one full clone serves all
 issues of its project; a bare one will do. A folder without git is read as it is.
@@ -16,14 +16,14 @@ from pathlib import Path
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.data.swebench_lite import Instance
 
-DEADLINE = 30.0
-"""Seconds that one git command may take."""
+GIT_TIMEOUT_S = 30.0
+"""Time limit of one git command."""
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 def tree_of(places: tuple[Path, ...], instance: Instance) -> Path:
-    """The checkout that an instance is in: a folder in one of ``places``, or one of them itself."""
+    """Return the checkout of an instance: a folder in one of ``places``, or one of them itself."""
     names = (instance.instance_id, instance.repo.replace("/", "__"), instance.repo.rpartition("/")[2])
     folders = [place / name for place in places for name in (*names, *(f"{name}.git" for name in names))]
     for folder in (*folders, *places):
@@ -36,14 +36,14 @@ def tree_of(places: tuple[Path, ...], instance: Instance) -> Path:
 
 
 def git_of(folder: Path) -> Path | None:
-    """The git directory of a checkout or a bare repository."""
+    """Return the git directory of a checkout or a bare repository."""
     if (folder / ".git").exists():
         return folder / ".git"
     return folder if (folder / "HEAD").is_file() and (folder / "objects").is_dir() else None
 
 
 def check_commits(places: tuple[Path, ...], instances: Iterable[Instance]) -> None:
-    """Whether every instance has its checkout, and every git repository the commits that are needed of it."""
+    """Raise unless every instance has a checkout, and every git repository the base commits."""
     needed: dict[Path, list[Instance]] = {}
     for instance in instances:
         needed.setdefault(tree_of(places, instance), []).append(instance)
@@ -70,7 +70,7 @@ def _check_commits(git: Path, instances: list[Instance]) -> None:
 
 @lru_cache(maxsize=64)
 def files_at(folder: Path, commit: str) -> tuple[str, ...]:
-    """The files of a checkout at a commit; without git, those that are there."""
+    """List the files of a checkout at a commit; without git, the files on disk."""
     git = git_of(folder)
     if git is not None:
         return tuple(filter(None, _git(git, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")))
@@ -79,19 +79,19 @@ def files_at(folder: Path, commit: str) -> tuple[str, ...]:
 
 
 def _git(git: Path, *command: str, given: str = "") -> str:
-    """What git answers about the repository in ``git`` and no other."""
+    """Run a git command on the repository ``git`` and return its output."""
     try:
         done = subprocess.run(
             ["git", f"--git-dir={git}", *command],
             input=given.encode(),
             capture_output=True,
-            timeout=DEADLINE,
+            timeout=GIT_TIMEOUT_S,
             check=True,
         )
     except FileNotFoundError:
         raise NotAvailable(f"there is no command git to read {git} with; install it") from None
     except subprocess.TimeoutExpired:
-        raise NotAvailable(f"git did not answer about {git} within {DEADLINE:g} s") from None
+        raise NotAvailable(f"git did not answer about {git} within {GIT_TIMEOUT_S:g} s") from None
     except subprocess.CalledProcessError as error:
         said = " ".join(error.stderr.decode(errors="replace").split())
         raise NotAvailable(f"{git} is no repository that git can read: {said}") from None

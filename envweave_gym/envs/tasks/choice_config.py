@@ -15,7 +15,7 @@ REWARDS = {"dense": (1.0, 0.1, 0.0), "sparse": (1.0, 0.0, 0.0)}
 
 
 class ChoiceConfig(Config, frozen=True, kw_only=True):
-    """The arguments that all of them have in common."""
+    """The arguments that all multiple-choice environments share."""
 
     observation: Annotated[Observation, wire('`"text"`, the prompt, or `"chat"`, a list of messages')] = (
         "text"

@@ -1,4 +1,4 @@
-"""An episode that is one question with options: a reply chooses one of them, and it is over."""
+"""Base class of multiple-choice environments: an episode is one question, and the reply ends it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.spaces import Chat, Unicode
 from envweave_gym.envs.tasks.choice_config import REWARDS, ChoiceConfig
-from envweave_gym.envs.tasks.choices import LETTERS, lettered, letters_of, read_letter
+from envweave_gym.envs.tasks.option_letters import LETTERS, lettered, letters_of, read_letter
 from envweave_gym.envs.tasks.task_env import AS_JSON, TASK_OPTIONS, TaskEnv
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import metrics
 
 Task = TypeVar("Task")
 MAX_REPLY = 32_768
-"""No reply is longer, in characters."""
+"""Characters of a reply."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its options, and the index of the right one."""
+    """A question with its options and the index of the right one."""
 
     text: str
     options: tuple[str, ...]
     right: int
 
     def prompt(self) -> str:
-        """The question as a language model is asked."""
+        """Return the question as a prompt for a language model."""
         letters = letters_of(len(self.options))
         return f"{self.text}\n\n{lettered(self.options)}\n\nAnswer with one letter: {letters}."
 
 
 class ChoiceEnv(TaskEnv[Task, Any, Any]):
-    """One question with ``options`` options; a subclass writes :meth:`ask`.
+    """Asks one question with ``options`` options; a subclass writes :meth:`ask`.
 
     ``info`` of the step has ``correct`` and ``chosen``, the index, which is -1 where none was chosen.
     ``question`` is that of the episode. The stream of the step has the numbers ``correct`` and ``formatted``.
@@ -65,19 +65,19 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
 
     @abstractmethod
     def ask(self, task: Task) -> Question:
-        """The question of the episode; whatever it draws, it draws from ``self.key``."""
+        """Return the question of the episode; subclasses draw from ``self.key``."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Ask the question of the seed, or of the task that ``options`` name."""
+        """Ask the question that the seed draws, or that of the task named in ``options``."""
         self.question = self.ask(self.choose(seed, options))
         self._prompt = self.question.prompt()
         self.emit(message("user", self._prompt))
         return self._shown(), self.task_info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Whether the right option was chosen."""
+        """Compare the chosen option with the right one, which ends the episode."""
         chosen = self._chosen(action)
         right, wrong, nothing = REWARDS[self.config.reward]
         correct = chosen == self.question.right
@@ -100,12 +100,12 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         )
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """The action of a reply: the option that its letter chooses; where actions are text, the reply."""
+        """Return the action of a reply: the index of the option that its letter chooses, or the text itself."""
         require_text(text)
         return text if self.config.action == "text" else read_letter(text, len(self.question.options))
 
     def render(self) -> Any:
-        """The question as asked."""
+        """Return the prompt."""
         return self._prompt if self.render_mode == "ansi" else None
 
 

@@ -1,4 +1,4 @@
-"""What environments over a data set share: which of its tasks an episode is about."""
+"""Base class of environments over the rows of a data set: chooses the task of an episode."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Task = TypeVar("Task")
 AS_JSON = 7
 """Upper bound of the ratio between a rendered chat and its content, in characters."""
 TASK_OPTIONS = ("index", "group")
-"""The reset options of all of them."""
+"""The reset options of all these environments."""
 
 _MOST_GROUPS = 1 << 64
 
 
 class TaskEnv(Emitter, HashedRandomness[ObsType, ActType], Generic[Task, ObsType, ActType]):
-    """An environment whose episodes are about the tasks of a data set.
+    """Plays one task of a data set in each episode.
 
     The seed of a reset decides the task, by hashing, so each is as likely as any other.
     ``options={"index": i}`` takes the ``i``-th instead; ``options={"group": g}`` the one that the seed ``g``
@@ -39,7 +39,7 @@ class TaskEnv(Emitter, HashedRandomness[ObsType, ActType], Generic[Task, ObsType
         self.index, self.key = 0, 0
 
     def choose(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
-        """The task of the episode that begins; ``self.key`` is what else is drawn from, by ``mix``."""
+        """Choose the task of the next episode; subclasses draw everything else from ``self.key``, by ``mix``."""
         index = self._index(options or {})
         self.key = self.episode_key(seed)
         self.index = mix(self.key) % len(self.tasks) if index is None else index
@@ -63,9 +63,9 @@ class TaskEnv(Emitter, HashedRandomness[ObsType, ActType], Generic[Task, ObsType
         return int(value)
 
     def task_info(self) -> dict[str, Any]:
-        """What every ``info`` says of the task."""
+        """Return the fields about the task in every ``info``."""
         return {"index": self.index, "split": self.split}
 
     def episode_state(self) -> dict[str, Any]:
-        """How many tasks there are, which of them this is, and where they come from."""
+        """Return the number of tasks, the current one and the data set."""
         return {"tasks": len(self.tasks), **self.task_info(), "dataset": self.dataset}

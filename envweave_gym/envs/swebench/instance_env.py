@@ -1,4 +1,4 @@
-"""What both environments over SWE-bench share: an instance is found by its ID as well as by its index."""
+"""Base class of both SWE-bench environments: adds the reset option ``instance_id``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.envs.tasks.task_env import TASK_OPTIONS, TaskEnv
 
 INSTANCE_OPTIONS = (*TASK_OPTIONS, "instance_id")
-"""The reset options of both."""
+"""The reset options of both environments."""
 
 
 class InstanceEnv(TaskEnv[Instance, ObsType, ActType], Generic[ObsType, ActType]):
-    """Takes ``options={"instance_id": "psf__requests-3362"}`` where others take an index."""
+    """Finds a task by ``options={"instance_id": "psf__requests-3362"}`` as well as by its index."""
 
     def _index(self, options: Mapping[str, Any]) -> int | None:
         name = options.get("instance_id")

@@ -1,4 +1,4 @@
-"""Questions with options: their letters, where the right one stands, and which one a reply chose."""
+"""Lettered options: their order, their text in a prompt, and the letter that a reply chooses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.seeding import mix
 
 LETTERS = string.ascii_uppercase
-"""The options of a question are called A, B, C, …"""
+"""The letters of options, in their order."""
 _PLACING = 0x0DD5
 
 
 def placed(right: str, wrong: Sequence[str], key: int) -> tuple[tuple[str, ...], int]:
-    """All options in the order that ``key`` decides, and where the right one stands: anywhere as often."""
+    """Shuffle the options by ``key``; return them and the index of the right one, which is uniform."""
     draw = mix(key, _PLACING)  # of its own: an episode draws its task from mix(key)
     others = [wrong[number] for number in sorted(range(len(wrong)), key=lambda number: mix(draw, number + 1))]
     place = mix(draw) % (len(others) + 1)
@@ -25,17 +25,17 @@ def placed(right: str, wrong: Sequence[str], key: int) -> tuple[tuple[str, ...],
 
 
 def lettered(options: Sequence[str]) -> str:
-    """The options as lines of a prompt: ``A. first``."""
+    """Return the options as lines of a prompt: ``A. first``."""
     return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
 
 
 def letters_of(count: int) -> str:
-    """The letters of ``count`` options as prose: ``A, B, C or D``."""
+    """Return the letters of ``count`` options as prose: ``A, B, C or D``."""
     return f"{', '.join(LETTERS[: count - 1])} or {LETTERS[count - 1]}"
 
 
 def read_letter(text: str, count: int) -> int:
-    """The index of the option whose letter a reply chooses; in doubt :class:`InvalidAction`.
+    """Return the index of the option whose letter a reply chooses; raise :class:`InvalidAction` in doubt.
 
     A reply may think aloud. What it states last counts (``Answer: B``, ``the answer is (b)``,
     ``\\boxed{B}``, ``<answer>B</answer>``), else a last line that is a letter and nothing more, else the only
@@ -55,7 +55,7 @@ def read_letter(text: str, count: int) -> int:
 
 
 _MARGIN = re.compile(r"\n[\s*_`'\"(\[{$]+")
-"""What a last line may begin with; left out, as empty lines would be looked through from each of them."""
+"""Blanks and marks that a last line may begin with; removed first, or matching would be quadratic in empty lines."""
 _NEGATION = re.compile(
     r"\b(?:not|never|neither|nor|except|wrong|incorrect|unlikely)\b|n['\u2019]t\b", re.IGNORECASE
 )
@@ -63,7 +63,7 @@ _NEGATION = re.compile(
 
 @cache
 def _patterns(count: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """How a reply states its choice, and a letter that is the last line."""
+    """Return patterns for a stated choice, and for a last line that is one letter."""
     last = LETTERS[count - 1]
     letter = f"[A-{last}a-{last.lower()}]"
     capital, open_, close = f"[A-{last}]", r"[\s*_`'\"(\[{$]*+", r"[\s*_`'\").\]}$]*+"
@@ -77,7 +77,7 @@ def _patterns(count: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @cache
 def _named(count: int) -> re.Pattern[str]:
-    """A capital letter that stands alone; ``A`` before a word is an article."""
+    """Return a pattern for a capital letter that stands alone; ``A`` before a word is an article."""
     return re.compile(
         rf"(?<![\w'\u2019.-])(?!A\s+(?!or\b|and\b)[a-z])[A-{LETTERS[count - 1]}](?![\w'\u2019+#-])"
     )

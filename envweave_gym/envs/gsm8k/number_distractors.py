@@ -1,4 +1,4 @@
-"""Wrong options for a word problem: what somebody finds who makes a usual slip.
+"""Wrong options for a word problem: the results of common mistakes.
 
 Candidates are what the solution computes on the way, its last calculation with a term forgotten or with
 another operation, the result with a step too many or too few, and factors of 2 and 10. Of these, as many are
@@ -32,12 +32,12 @@ class Form(msgspec.Struct, frozen=True):
     has_groups: bool = False
 
     def parts(self, value: int | Fraction) -> int | None:
-        """The number of parts; ``None`` for what cannot be written so."""
+        """Return the number of parts; ``None`` if the value cannot be written in this form."""
         parts = value * self.scale  # an int has a denominator too
         return parts.numerator if parts.denominator == 1 else None
 
     def written(self, parts: int) -> str:
-        """The text of this number of parts."""
+        """Return the text of this number of parts."""
         if self.is_ratio:
             return f"{parts}/{self.scale}"
         sign, (whole, rest) = "-" if parts < 0 else "", divmod(abs(parts), self.scale)
@@ -46,7 +46,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 def form_of(text: str, value: Fraction) -> Form:
-    """The form of a result."""
+    """Return the notation of a result."""
     if ratio := re.fullmatch(r"[-+]?\d+/(\d+)", text):
         return Form(scale=int(ratio[1]), is_ratio=True)
     decimals = re.search(r"\.(\d+)", text)
@@ -57,7 +57,7 @@ def form_of(text: str, value: Fraction) -> Form:
 
 
 def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
-    """The result of a problem and the wrong options, which depend on the problem alone."""
+    """Return the result of a problem and its wrong options, which depend on the problem alone."""
     value = read_number(problem.final)
     if value is None:
         raise ValueError(f"the result {problem.final!r} is no number")
@@ -68,7 +68,7 @@ def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
 
 
 def _chosen(right: int, slips: list[int], key: int) -> list[int]:
-    """Three of the slips: as many above the result as the draw says, if there is room below for the rest."""
+    """Choose three mistakes; the draw says how many of them are above the result, if there is room below."""
     draw = mix(key)
     wanted = draw % (WRONG + 1)
     lowest = None if right < 0 else min(right, 1)
@@ -81,7 +81,7 @@ def _chosen(right: int, slips: list[int], key: int) -> list[int]:
 
 
 def _drawn(slips: list[int], count: int, right: int, sign: int, draw: int) -> list[int]:
-    """Draw ``count`` slips, plausible ones more often; fill up with numbers slightly off the result."""
+    """Draw ``count`` mistakes, plausible ones more often; fill up with numbers close to the result."""
     order = sorted(range(len(slips)), key=lambda place: place * 2 + (draw >> 3 * place) % 8)
     chosen, step, one = [slips[place] for place in order[:count]], 1, right
     while right and right % (step * 10) == 0:
@@ -106,7 +106,7 @@ _MAX_GIVEN_NUMBERS = 12
 
 
 def _slips(problem: Problem, right: int, form: Form) -> list[int]:
-    """The results of usual slips, the more plausible first."""
+    """Return the results of common mistakes, the most plausible first."""
     last, results = "", []
     for terms, result in problem.calculations:
         parts = _parts(result, form)
@@ -125,13 +125,13 @@ def _slips(problem: Problem, right: int, form: Form) -> list[int]:
 
 
 def _parts(text: str, form: Form) -> int | None:
-    """A number of a solution in parts; ``None`` for what is none, or cannot be written so."""
+    """Convert a number of a solution to parts; ``None`` if it cannot be written in this form."""
     value = _number(text)
     return None if value is None else form.parts(value)
 
 
 def _number(text: str) -> int | Fraction | None:
-    """A number as solutions write it."""
+    """Read a number in the notation of solutions."""
     if len(text) > _LONGEST:
         return None
     if text.isdecimal():
@@ -141,7 +141,7 @@ def _number(text: str) -> int | Fraction | None:
 
 
 def _other_calculations(terms: str, right: int, form: Form) -> Iterator[int]:
-    """The last calculation with another operation, or a sum with one term forgotten."""
+    """Yield results of the last calculation with another operation, or of a sum without one term."""
     plain = terms.replace(",", "").replace(" ", "")
     if two := _TWO_TERMS.fullmatch(plain):
         values = (parts for value in _operated(*two.groups()) if (parts := form.parts(value)) is not None)
@@ -153,7 +153,7 @@ def _other_calculations(terms: str, right: int, form: Form) -> Iterator[int]:
 
 
 def _operated(left: str, sign: str, right: str) -> list[int | Fraction]:
-    """What the other operations make of two numbers."""
+    """Return the results of the other operations on two numbers."""
     x, y = _number(left), _number(right)
     if x is None or y is None:
         return []

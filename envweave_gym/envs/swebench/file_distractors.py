@@ -1,4 +1,4 @@
-"""Wrong options that trivial solvers cannot tell from the right one.
+"""Draws wrong options that trivial solvers cannot tell from the right one.
 
 Files picked at random are solved by the words they share with the issue; always the most similar files, by
 choosing the least similar; files that never are an answer, by knowing which ones are. So most of the wrong
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from envweave_gym.core.seeding import mix
-from envweave_gym.envs.swebench.file_paths import MAX_PATH, NAMED, Leak, leak_of, overlap, words_of
+from envweave_gym.envs.swebench.file_mentions import MAX_PATH, NAMED, Leak, leak_of, overlap, words_of
 
 _ATTEMPTS = 32
 """Limit of sets of wrong options that are drawn; the best of them is used."""
@@ -24,7 +24,7 @@ _Path = Annotated[str, msgspec.Meta(max_length=MAX_PATH)]
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
-    """The files that may be wrong options of an issue, by why they are plausible."""
+    """The files that may be wrong options of an issue, by the reason why they are plausible."""
 
     instance_id: str
     answer: _Path
@@ -41,7 +41,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     """Files that the issue names."""
 
     def paths(self) -> tuple[str, ...]:
-        """All of them."""
+        """Return all files."""
         kinds = (self.popular, self.near, self.sibling, self.lexical, self.mentioned)
         return (self.answer, *(path for kind in kinds for path in kind))
 
@@ -65,7 +65,7 @@ def distractors(candidates: Candidates, issue: str, count: int, key: int) -> tup
 
 
 class _Draw:
-    """Numbers drawn one after the other from a key."""
+    """A deterministic sequence of draws from a key."""
 
     def __init__(self, key: int) -> None:
         self._key, self._drawn = key, 0
@@ -76,7 +76,7 @@ class _Draw:
 
 
 def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
-    """The popular files, and all by other kinds; none of them is the answer."""
+    """Return the popular files, and lists of the others by kind, without the answer."""
     near = candidates.near or candidates.sibling
     kinds = (candidates.popular, near, candidates.lexical, candidates.mentioned)
     popular, *others = [[path for path in kind if path != candidates.answer] for kind in kinds]
@@ -115,7 +115,7 @@ def _sample(bag: Sequence[str], count: int, draw: _Draw) -> list[str]:
 
 
 def _rankings(answer: str, issue: str) -> tuple[Callable[[str], int], Callable[[str], int]]:
-    """Whether a file looks likelier than the answer (1), less so (-1), or neither: by words, by mentions."""
+    """Return two comparisons of a file with the answer (1, 0, -1): by shared words, and by mentions."""
     words = words_of(issue)
     known: dict[str, tuple[Any, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""Files and the words of an issue: how alike they are, how an issue names a file, and how to hide that."""
+"""Mentions of files in issues: finding them, hiding them, and counting shared words."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from enum import StrEnum
 from functools import lru_cache
 
 HIDDEN = "<file>"
-"""What stands in an issue where a file was named."""
+"""The replacement of a hidden name in an issue."""
 MAX_PATH = 300
-"""Files whose paths are longer, in characters, are no options."""
+"""Characters of a path; files with longer ones are no options."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SOURCE_FOLDER = re.compile(r"^(?:lib|src)/")
@@ -20,7 +20,7 @@ _TEST_NAME = re.compile(r"test_.*|.*_tests?\.py|tests?\.py|conftest\.py")
 
 
 class Leak(StrEnum):
-    """How the text of an issue names the file that must change; the first that holds."""
+    """How the text of an issue names the file that must change; the first that applies."""
 
     PATH = "path"
     """By its path in the repository, or as it is installed."""
@@ -39,23 +39,23 @@ NAMED = (Leak.PATH, Leak.DOTTED, Leak.NAME)
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a text or a path, in small letters; ``some_name`` and ``SomeName`` are two."""
+    """Return the words of a text or a path in lower case; ``some_name`` and ``SomeName`` have two each."""
     return frozenset(word.lower() for word in _WORD.findall(text) if len(word) > 1)
 
 
 @lru_cache(maxsize=1 << 16)
 def path_words(path: str) -> frozenset[str]:
-    """The words of a path, without its ending."""
+    """Return the words of a path, without its suffix."""
     return words_of(path.removesuffix(".py"))
 
 
 def overlap(path: str, issue_words: frozenset[str]) -> int:
-    """How many words of a path an issue has."""
+    """Return the number of words of a path that the issue has."""
     return len(path_words(path) & issue_words)
 
 
 def leak_of(path: str, issue: str) -> Leak:
-    """How an issue names a file."""
+    """Return how an issue names a file."""
     installed, module, name = names_of(path)
     if installed in issue:
         return Leak.PATH
@@ -69,28 +69,28 @@ def leak_of(path: str, issue: str) -> Leak:
 
 
 def _stands(name: str, text: str) -> bool:
-    """Whether a name stands in a text by itself: ``b`` does in ``a.b``, ``b.c`` does not in ``a.b.c``."""
+    """Return whether a name occurs as a whole word: ``b`` does in ``a.b``, ``b.c`` does not in ``a.b.c``."""
     before = r"[\w.]" if "." in name.removesuffix(".py") else r"\w"
     return name in text and re.search(rf"(?<!{before}){re.escape(name)}(?!\w)", text) is not None
 
 
 @lru_cache(maxsize=1 << 16)
 def names_of(path: str) -> tuple[str, str, str]:
-    """A source file as it is installed, as a module, and without its folders."""
+    """Return the installed path of a source file, its module, and its file name."""
     installed = _SOURCE_FOLDER.sub("", path)
     module = installed.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return installed, module, path.rpartition("/")[2]
 
 
 def is_source(path: str) -> bool:
-    """Whether a file is Python and no test, and its path can be shown in a line."""
+    """Return whether a file is Python, not a test, and has a path that fits a line."""
     *folders, name = path.split("/")
     python = name.endswith(".py") and len(path) <= MAX_PATH and path.isprintable()
     return python and _TEST_FOLDERS.isdisjoint(folders) and not _TEST_NAME.fullmatch(name)
 
 
 def masked(issue: str, paths: Iterable[str]) -> str:
-    """The issue, with :data:`HIDDEN` for every name of a Python file and for the modules of ``paths``."""
+    """Return the issue with :data:`HIDDEN` for every name of a Python file and for the modules of ``paths``."""
     issue = _FILE_NAME.sub(HIDDEN, issue)
     hidden: set[str] = set()
     for path in paths:
@@ -107,7 +107,7 @@ def masked(issue: str, paths: Iterable[str]) -> str:
 
 
 def roots_of(paths: Iterable[str]) -> dict[str, str]:
-    """The packages that files are in, and the folder before each: ``{"matplotlib": "lib/"}``."""
+    """Return the packages of the files, with the folder before each: ``{"matplotlib": "lib/"}``."""
     roots: dict[str, str] = {}
     for path in paths:
         folder = _SOURCE_FOLDER.match(path)
@@ -117,13 +117,13 @@ def roots_of(paths: Iterable[str]) -> dict[str, str]:
 
 
 def mentioned_paths(text: str, roots: dict[str, str]) -> list[str]:
-    """The source files that a text names by a path, wherever they are installed."""
+    """Return the source files that a text names by a path, repository or installed."""
     found = [_rooted(name.replace("\\", "/").split("/"), roots) for name in _FILE_NAME.findall(text)]
     return [path for path in dict.fromkeys(found) if is_source(path)]
 
 
 def _rooted(parts: Sequence[str], roots: dict[str, str]) -> str:
-    """A path from the last part of it that is a package; nothing where none is."""
+    """Cut a path before the last part that is a package; empty if there is none."""
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] in roots:
             return roots[parts[place]] + "/".join(parts[place:])
@@ -134,7 +134,7 @@ _IMPORT = re.compile(r"^[ +-]\s*(?:from\s+([\w.]+)\s+import|import\s+([\w.]+))",
 
 
 def imported_paths(diff: str, roots: dict[str, str], folders: frozenset[str]) -> list[str]:
-    """The source files that a diff imports from; of a package, one of ``folders``, its ``__init__``."""
+    """Return the source files that a diff imports; for a package in ``folders``, its ``__init__``."""
     found: list[str] = []
     for names in _IMPORT.findall(diff):
         parts = "".join(names).split(".")
