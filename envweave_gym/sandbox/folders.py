@@ -19,7 +19,7 @@ _PREFIX = "envweave-sandbox-"
 MAX_COPIED_BYTES, MAX_COPIED_FILES, MAX_DEPTH = 1 << 30, 20_000, 100
 """Limits of a copied folder: bytes, files, and nesting."""
 _UNLISTED = 0o311
-"""Permissions of a folder that can be entered but not listed."""
+"""Permissions of a folder that every user may enter and nobody list, so its names cannot be found out."""
 _roots: dict[str, str] = {}
 """The root folder of each live episode's folder."""
 _CHUNK_BYTES = 1 << 20

@@ -15,7 +15,7 @@ import threading
 # from linux/seccomp.h: the ioctl requests, the layouts of their structures, and a flag of responses
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _NOTIFICATION, _RESPONSE = struct.Struct("<QIIiIQ6Q"), struct.Struct("<QqiI")
-_CONTINUE = 1
+_CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _CALLER_ENDED = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 """Errors that mean that the process that wanted to fork has ended or was interrupted."""
 
@@ -60,7 +60,7 @@ class ForkGate:
                 self._answer()
 
     def _answer(self) -> None:
-        buffer = bytearray(_NOTIFICATION.size)
+        buffer = bytearray(_NOTIFICATION.size)  # the kernel refuses one that is not zeroed
         try:
             fcntl.ioctl(self.descriptor, _RECEIVE, buffer)
             number, pid = _NOTIFICATION.unpack(buffer)[:2]

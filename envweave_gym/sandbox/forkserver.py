@@ -249,7 +249,7 @@ class _Zygote:
         with self._lock:
             if self.ended is None:
                 self._forks[key] = fork
-        if self.ended is not None:
+        if self.ended is not None:  # it may have ended since the caller looked
             ours.close()
             raise self._failure or NotAvailable(f"no process can be forked: the zygote {self.ended}")
         return key, fork
@@ -286,6 +286,7 @@ class _Zygote:
                 with self._lock:
                     if self._is_stopped:
                         return
+                    # under the lock, so that kill() sees either the process or that it may not start
                     self._process = process = _start(program, theirs)
                     self._pidfd = os.pidfd_open(process.pid)
                 _send_program(process, program)

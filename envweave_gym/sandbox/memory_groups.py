@@ -32,6 +32,7 @@ class Version:
 
 # A worker moves itself by writing 0 into the list of members. Moving another process would take a lock of the
 # kernel that costs 16 ms.
+# The limit with swap may not be lower than the one without, so it is set after it.
 V1 = Version(
     (("memory.limit_in_bytes", True), ("memory.memsw.limit_in_bytes", True)), "tasks", "memory.oom_control"
 )

@@ -23,13 +23,15 @@ from envweave_gym.sandbox.session import Session
 from envweave_gym.sandbox.setup import Setup
 from envweave_gym.sandbox.worker_process import WorkerDied, WorkerProcess
 
+# -I ignores PYTHONPATH, so the folder of "inside" comes as an argument. Its modules are imported as a package of
+# their own: importing this package would import NumPy and Gymnasium into every worker.
 _START = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from inside.{} import main; sys.path.pop(0); main()"
 _CGROUP_SLACK_BYTES = 64 << 20
 """Bytes added to an episode's memory limit in its cgroup, which also counts the worker and kernel data."""
 _ENVIRON = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
+    "PYTHONHASHSEED": "0",  # the same program iterates over a set in the same order in every episode
     "MALLOC_ARENA_MAX": "2",  # each arena reserves much of the address space, which is limited
     **ONE_THREAD,
 }

@@ -321,6 +321,7 @@ class Session:
 
     def _end(self, step: Step) -> Execution:
         process, report, self._step = self.process, step.report or {}, None
+        # text() reads the pipes once more: the worker flushes its output before it sends the report
         out, err = process.out.text(), process.err.text()
         done = execution_from(report, out, err, self.limits.text, step.snapshot)
         if step.stopped is not None or step.death:

@@ -40,6 +40,8 @@ _MAX_UNSENT_BYTES = 1 << 20
 """Limit of bytes that a worker has not read, above which the host stops reading the worker's messages."""
 _START_TIMEOUT_S, _REPLY_TIMEOUT_S = 20.0, 10.0
 _KILL_TIMEOUT_S = 5.0
+_END_NOTICE_S = 0.2
+"""How long the zygote may take to report an end that the socket has shown already."""
 _LONGEST_ERROR = 1000
 _CREDENTIALS = struct.Struct("iii")  # struct ucred: PID, UID, GID
 _READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT
@@ -82,7 +84,7 @@ class Output:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        del self._tail[: -(self._limit // 2) or None]
+        del self._tail[: -(self._limit // 2) or None]  # [:-0] would delete nothing
         return count
 
     def text(self) -> str:
@@ -133,6 +135,7 @@ class WorkerProcess:
         self.fork, self._socket = fork, fork.connection
         # The garbage collector may free the socket before this object, and Python would warn that it is open.
         weakref.finalize(self, fork.connection.close).atexit = False
+        # the kernel adds the PID of each sender: one in a message could be forged
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setblocking(False)
         self._received, self._unsent = bytearray(), bytearray()
@@ -185,7 +188,7 @@ class WorkerProcess:
                     taken, given = given[:wanted], given[wanted:]
                     return message, sender, taken
         finally:
-            for descriptor in given:
+            for descriptor in given:  # a copy may send any number of them
                 os.close(descriptor)
 
     def _receive_with_credentials(self, deadline: float) -> tuple[bytes, int, list[int]]:
@@ -230,6 +233,7 @@ class WorkerProcess:
             pass
         except OSError as error:
             raise self._died(str(error)) from None
+        # a worker that writes and does not read would otherwise fill the memory of this process
         polled = _READ if not self._unsent else _BOTH if len(self._unsent) < _MAX_UNSENT_BYTES else _WRITE
         if polled != self._polled:
             self._polled = polled
@@ -282,7 +286,7 @@ class WorkerProcess:
             elif self.fork_gate is not None and descriptor == self.fork_gate.descriptor:
                 if event & _READ:
                     self.fork_gate.answer()
-                else:
+                else:  # no process is behind the gate any more, which poll() would report for ever
                     self._poll.unregister(descriptor)
             else:
                 stream = self.out if descriptor == self.out.descriptor else self.err
@@ -356,7 +360,7 @@ class WorkerProcess:
 
     def _died(self, why: str) -> WorkerDied:
         """Kill the process if it still runs; return the exception to raise, with the reason of its end."""
-        ending = self.ending(0.2)
+        ending = self.ending(_END_NOTICE_S)
         if ending is None:
             self.kill()
             self.ending(_KILL_TIMEOUT_S)
@@ -380,7 +384,7 @@ class WorkerProcess:
         """Kill the process, wait for its end, and release everything except its folder."""
         self.kill()
         self.ending(_KILL_TIMEOUT_S)
-        if self.memory is not None:
+        if self.memory is not None:  # a cgroup with a process in it cannot be removed
             self.memory.remove()
         self.release()
 

@@ -91,7 +91,7 @@ def test_two_hundred_episodes_leave_nothing(sandbox: Sandbox) -> None:
 
     for n in range(5):
         episode(n)
-    time.sleep(0.1)
+    assert settles(lambda: len(sandbox._ready) == 1)
     before = there(sandbox)
     for n in range(200):
         episode(n)
@@ -207,7 +207,7 @@ def test_a_worker_that_is_killed_between_steps_is_a_loss(sandbox: Sandbox, numbe
     session.run("x = 1")
     os.kill(session.process.pid, number)
     session.process.signal(signal.SIGCONT)  # or it has ended already
-    time.sleep(0.05)
+    assert settles(lambda: not session.process.is_alive())
     done = session.run("x")
     assert (done.error_type, done.state_lost) == ("WorkerDied", True)
     assert number.name in done.error

@@ -308,14 +308,23 @@ def slow(message: dict[str, Any]) -> None:
     if message.get("method") != "tools/call":
         well(message)
         return
+    note_request()
     seconds = message["params"]["arguments"]["a"] / 1000
     threading.Timer(seconds, lambda: well(message)).start()
 
 
 def slow_to_greet(message: dict[str, Any]) -> None:
     if message.get("method") == "initialize":
+        note_request()
         time.sleep(0.6)
     well(message)
+
+
+def note_request() -> None:
+    """Append to the file that the last argument names, if it is a path."""
+    if sys.argv[-1].startswith("/"):
+        with open(sys.argv[-1], "a") as requests:
+            requests.write("x")
 
 
 def environment(message: dict[str, Any]) -> None:

@@ -247,24 +247,31 @@ def test_each_of_many_threads_gets_its_own_answer(misbehaving: Make):
     assert found == [str(n + 1) for n in range(500)]
 
 
-def test_a_call_ends_when_the_server_is_closed_by_another_thread(misbehaving: Make):
-    server = misbehaving("slow", timeout=30.0)
+def wait_for_requests(requests: Path, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while not requests.exists() or len(requests.read_text()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_call_ends_when_the_server_is_closed_by_another_thread(misbehaving: Make, tmp_path: Path):
+    server = misbehaving("slow", tmp_path / "requests", timeout=30.0)
     server.tools()
     with ThreadPoolExecutor(2) as threads:
         calls = [threads.submit(server.call, "add", {"a": 20_000}) for _ in range(2)]
-        time.sleep(0.2)
+        wait_for_requests(tmp_path / "requests", 2)
         server.close()
         for call in calls:
             with pytest.raises(McpClosed, match=r"'slow' (was closed|has ended)"):
                 call.result(5)
 
 
-def test_a_server_that_is_closed_in_a_call_is_not_started_for_it_again(misbehaving: Make):
-    server = misbehaving("slow", "repeatable", timeout=30.0)
+def test_a_server_that_is_closed_in_a_call_is_not_started_for_it_again(misbehaving: Make, tmp_path: Path):
+    server = misbehaving("slow", "repeatable", tmp_path / "requests", timeout=30.0)
     (tool,) = server.tools()
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(tool.call, {"a": 20_000})
-        time.sleep(0.2)
+        wait_for_requests(tmp_path / "requests", 1)
         server.close()
         with pytest.raises(McpClosed):
             call.result(5)
@@ -272,11 +279,11 @@ def test_a_server_that_is_closed_in_a_call_is_not_started_for_it_again(misbehavi
     assert server.call("add", {"a": 1}) == "2"
 
 
-def test_a_server_that_is_closed_while_it_is_opened_is_not_left(misbehaving: Make):
-    server = misbehaving("slow_to_greet")
+def test_a_server_that_is_closed_while_it_is_opened_is_not_left(misbehaving: Make, tmp_path: Path):
+    server = misbehaving("slow_to_greet", tmp_path / "requests")
     with ThreadPoolExecutor(1) as threads:
         opened = threads.submit(server.tools)
-        time.sleep(0.2)
+        wait_for_requests(tmp_path / "requests", 1)
         server.close()
         with pytest.raises(McpClosed, match="'slow_to_greet' was closed while it was opened"):
             opened.result(10)

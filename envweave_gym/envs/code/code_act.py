@@ -11,6 +11,7 @@ from envweave_gym.envs.code.program_env import ProgramEnv
 from envweave_gym.episode.message import message
 from envweave_gym.sandbox import Names
 
+# models write to /tmp out of habit, and the sandbox has no such folder
 FILES = '''
 def file_read(path: str) -> str:
     """The text of a file. What is in /tmp is in the folder of the episode, as relative paths are."""

@@ -25,6 +25,7 @@ class OfferedTools:
         self._per_episode, self._taken = per_episode, tuple(taken)
         self._started: list[McpServer | Share] = []
         self._registry: ToolRegistry | None = None
+        # functions are checked now; servers start with the first episode, and their tools are checked then
         self._check(ToolRegistry([one for one in self._given if not isinstance(one, McpServer | ServerSpec)]))
 
     def begin(self) -> ToolRegistry:

@@ -109,6 +109,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         self._end_session()
         self._journal, self._variables, self._shown = Journal(), {}, ""
         self._offered.begin()
+        # new ones for each episode: a call of the last one may still run, and writes to the last journal
         self._tools = JournaledTools(self._offered, self._journal)
         self._begin(options or {})
         self._live()
@@ -216,8 +217,9 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
             tools.replay(None)
 
     def _adopt(self, session: Session) -> Session:
-        end_with_parent()
+        end_with_parent()  # a worker of multiprocessing that is orphaned would keep the process of the episode
         self._session = session
+        # the method of the session, not of this object, which would never be collected
         self._closing = weakref.finalize(self, session.close)
         return session
 
@@ -277,7 +279,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = type(self).__new__(type(self))
-        memo[id(self)] = other
+        memo[id(self)] = other  # before its attributes are copied, which may refer to it
         state = self.__getstate__()
         shared = {"config": self.config, "_transform": self._transform, "_offered": state.pop("_offered")}
         rest = {name: value for name, value in state.items() if name not in shared}

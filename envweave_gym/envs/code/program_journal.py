@@ -71,7 +71,7 @@ class JournaledTools:
             return self._call_again(name, arguments)
         running = self._journal.running  # the step of this call, though the result may come after its end
         calls = [] if running is None else running.calls
-        self.spend(name, arguments)
+        self.spend(name, arguments)  # before the call, which otherwise might have an effect and no answer
         try:
             value = self._offered.registry().call(name, arguments)
             if (size := _size(value)) > MAX_REPLY_BYTES:  # the program would not get it: it is not recorded

@@ -19,6 +19,7 @@ Chat = list[dict[str, str]]
 _URL = re.compile(r"https?://[^\s@?#]+")
 _BUSY = frozenset({408, 425, 429})
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
+"""The pause after the first attempt, which doubles with each, and its limit."""
 _LARGEST_REPLY = 8 << 20
 _SHORTEST_KEY = 16
 """The fewest characters of a key that is hidden in replies. A shorter one, such as ``none`` for servers that

@@ -19,6 +19,7 @@ _QUOTES = "'\""
 _MAX_MATCHES = 50
 """The most ``FINAL(`` in an output that are examined."""
 _MAX_UNCLOSED = 5
+"""The most of them without an end: each is searched to the end of the output."""
 
 
 def score_of(answer: str, expected: str, match: str) -> float:

@@ -12,7 +12,7 @@ import msgspec
 from envweave_gym.core.config import configured, named
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.code.offered_tools import OfferedTools
-from envweave_gym.envs.code.program_env import ProgramEnv, events_of, setup_of, shown_text
+from envweave_gym.envs.code.program_env import ProgramEnv, events_of, shown_text
 from envweave_gym.envs.code.program_journal import Call, JournaledTools
 from envweave_gym.envs.repl.chat_player import play_with_chat
 from envweave_gym.envs.repl.model_endpoint import Chat, SubcallFailed
@@ -22,7 +22,7 @@ from envweave_gym.envs.repl.repl_config import RESET_OPTIONS, ReplModelConfig
 from envweave_gym.envs.repl.subcalls import Subcalls
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import metrics
-from envweave_gym.sandbox import Execution, Final, Limits, Names, Setup, Variable
+from envweave_gym.sandbox import Execution, Final, Names, Setup, Variable
 from envweave_gym.sandbox.inside.bounded_values import cut
 
 MAX_CODE = 4 << 20
@@ -77,20 +77,13 @@ class REPLProgramEnv(ProgramEnv):
         self._forget()
 
     def _setup(self) -> Setup:
-        """Return a sandbox for this depth of nesting.
-
-        Sandboxes share tool threads, and a tool of one episode waits for the episodes inside it: at each
-        depth they need threads of their own.
-        """
-        setup, config = setup_of(self.config), self._given
+        """Return a sandbox that retains as much output as an observation shows, or as is searched for answers."""
+        setup, config = super()._setup(), self._given
         output = _SCANNED_OUTPUT if config.compat == "stdout" else config.max_output_length
-        limits = msgspec.structs.replace(
-            setup.limits, output=output, text=Limits().text + self._subcalls.depth
-        )
-        return msgspec.structs.replace(setup, limits=limits)
+        return msgspec.structs.replace(setup, limits=msgspec.structs.replace(setup.limits, output=output))
 
     def _forget(self) -> None:
-        """Drop what is known of the programs of an episode."""
+        """Reset the attributes that describe the episode."""
         self._text = self.task.context_text()
         self._read = [self._text]
         """Texts that programs were given, in which a printed answer does not count."""
@@ -186,7 +179,7 @@ class REPLProgramEnv(ProgramEnv):
 
     def _ready_answer(self, done: Execution) -> tuple[Execution, Final | None]:
         """Return the step and the content of ``answer``, if that is ready."""
-        if "answer" not in done.watched:  # it is no JSON
+        if "answer" not in done.watched:  # the program has bound it to something that is no JSON
             found = self._evaluate(_READY)
             if not found.success:
                 done = msgspec.structs.replace(
@@ -203,6 +196,7 @@ class REPLProgramEnv(ProgramEnv):
         value = done.value if isinstance(done.value, str) else ""
         text = f"{done.stdout}\n{value}"
         answer = printed_answer(text, self._read)
+        # a printed name is evaluated in the namespace, which is gone if the process is
         if answer is None and (name := printed_name(text, self._read)) and not done.state_lost:
             final = self._evaluate(f"FINAL_VAR({name!r})").final
             answer = final and final.text

@@ -133,7 +133,7 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         if self._answering:
             self.agent_selection = next(iter(self._answering))
         elif self._queued:
-            self._ask()
+            self._request_answers()
         else:
             self._continue(self._env.answer(self._answers))
 
@@ -142,7 +142,7 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         if stepped is None:
             self._queued = [readable(prompt) for prompt in self._env.prompts]
             self._answers = []
-            self._ask()
+            self._request_answers()
             return
         self._observation, reward, ended, _, info = stepped
         self.agent_selection = ROOT
@@ -152,8 +152,8 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         if ended:
             self.terminations = dict.fromkeys(self.agents, True)
 
-    def _ask(self) -> None:
-        """Request as many answers as there are agents."""
+    def _request_answers(self) -> None:
+        """Request answers to queued prompts, one of each agent."""
         now, self._queued = self._queued[: len(self.subs)], self._queued[len(self.subs) :]
         for sub, prompt in zip(self.subs, now, strict=False):
             self._answering[sub] = len(self._answers)

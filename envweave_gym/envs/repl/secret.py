@@ -40,6 +40,7 @@ class Secret:
         return self
 
     def __reduce__(self) -> tuple[type[Secret], tuple[()]]:
+        # a pickle may be stored or sent to another machine: the copy is empty
         return Secret, ()
 
 

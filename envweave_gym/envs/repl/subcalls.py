@@ -196,6 +196,7 @@ def _each(query: Callable[[str], str], prompts: list[str], awaited: Awaited) -> 
         with taking:
             return next(left, None)
 
+    # daemon threads, as an executor would wait at exit for prompts that nobody answers
     several = range(min(len(prompts), MAX_PARALLEL))
     threads = [threading.Thread(target=work, name="sub-call", daemon=True) for _ in several]
     for thread in threads:
@@ -209,7 +210,7 @@ def _called(function: Callable[..., Any], prompt: Any, model: str | None) -> Any
     """Call a function, with the model if it has such a parameter."""
     try:
         takes_model = "model" in inspect.signature(function).parameters
-    except ValueError:  # what is written in C may not tell
+    except ValueError:  # functions in C may have no signature
         takes_model = False
     return function(prompt, model=model) if takes_model else function(prompt)
 

@@ -46,6 +46,8 @@ def apply(rules: Confinement, folder: str, parent: int) -> tuple[list[str], int 
     Returns the layers that are in force, and the descriptor on which the kernel asks whether a fork is
     allowed.
     """
+    # The order matters: limits need files of /proc, which Landlock closes; a change of user clears the signal at
+    # the parent's death; and the seccomp filter denies the calls that make Landlock rules.
     _limit(rules)
     layers = ["process"]
     if os.getuid() == 0:

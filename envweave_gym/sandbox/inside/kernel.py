@@ -48,6 +48,7 @@ def prctl(option: int, value: int) -> None:
 
 def syscall(name: str, *arguments: int | bytes | None) -> int:
     """Make a system call that has no Python function; raise ``OSError`` where it fails."""
+    # syscall() is variadic: a plain int would be passed in 32 bits
     given = [ctypes.c_long(one) if isinstance(one, int) else one for one in (number(name), *arguments)]
     found: int = _libc().syscall(*given)
     if found < 0:

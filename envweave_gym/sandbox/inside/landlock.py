@@ -90,7 +90,7 @@ def restrict(ruleset: int) -> None:
 def _created(spoken: int, handled: int, network: int, scopes: int) -> int:
     """Create an empty ruleset with the fields that this version of Landlock knows."""
     known = 8 if spoken < 4 else 16 if spoken < SIGNALS_STAY else 24
-    attributes = struct.pack("<QQQ", handled, network, scopes)[:known]
+    attributes = struct.pack("<QQQ", handled, network, scopes)[:known]  # a longer one is refused with E2BIG
     return syscall("landlock_create_ruleset", attributes, known, 0)
 
 
@@ -100,7 +100,7 @@ def _add(ruleset: int, path: str, rights: int) -> None:
     except OSError:
         return
     try:
-        if not os.path.isdir(path):
+        if not os.path.isdir(path):  # rights of folders on a file are refused with EINVAL
             rights &= _OF_FILES
         syscall("landlock_add_rule", ruleset, _PATH_BENEATH, struct.pack("<Qi", rights, tree), 0)
     finally:

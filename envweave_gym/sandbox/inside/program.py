@@ -18,8 +18,9 @@ from typing import Any
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if sys.version_info >= (3, 8) else 0
 _NEWLINE = re.compile(r"\r\n?")
 r"""Line ends of Python beside ``\\n``; the other line ends of ``str.splitlines`` are none."""
-_FRAMES = 40
-"""The most frames of a traceback, counted from the last one."""
+_MAX_FRAMES = 40
+"""Frames of a traceback, counted from the last one."""
+_HERE = __file__.rpartition("/")[0]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -94,7 +95,7 @@ def trace_of(error: BaseException) -> str:
     """Format the traceback of an error, without the frames of the worker."""
     try:
         more: dict[str, Any] = {"compact": True} if sys.version_info >= (3, 10) else {}
-        trace = traceback.TracebackException.from_exception(error, limit=-_FRAMES, **more)
+        trace = traceback.TracebackException.from_exception(error, limit=-_MAX_FRAMES, **more)
         _drop_own_frames(trace)
         return "".join(trace.format()).rstrip()
     except Exception as failure:  # noqa: BLE001 - the text of a foreign exception may raise anything
@@ -108,6 +109,3 @@ def _drop_own_frames(trace: traceback.TracebackException | None) -> None:
         for other in getattr(trace, "exceptions", None) or ():
             _drop_own_frames(other)
         trace = trace.__cause__ or trace.__context__
-
-
-_HERE = __file__.rpartition("/")[0]

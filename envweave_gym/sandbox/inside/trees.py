@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-_TRIES, _PAUSE = 50, 0.002
+_TRIES, _PAUSE_S = 50, 0.002
 """How often removal starts again, and the pause: a process that is being killed may still write."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -25,7 +25,7 @@ def remove_tree(folder: str) -> None:
         except FileNotFoundError:
             return None
         except OSError:
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_S)
     return None
 
 
@@ -34,32 +34,32 @@ def _remove(folder: str) -> None:
     try:
         waiting = _emptied(top, top)
         while waiting:
-            place = _opened(waiting[-1], top)
+            descriptor = _opened(waiting[-1], top)
             try:
-                waiting[-1:-1] = _emptied(place, top)
+                waiting[-1:-1] = _emptied(descriptor, top)
             finally:
-                os.close(place)
+                os.close(descriptor)
             os.rmdir(waiting.pop(), dir_fd=top)
     finally:
         os.close(top)
     os.rmdir(folder)
 
 
-def _emptied(place: int, top: int) -> list[str]:
+def _emptied(descriptor: int, top: int) -> list[str]:
     """Remove the files of a folder and move its subfolders to the top; return their names there."""
-    listed: Any = place if sys.version_info >= (3, 7) else f"/proc/self/fd/{place}"
+    listed: Any = descriptor if sys.version_info >= (3, 7) else f"/proc/self/fd/{descriptor}"
     with os.scandir(listed) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     moved: list[str] = []
     for name, is_folder in found:
         if not is_folder:
-            os.unlink(name, dir_fd=place)
-        elif place == top:
+            os.unlink(name, dir_fd=descriptor)
+        elif descriptor == top:
             moved.append(name)
         else:
             moved.append(secrets.token_hex(8))
-            os.close(_opened(name, place))
-            os.rename(name, moved[-1], src_dir_fd=place, dst_dir_fd=top)
+            os.close(_opened(name, descriptor))
+            os.rename(name, moved[-1], src_dir_fd=descriptor, dst_dir_fd=top)
     return moved
 
 

@@ -82,7 +82,7 @@ def enter_cgroup(groups: list[int]) -> list[str]:
 
 def open_channel(descriptors: list[int]) -> Channel:
     """Keep the channel and the output open, and close every other descriptor."""
-    control, out, err = descriptors
+    control, out, err = descriptors  # all above 3, as the lower numbers were in use when they were received
     for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), out, err, control)):
         if source != target:
             os.dup2(source, target)
@@ -374,9 +374,11 @@ class Worker:
         return False
 
     def _become_copy(self, descriptors: list[int]) -> None:
-        until = time.monotonic() + _ADOPTION_S
+        # The process between exits, and the kernel makes the zygote the parent. Only then can the signal be set
+        # that ends this process with its parent.
+        deadline = time.monotonic() + _ADOPTION_S
         while os.getppid() != self._parent:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 os._exit(1)
             time.sleep(0.0002)
         os.setsid()

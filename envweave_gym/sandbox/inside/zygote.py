@@ -50,10 +50,10 @@ PID = struct.Struct("<i")
 """Follows :data:`ADOPT`: the PID, as the zygote sees it."""
 READY, ENDED, FAILED, ADOPTED = b"r", b"e", b"x", b"t"
 _PACKET = PACKET.size + PID.size
-_LONGEST = 1000
-"""The most characters of a start-up error."""
-_MOST = 8
-"""The most descriptors of a child."""
+_LONGEST_ERROR = 1000
+"""Characters of a start-up error."""
+_MAX_DESCRIPTORS = 8
+"""Descriptors of a child."""
 
 Run = Callable[[List[int]], None]
 """The function that a child runs with its descriptors."""
@@ -80,7 +80,7 @@ class Zygote:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         ignore_stopped_children()
-        self._tell(READY, 0)
+        self._notify(READY, 0)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._signals, select.POLLIN)
@@ -99,10 +99,10 @@ class Zygote:
 
     def _obey(self) -> bool:
         """Execute the next order; return False if the host is gone."""
-        size = socket.CMSG_LEN(_MOST * array.array("i", [0]).itemsize)
+        size = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i", [0]).itemsize)
         try:
             packet, ancillary, _, _ = self._control.recvmsg(_PACKET, size, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionError:  # the host has not read all notes
+        except ConnectionError:  # the host ended without reading all notices
             return False
         if not packet:
             return False
@@ -124,15 +124,15 @@ class Zygote:
     def _adopt(self, key: int, pid: int) -> None:
         if pid not in self._workers and is_child(pid):
             self._workers[pid] = key
-            self._tell(ADOPTED, key)
+            self._notify(ADOPTED, key)
         else:
-            self._tell(FAILED, key, b"was no child of the zygote")
+            self._notify(FAILED, key, b"was no child of the zygote")
 
     def _fork(self, key: int, descriptors: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(FAILED, key, str(error.strerror).encode())
+            self._notify(FAILED, key, str(error.strerror).encode())
         else:
             if pid == 0:
                 self._be_a_worker(descriptors)
@@ -174,7 +174,7 @@ class Zygote:
         if not self._expected:
             kill_trees(there - self._workers.keys())
         for key, end in ended:
-            self._tell(ENDED, key, end)
+            self._notify(ENDED, key, end)
         return is_host_there
 
     def _reaped(self) -> Iterator[tuple[int, bytes]]:
@@ -199,7 +199,7 @@ class Zygote:
             for _ in pids:
                 self._workers.pop(os.waitpid(-1, 0)[0], None)
 
-    def _tell(self, what: bytes, key: int, more: bytes = b"") -> None:
+    def _notify(self, what: bytes, key: int, more: bytes = b"") -> None:
         with suppress(OSError):  # a host that has gone is noticed as such
             self._control.send(PACKET.pack(what, key) + more)
 
@@ -226,12 +226,12 @@ def main() -> None:
     if start["environ"] is not None:
         os.environ.clear()
         os.environ.update(start["environ"])
-    gc.disable()
+    gc.disable()  # a collection in a child would write to all objects, and so copy the pages shared with this
     adopt_orphans()
     try:
         run = _found(start["prepare"])(pickle.load(source))
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"[:_LONGEST]
+        why = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         control.send(PACKET.pack(FAILED, 0) + why.encode(errors="replace"))
         raise
     if threads() > 1:

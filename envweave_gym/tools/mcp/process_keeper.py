@@ -34,6 +34,7 @@ def main() -> None:
     if server == 0:
         _become_server(command, keeper)
     _release_pipes()
+    # after the fork, which copies no threads; the server ends with this thread, the main one
     threading.Thread(target=_end_with_owner, args=(owner, server), daemon=True).start()
     code = None
     while code is None:

@@ -86,7 +86,7 @@ class ServerProcess:
 
     def forget(self) -> None:
         """In a forked process: close the pipes, which would keep the server of the parent alive."""
-        self._process.returncode = 0  # it is no child of this process
+        self._process.returncode = 0  # it is no child of this process, and Popen would wait for it
         self._lifeline.close()
         self.stdin.close()
         self.close_outputs()

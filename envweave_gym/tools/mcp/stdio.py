@@ -85,8 +85,10 @@ class StdioTransport:
 
     def _queue(self, message: Message, deadline: float) -> int:
         """Send a message as far as the pipe takes it; return the number of bytes ever queued."""
+        # If the server ended before this call, the thread is about to find out. The call is not sent then, so it
+        # can be made again with another server.
         if self._failure is None and (self._has_ended or _has_hung_up(self._stdout)):
-            self._wait(lambda: False, deadline)  # it ended before this call, which so is not lost with it
+            self._wait(lambda: False, deadline)
         if self._failure is not None or self._has_ended:
             raise McpClosed(str(self._failure or f"{self._server} has ended"), unsent=True)
         self._append(message)
@@ -149,8 +151,9 @@ class StdioTransport:
             self._has_ended = self._has_ended or piece == b""
             with suppress(KeyError):  # if it was not registered
                 self._poll.unregister(self._stdin)
-            if self._unsent:
+            if self._unsent:  # otherwise it would always be ready
                 self._poll.register(self._stdin, select.POLLOUT)
+        # without the lock, as this may take seconds: callers wait for it to their own deadlines
         if self._has_ended and self._failure is None:
             self._fail(McpClosed(f"{self._server} {self._process.describe_end()}"))
         return self._failure is None
