@@ -3,6 +3,10 @@
 A frame is its length, four bytes with the lowest first, and as many bytes. An address is the path of a
 socket, or ``@`` and a name in Linux's abstract namespace. An abstract socket has no file: it is gone with the
 process that listens, and it is seen in one network namespace only.
+
+Large frames go through shared memory (:mod:`envweave_gym.net.shared_memory`). An end that has received one
+over the socket passes a memory file before the next frame that it sends, and gets later ones through that.
+Two lengths that no frame has announce the file, and a frame in it.
 """
 
 from __future__ import annotations
@@ -11,18 +15,21 @@ import os
 import select
 import socket
 import struct
+from contextlib import suppress
 from time import monotonic
 
 from envweave_gym.net.deadlines import WAIT_S, TimedSocket
+from envweave_gym.net.shared_memory import SHARED_FRAME, SharedMemory, new_memory_file
 
 LARGEST_FRAME = 1 << 30
 """The default limit, in bytes, of a frame that is received."""
 
 _LENGTH = struct.Struct("<I")
+_IN_MEMORY, _MEMORY_FILE = 0xFFFFFFFF, 0xFFFFFFFE
+"""In place of a length; the length of a frame in shared memory follows, or nothing that means anything."""
+_MARKED = struct.Struct("<II")
 _CREDENTIALS = struct.Struct("3i")
 _BACKLOG = 128
-_SMALL_FRAME = 1 << 16
-"""Bytes; a smaller frame is sent, and usually received, in one system call."""
 
 
 class FrameTooLarge(ConnectionError):
@@ -35,46 +42,136 @@ class FramedSocket(TimedSocket):
     def __init__(self, connected: socket.socket, largest: int = LARGEST_FRAME) -> None:
         super().__init__(connected)
         self._largest = largest
+        self._incoming: SharedMemory | None = None
+        self._outgoing: SharedMemory | None = None
+        self._missing = 0
+        """The size of a large frame that came over the socket, until the peer has a memory file for such."""
+        self._awaits_file = False
+        """Whether the peer has been sent a large frame over the socket, and will pass a memory file."""
+        self._descriptors: list[int] = []
+        """Those that have come and belong to no announced file yet."""
 
     def send(self, frame: bytes, deadline: float | None = None, before: bytes = b"") -> None:
         """Send a frame, and one ``before`` it in the same system call, which wakes the peer once."""
-        if len(frame) < _SMALL_FRAME and not before:
-            data = _LENGTH.pack(len(frame)) + frame
-            try:  # the kernel takes what fits into its buffer at once, so that there is nothing to wait for
-                sent = self.socket.send(data, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                sent = 0
-            if sent != len(data):
-                self.send_all(memoryview(data)[sent:], deadline)
-            return
-        parts = (_LENGTH.pack(len(frame)), frame)
-        self.send_parts((_LENGTH.pack(len(before)), before, *parts) if before else parts, deadline)
+        if self._missing:
+            self._pass_memory_file(deadline)
+        is_small = len(frame) < SHARED_FRAME
+        data = _LENGTH.pack(len(frame)) + frame if is_small else self._shared(frame)
+        if before:
+            data = _LENGTH.pack(len(before)) + before + data
+        try:  # the kernel takes what fits into its buffer at once, so that there is nothing to wait for
+            sent = self.socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent != len(data):
+            self.send_all(memoryview(data)[sent:], deadline)
 
     def receive(self, deadline: float | None = None) -> bytes:
         """Receive the next frame; after a ``TimeoutError`` the next call goes on with the same one.
 
         ``ConnectionResetError`` when the peer has closed its end.
         """
-        if not self.ahead and self._limits[socket.SO_RCVTIMEO] == (
+        # Most frames come whole and alone, before a deadline that is far away: then one system call does.
+        if not (self.ahead or self._awaits_file) and self._limits[socket.SO_RCVTIMEO] == (
             0.0 if deadline is None else WAIT_S if deadline - monotonic() > WAIT_S else -1.0
         ):
-            try:  # most frames come whole and alone, before a deadline that is far away
-                self.ahead = data = self.socket.recv(_SMALL_FRAME)
+            try:
+                self.ahead = data = self.socket.recv(SHARED_FRAME)
             except BlockingIOError:
                 data = b""
             if len(data) >= _LENGTH.size and _LENGTH.unpack_from(data)[0] == len(data) - _LENGTH.size:
                 self.ahead = b""
                 return data[_LENGTH.size :]
-        if len(self.ahead) < _LENGTH.size:
+        while True:
             self.fill(_LENGTH.size, deadline)
-        size = _LENGTH.unpack_from(self.ahead)[0]
+            size = _LENGTH.unpack_from(self.ahead)[0]
+            if size < _MEMORY_FILE:
+                return self._over_socket(size, deadline)
+            self.fill(_MARKED.size, deadline)
+            number = _MARKED.unpack_from(self.ahead)[1]
+            self.ahead = self.ahead[_MARKED.size :]
+            if size == _IN_MEMORY:
+                self._check_size(number)
+                if self._incoming is None:
+                    raise ConnectionResetError("a frame in shared memory, where there is none")
+                return self._incoming.take(number)
+            self._adopt_memory_file()
+
+    def _over_socket(self, size: int, deadline: float | None) -> bytes:
+        self._check_size(size)
+        end = _LENGTH.size + size
+        self.fill(end, deadline)
+        frame, self.ahead = self.ahead[_LENGTH.size : end], self.ahead[end:]
+        if size >= SHARED_FRAME and (self._incoming is None or size > self._incoming.capacity):
+            self._missing = size
+        return frame
+
+    def _check_size(self, size: int) -> None:
         if size > self._largest:
             raise FrameTooLarge(f"a frame of {size} bytes, where {self._largest} are the limit")
-        end = _LENGTH.size + size
-        if len(self.ahead) < end:
-            self.fill(end, deadline)
-        frame, self.ahead = self.ahead[_LENGTH.size : end], self.ahead[end:]
-        return frame
+
+    def receive_some(self, most: int, deadline: float | None = None) -> bytes:
+        """As of any socket, and accept the descriptor of a memory file that comes along."""
+        if not self._awaits_file:
+            return super().receive_some(most, deadline)
+        while True:
+            self._limit(socket.SO_RCVTIMEO, deadline)
+            with suppress(BlockingIOError):
+                data, descriptors, *_ = socket.recv_fds(self.socket, most, 1, socket.MSG_CMSG_CLOEXEC)
+                self._descriptors += descriptors
+                for surplus in self._descriptors[:-1]:
+                    os.close(surplus)
+                del self._descriptors[:-1]
+                return data
+
+    # Shared memory
+
+    def _shared(self, frame: bytes) -> bytes:
+        """The bytes to send for a large frame, which is written into shared memory if there is some free."""
+        memory = self._outgoing
+        if memory is not None and memory.put(frame):
+            return _MARKED.pack(_IN_MEMORY, len(frame))
+        # Both ends know the capacity, so both know that another file is to come.
+        self._awaits_file = self._awaits_file or memory is None or len(frame) > memory.capacity
+        return _LENGTH.pack(len(frame)) + frame
+
+    def _pass_memory_file(self, deadline: float | None) -> None:
+        """Pass the peer a new memory file for the frames that it sends, or tell it that there is none."""
+        descriptor, self._missing = new_memory_file(self._missing), 0
+        if descriptor is None:
+            self.send_all(_MARKED.pack(_MEMORY_FILE, 0), deadline)
+            return
+        try:
+            if self._incoming is not None:
+                self._incoming.close()
+            self._incoming = SharedMemory(descriptor)
+            while True:
+                self._limit(socket.SO_SNDTIMEO, deadline)
+                with suppress(BlockingIOError):
+                    socket.send_fds(self.socket, [_MARKED.pack(_MEMORY_FILE, 0)], [descriptor])
+                    return
+        finally:
+            os.close(descriptor)
+
+    def _adopt_memory_file(self) -> None:
+        """Use the memory file that the peer has passed; without one frames go over the socket."""
+        self._awaits_file = False
+        if self._outgoing is not None:
+            self._outgoing.close()
+            self._outgoing = None
+        for descriptor in self._descriptors:
+            with suppress(OSError, ValueError):  # it is none, or there is no memory
+                self._outgoing = SharedMemory(descriptor)
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def close(self) -> None:
+        """Close this end."""
+        super().close()
+        for memory in filter(None, (self._incoming, self._outgoing)):
+            memory.close()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     @property
     def is_hung_up(self) -> bool:

@@ -1,0 +1,68 @@
+"""Memory files for large frames: both ends of a Unix socket map one, so that the kernel copies nothing.
+
+The end that receives frames creates the file and passes its descriptor over the socket; the other end writes
+one frame at a time into it. Nothing is left behind: a memory file is gone with the last process that has it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+from contextlib import suppress
+
+SHARED_FRAME = 1 << 15
+"""Bytes; from here on shared memory is faster than the socket (docs/benchmarks.md has the figures)."""
+_SMALLEST = 1 << 20
+_HEAD = 64
+"""Bytes before the frame; the first one says whether a frame is there that was not taken yet."""
+_SEALS = 0 if sys.platform != "linux" else fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+class SharedMemory:
+    """A memory file with room for one frame."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Map the file; ``OSError`` if its size could change, as a read beyond the end kills the reader."""
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise PermissionError("the size of the memory file is not sealed")
+        size = os.fstat(descriptor).st_size
+        self._memory = mmap.mmap(descriptor, size)
+        self.capacity = size - _HEAD
+        """The size of the largest frame that fits."""
+
+    def put(self, frame: bytes) -> bool:
+        """Write a frame; ``False`` if it does not fit, or the peer has not taken the one before."""
+        memory = self._memory
+        if memory.closed or len(frame) > self.capacity or memory[0]:
+            return False
+        memory[_HEAD : _HEAD + len(frame)] = frame
+        memory[0] = 1
+        return True
+
+    def take(self, size: int) -> bytes:
+        """A copy of the frame, which makes room for the next; ``ConnectionError`` if there is no such frame."""
+        if self._memory.closed or size > self.capacity:
+            raise ConnectionError(f"a frame of {size} bytes in shared memory for {self.capacity}")
+        frame = self._memory[_HEAD : _HEAD + size]
+        self._memory[0] = 0
+        return frame
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._memory.close()
+
+
+def new_memory_file(size: int) -> int | None:
+    """The descriptor of a memory file for frames of ``size`` bytes; ``None`` if there can be none."""
+    with suppress(OSError, AttributeError):  # no descriptors left, or a system without memory files
+        descriptor = os.memfd_create("envweave frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, _HEAD + max(_SMALLEST, 1 << (size - 1).bit_length()))
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+    return None
