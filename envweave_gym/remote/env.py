@@ -22,6 +22,7 @@ from envweave_gym.core.seeding import HashedRandomness, Seeds
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.remote.served import CALL_DEADLINE, FAULTS, LOSSES, ServedEnvironment, Spaces
+from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack, packer_of
 
 _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
@@ -135,7 +136,7 @@ class RemoteEnv(HashedRandomness[Any, Any]):
         if type(packed) is str and not isinstance(action, str):  # the JSON of a value without a form
             raise self._refusal(action)
         try:
-            reply: Any = session.step(packed)
+            reply: Any = session.call(Step(0, packed))
         except FAULTS as error:
             record.abandon()  # ``lost`` may raise
             return self._last, 0.0, False, True, record.lost(self._served.lost(error), action)

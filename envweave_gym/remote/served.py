@@ -23,6 +23,7 @@ from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.wire.foreign_spaces import opaque, rebuilt
+from envweave_gym.wire.messages import Step
 from envweave_gym.wire.spaces import Path, base_of, space_from_data
 
 CALL_DEADLINE = 60.0
@@ -131,7 +132,7 @@ class ServedEnvironment:
     def step(self, action: Any) -> Any:
         """Act, with an action that is packed already."""
         try:
-            return self.session().step(action)
+            return self.session().call(Step(0, action))
         except FAULTS as error:
             return self.lost(error)
         except HARMLESS:

@@ -82,15 +82,14 @@ class RemoteSession:
 
         A server that is not there is given up after ``give_up_s`` seconds.
         """
-        self.send(Reset(0, seed, pack(options)), give_up_s)
-        return self.receive()
+        return self.call(Reset(0, seed, pack(options)), give_up_s)
 
-    def step(self, action: Any) -> Reply:
-        """Act, with an action that is packed already."""
+    def call(self, message: Reset | Step, give_up_s: float = math.inf) -> Reply:
+        """Number a call, send it and return its reply; the path of every step."""
         core = self._core
-        self._message = message = Step(core.next_number, action)
-        self._send(core.begin(encode(message), core.next_number, time.monotonic()))
-        while (reply := self.attempt()) is None:  # not by receive(): every step would pay for the call
+        message.call, self._message = core.next_number, message
+        self._send(core.begin(encode(message), core.next_number, time.monotonic(), give_up_s))
+        while (reply := self.attempt()) is None:
             pass
         return reply
 
@@ -308,8 +307,10 @@ def at_once(
     They are waited for in rounds, in which none keeps the others from being sent again. Servers that have to
     be started start at the same time.
     """
+    if len(sessions) == 1:
+        return [_tried(sessions[0].call, messages[0], give_up_s)]
     try:
-        for session in sessions if len(sessions) > 1 else ():
+        for session in sessions:
             if not session.is_sent:
                 upkeep.begin(session.address.url)
         replies: list[Any] = [

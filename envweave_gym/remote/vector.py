@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -23,10 +22,9 @@ from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import RecordColumns
 from envweave_gym.remote.batches import joined, kept, merged, travels
 from envweave_gym.remote.descriptions import describe, remote_name, wanted
-from envweave_gym.remote.row_calls import Draws, Outcome, RowCalls, Wanted, in_order
-from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.shards import RowsReset, Shard, ShardCalls, ShardResult, ends_of, in_order
 from envweave_gym.vector.base import CheckedVector, Results
 from envweave_gym.vector.calls import as_batch
 from envweave_gym.vector.native import checked_choices
@@ -80,7 +78,7 @@ class RemoteVectorEnv(CheckedVector):
         self._env_id, self._token, self._call_deadline = env_id, token, call_deadline
         self._faults = {"on_fault": on_fault, "reset_deadline": reset_deadline}
         self._kwargs, self.render_mode = kwargs, kwargs.get("render_mode")
-        self._groups = [self._group(url, rows) for url, rows in _spread(self._urls, num_envs)]
+        self._shards = [self._shard(url, rows) for url, rows in _spread(self._urls, num_envs)]
         self._record = RecordColumns(num_envs, self._mode)
 
     def _checked_reproducible(self, given: bool | None) -> bool:
@@ -91,10 +89,10 @@ class RemoteVectorEnv(CheckedVector):
             raise InvalidArgument(f"{self.name}: group={self.groups.size} {needs}")
         return wanted
 
-    def _group(self, url: str, rows: slice) -> RowGroup:
+    def _shard(self, url: str, rows: slice) -> Shard:
         kwargs = self._row_arguments(rows.stop - rows.start)
         deadlines = {"call_deadline": self._call_deadline, **self._faults}
-        return RowGroup(rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines)
+        return Shard(rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines)
 
     def _row_arguments(self, rows: int) -> dict[str, Any]:
         return {"num_envs": rows, "autoreset_mode": self._mode.value, **self._faults, **self._kwargs}
@@ -109,7 +107,7 @@ class RemoteVectorEnv(CheckedVector):
     @cached_property
     def description(self) -> dict[str, Any]:
         """What the first server that answers says of the environment."""
-        found = self._first_answer(lambda group: describe(group.address, self._single, self._call_deadline))
+        found = self._first_answer(lambda shard: describe(shard.address, self._single, self._call_deadline))
         most, widest = found["max_rows"], -(-self.num_envs // len(self._urls))
         if widest > most:
             raise InvalidArgument(
@@ -121,12 +119,12 @@ class RemoteVectorEnv(CheckedVector):
     @cached_property
     def single_observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The space of the observations of one row."""
-        return space_of(self._groups[0], self.description, "observation_space")
+        return space_of(self._shards[0], self.description, "observation_space")
 
     @cached_property
     def single_action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The space of the actions of one row."""
-        return space_of(self._groups[0], self.description, "action_space")
+        return space_of(self._shards[0], self.description, "action_space")
 
     @cached_property
     def observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -156,9 +154,9 @@ class RemoteVectorEnv(CheckedVector):
         return np.result_type(np.min_scalar_type(space.start), np.min_scalar_type(space.start + space.n - 1))
 
     @cached_property
-    def _calls(self) -> RowCalls:
+    def _calls(self) -> ShardCalls:
         spaces = self.single_observation_space, self.single_action_space
-        return RowCalls(self._groups, self._record, *spaces, self._rows_of_actions)
+        return ShardCalls(self._shards, self._record, *spaces, self._rows_of_actions)
 
     # What users call
 
@@ -173,12 +171,16 @@ class RemoteVectorEnv(CheckedVector):
         call = self._read_reset(seed, options)
         rows = np.ones(self.num_envs, np.bool_) if call.mask is None else call.mask
         self._calls.goes_on = not self._reproducible and self.description.get("goes_on", False)
-        draws = Draws.of_reset(self._record, rows, call.seeds)
+        reset = RowsReset.by_hand(self._record, rows, call.seeds, call.options)
         self.closed = False
-        with self._calling():
-            outcomes = self._calls.reset(Wanted(rows, draws, call.seeds, call.options))
-            outcomes += [Outcome(one, kept(one.last), {}) for one in self._groups if not rows[one.rows].any()]
-            observations, infos = self._together(in_order(outcomes))
+        try:
+            results = self._calls.reset(reset)
+        except BaseException as error:
+            self._stopped(error)
+            raise
+        others = [one for one in self._shards if not rows[one.rows].any()]
+        results += [ShardResult.without_step(one, kept(one.last), {}) for one in others]
+        observations, infos = self._joined(in_order(results))
         self._record.adopt_reset(rows, infos.get("seq", self._record.seq))
         return observations, infos
 
@@ -186,32 +188,39 @@ class RemoteVectorEnv(CheckedVector):
         """Act in every row."""
         sent = self._checked_actions(actions)
         resting = None if self.groups is None else self._group_faults.waiting
-        with self._calling():
-            outcomes = self._calls.act(sent, resting)
-            rewards, terminated, truncated = _results(outcomes)
+        try:
+            results = self._calls.step(sent, resting)
+            first = results[0]
+            rewards, terminated, truncated = first.reward, first.terminated, first.truncated
+            if len(results) > 1:
+                rewards, terminated, truncated = ends_of(results)
             over = terminated | truncated
             if self._mode is AutoresetMode.SAME_STEP and over.any():
-                self._calls.reset_lost(outcomes)
-            observations, infos = self._together(outcomes)
+                self._calls.reset_lost(results)
+        except BaseException as error:
+            self._stopped(error)
+            raise
+        observations, infos = self._joined(results)
         begun = self._record.end(over)
         begun = begun if resting is None else begun & ~resting
         self._record.adopt_step(begun, infos.get("seq", self._record.seq))
-        return self._in_groups((observations, rewards, terminated, truncated, infos))
+        stepped = observations, rewards, terminated, truncated, infos
+        return stepped if self.groups is None else self._in_groups(stepped)
 
     def render(self) -> tuple[Any, ...] | None:
         """What the rows draw; those that are lost what they drew last, or ``None``."""
         if self.render_mode is None:
             return super().render()
-        drawn = (group.picture() or (None,) * group.size for group in self._groups)
+        drawn = (shard.picture() or (None,) * shard.size for shard in self._shards)
         return tuple(chain.from_iterable(drawn))
 
     def stream_state(self) -> tuple[dict[str, Any], ...]:
         """What :func:`envweave_gym.state_of` gives: the state of each row, or the counters of a lost one."""
-        return tuple(chain.from_iterable(map(self._states_of, self._groups)))
+        return tuple(chain.from_iterable(map(self._states_of, self._shards)))
 
-    def _states_of(self, group: RowGroup) -> list[dict[str, Any]]:
-        known = [self._record.counters(row) for row in group.numbers]
-        states = zip(group.recall("state", known), known, strict=True)
+    def _states_of(self, shard: Shard) -> list[dict[str, Any]]:
+        known = [self._record.counters(row) for row in shard.numbers]
+        states = zip(shard.recall("state", known), known, strict=True)
         return [{**state, "episode": counters["episode"]} for state, counters in states]
 
     state = stream_state
@@ -220,16 +229,16 @@ class RemoteVectorEnv(CheckedVector):
         """The action of one row that ``text`` means; where all are lost, any action, which no row takes."""
         if not self.description["parses"]:
             return read_action(self.single_action_space, text)
-        for group in self._groups:
-            if group.live:
+        for shard in self._shards:
+            if shard.live:
                 try:
-                    return group.ask("parse_action", [text, agent])
+                    return shard.ask("parse_action", [text, agent])
                 except LOSSES as error:
-                    group.broken = group.lost(error)
-        gone = [group for group in self._groups if group.gone]
+                    shard.broken = shard.lost(error)
+        gone = [shard for shard in self._shards if shard.gone]
         if not gone:
             return self._ask("parse_action", [text, agent])
-        resumes = self._mode is not AutoresetMode.DISABLED or any(group.broken for group in gone)
+        resumes = self._mode is not AutoresetMode.DISABLED or any(shard.broken for shard in gone)
         if self._record.has_begun and resumes:
             return placeholder(self.single_action_space)
         return gone[0].ask("parse_action", [text, agent])  # which says why nobody answers
@@ -241,7 +250,7 @@ class RemoteVectorEnv(CheckedVector):
                 f"{self.name}: call({shown(name)}) takes no arguments here; methods of environments "
                 "elsewhere are not called, but their public attributes can be read"
             )
-        return tuple(chain.from_iterable(group.ask("attribute", name) for group in self._groups))
+        return tuple(chain.from_iterable(shard.ask("attribute", name) for shard in self._shards))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """The public attribute of each row; numbers, texts, arrays, and lists, tuples and dicts of those."""
@@ -249,8 +258,8 @@ class RemoteVectorEnv(CheckedVector):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the sessions."""
-        for group in self._groups:
-            group.close()
+        for shard in self._shards:
+            shard.close()
         self._record.has_begun = False
 
     def __del__(self) -> None:
@@ -275,20 +284,15 @@ class RemoteVectorEnv(CheckedVector):
         own["reproducible"] = self._reproducible
         return {**own, "call_deadline": self._call_deadline, **self._faults, **self._kwargs}
 
-    # A call: sent to all servers, whose answers are put together
+    # The parts of a call
 
-    @contextmanager
-    def _calling(self) -> Generator[None]:
-        """What stops a call halfway leaves the rows nowhere, so that only a reset goes on.
+    def _stopped(self, error: BaseException) -> None:
+        """Record that a call was stopped halfway, after which only a reset goes on.
 
         A single server knows itself whether a row has moved before it refused.
         """
-        try:
-            yield
-        except BaseException as error:
-            if len(self._groups) > 1 or not isinstance(error, HARMLESS):
-                self._record.stop(error)
-            raise
+        if len(self._shards) > 1 or not isinstance(error, HARMLESS):
+            self._record.stop(error)
 
     def _checked_actions(self, actions: Any) -> Any:
         """The actions as they are sent; a wrong one is refused here, unless the only server will do that."""
@@ -298,7 +302,7 @@ class RemoteVectorEnv(CheckedVector):
             chosen = checked_choices(self.name, actions, self.num_envs, space, self.action_space)
             return (chosen + space.start if space.start else chosen).astype(self._narrow)
         actions = as_batch(actions)
-        if len(self._groups) > 1 or not (self._groups[0].live and travels(actions)):
+        if len(self._shards) > 1 or not (self._shards[0].live and travels(actions)):
             self._rows_of_actions(actions)
         return actions
 
@@ -307,35 +311,37 @@ class RemoteVectorEnv(CheckedVector):
             return list(actions)
         return super()._rows_of_actions(actions)
 
-    def _together(self, outcomes: Sequence[Outcome]) -> tuple[Any, dict[str, Any]]:
+    def _joined(self, results: Sequence[ShardResult]) -> tuple[Any, dict[str, Any]]:
         """The observations and infos of all rows."""
-        observations = joined(self.single_observation_space, [one.observation for one in outcomes])
-        return observations, merged([one.infos for one in outcomes], [one.group.size for one in outcomes])
+        if len(results) == 1:
+            return results[0].observation, results[0].infos
+        observations = joined(self.single_observation_space, [one.observation for one in results])
+        return observations, merged([one.infos for one in results], [one.shard.size for one in results])
 
     # Questions
 
     def _ask(self, question: str, argument: Any) -> Any:
         """What any of the environments answers; where none is there, one that is made for this."""
-        for group in self._groups:
-            if group.live:
-                return group.ask(question, argument)
-        return self._first_answer(lambda group: self._ask_another(group, question, argument))
+        for shard in self._shards:
+            if shard.live:
+                return shard.ask(question, argument)
+        return self._first_answer(lambda shard: self._ask_another(shard, question, argument))
 
-    def _ask_another(self, group: RowGroup, question: str, argument: Any) -> Any:
-        session = RemoteSession(group.address, self._single, self._call_deadline)
+    def _ask_another(self, shard: Shard, question: str, argument: Any) -> Any:
+        session = RemoteSession(shard.address, self._single, self._call_deadline)
         try:
             return session.ask(question, argument)
         finally:
             session.close()
 
-    def _first_answer(self, ask: Callable[[RowGroup], Any]) -> Any:
+    def _first_answer(self, ask: Callable[[Shard], Any]) -> Any:
         """What the first server that can be reached says."""
-        for group in self._groups[:-1]:
+        for shard in self._shards[:-1]:
             try:
-                return ask(group)
+                return ask(shard)
             except LOSSES as error:
-                _log.debug("%s does not answer: %s", group.address.url, error)
-        return ask(self._groups[-1])
+                _log.debug("%s does not answer: %s", shard.address.url, error)
+        return ask(self._shards[-1])
 
 
 def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:
@@ -343,14 +349,6 @@ def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:
     bounds = [rows * place // len(urls) for place in range(len(urls) + 1)]
     parts = zip(urls, bounds, bounds[1:], strict=False)
     return [(url, slice(first, stop)) for url, first, stop in parts if first < stop]
-
-
-def _results(outcomes: Sequence[Outcome]) -> list[Any]:
-    """Rewards and ends."""
-    columns = [(one.reward, one.terminated, one.truncated) for one in outcomes]
-    return (
-        list(columns[0]) if len(columns) == 1 else [np.concatenate(one) for one in zip(*columns, strict=True)]
-    )
 
 
 def _again(env_id: str, urls: list[str], arguments: dict[str, Any], spec: Any) -> RemoteVectorEnv:

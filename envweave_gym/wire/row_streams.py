@@ -19,6 +19,7 @@ from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.columns import Bools, ColumnStreams, StepColumns
 from envweave_gym.episode.stream import _BOUNDARY, Event, Stream
 from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
+from envweave_gym.wire.messages import Stepped
 from envweave_gym.wire.values import NATIVE, pack, packs, unpack, unpacks
 
 ROWS_APART = 100
@@ -47,6 +48,15 @@ class PackedStreams:
         if self._read is None:
             self._read = _reader(_plain.decode(self._data), self._reset)
         return self._read(row)
+
+    def results(self) -> tuple[NDArray[np.float64], Bools, Bools]:
+        """The rewards, terminations and truncations of the step, in arrays that can be written to."""
+        size, columns = len(self._reset), bytearray(_plain.decode(self._data)[-1])
+        rewards, ends = (
+            np.frombuffer(columns, "f8", size),
+            np.frombuffer(columns, "?", 2 * size, _ENDS * size),
+        )
+        return rewards, ends[:size], ends[size:]
 
 
 def _reader(received: list[Any] | bytes, reset: Bools) -> Callable[[int], Stream | None]:
@@ -96,6 +106,8 @@ _COLUMNS = {
     "truncated": "?",
 }
 """The arrays of a :class:`StepColumns`, and their dtypes."""
+_ENDS = 32
+"""The bytes of a row in the columns before the last two."""
 
 
 def _packed_columns(source: ColumnStreams) -> list[Any]:
@@ -167,6 +179,35 @@ def _unpack_infos(data: memoryview) -> VectorInfos:
     if rest is not None:
         infos.update(rest)
     return infos
+
+
+# Results that are in the columns already
+
+
+def holds_results(infos: Any, reward: Any, terminated: Any, truncated: Any) -> bool:
+    """Whether the columns of packed infos hold the results of a step too, which then need not travel twice.
+
+    A wrapper may have changed the rewards that a vector returns, so the bytes are compared.
+    """
+    streams = infos.get("stream") if isinstance(infos, VectorInfos) and infos.keys() >= set(_OWN) else None
+    step = (
+        streams.build.step
+        if isinstance(streams, StreamRows) and isinstance(streams.build, ColumnStreams)
+        else None
+    )
+    if step is None:
+        return False
+    pairs = (reward, step.rewards), (terminated, step.terminated), (truncated, step.truncated)
+    return all(
+        type(one) is np.ndarray and one.dtype == own.dtype and one.tobytes() == own.tobytes()
+        for one, own in pairs
+    )
+
+
+def take_results(reply: Stepped) -> None:
+    """Fill in the results of a step that the columns of its infos hold."""
+    if reply.reward is None and isinstance(reply.info, VectorInfos):
+        reply.reward, reply.terminated, reply.truncated = reply.info["stream"].build.results()
 
 
 # The last observations of rows that were reset in the same step

@@ -174,7 +174,7 @@ def pack_exactly(value: Any) -> Any:
                 f"{shown(value)} has masked elements, which cannot be sent; give its filled(), or the data "
                 "and the mask as two arrays"
             )
-        return _array(np.asarray(value))
+        return pack_array(np.asarray(value))
     if isinstance(value, Mapping):
         return _members(value)
     if isinstance(value, msgspec.Struct):
@@ -214,7 +214,8 @@ def _read_result(data: memoryview) -> Any:
     return read_result(data)
 
 
-def _array(value: NDArray[Any]) -> Any:
+def pack_array(value: NDArray[Any]) -> Any:
+    """Pack an array of NumPy; ``NoForm`` if it holds an object without a form."""
     if value.dtype.hasobject:
         items = [pack_exactly(item) for item in value.ravel().tolist()]
         return Ext(OBJECTS, _encoder.encode([list(value.shape), items]))
@@ -290,7 +291,7 @@ _PACKED: dict[type, Callable[[Any], Any]] = {
     dict: _members,
     list: lambda value: [pack_exactly(item) for item in value],
     tuple: lambda value: Ext(TUPLE, _encoder.encode([pack_exactly(item) for item in value])),
-    np.ndarray: _array,
+    np.ndarray: pack_array,
     Stream: _stream,
     Fault: lambda value: Ext(FAULT, _encoder.encode(value)),
     GraphInstance: _graph,
@@ -429,4 +430,4 @@ def loads(data: bytes | memoryview) -> Any:
     return _decoder.decode(data)
 
 
-packs(StreamRows, lambda value: _array(np.asarray(value)))
+packs(StreamRows, lambda value: pack_array(np.asarray(value)))

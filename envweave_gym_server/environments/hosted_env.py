@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.core.faults import HARMLESS, FaultStorm, NotAvailable, fault_of
 from envweave_gym.core.protocols import name_of
 from envweave_gym.wire.messages import Answer, Ask, Began, Refused, Reply, Reset, Step, Stepped, encode
+from envweave_gym.wire.row_streams import holds_results
 from envweave_gym.wire.values import NoForm, exact, pack
 from envweave_gym_server.environments.description import describe
 from envweave_gym_server.environments.lost_episode import lost_step
@@ -126,6 +128,8 @@ class HostedEnv:
             return Stepped(message.call, observation, rewards, terminated, truncated, game)
         observation, reward, terminated, truncated, info = self.env.step(message.action)
         seen = exact("observation", observation)
+        if isinstance(reward, np.ndarray) and holds_results(info, reward, terminated, truncated):
+            return Stepped(message.call, seen, None, None, None, pack(info))
         if type(reward) is not float:
             reward = exact("reward", reward)
         if type(terminated) is not bool or type(truncated) is not bool:

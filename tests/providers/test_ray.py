@@ -190,7 +190,7 @@ def test_rows_of_an_actor_that_was_killed_for_good_end_and_the_others_go_on() ->
 
     env = ew.make(NAPPER, num_envs=4, backend="ray", replicas=2, **DEADLINES)
     begun = env.reset(seed=0)[0]
-    group = env.unwrapped._groups[0]
+    group = env.unwrapped._shards[0]
     ray.kill(actor_at(ray, group.address.url, time.monotonic() + 20))
     with suppress(ConnectionRefusedError):
         while True:

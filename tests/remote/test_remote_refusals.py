@@ -20,7 +20,7 @@ from envweave_gym.remote.descriptions import describe
 from envweave_gym.remote.env import RemoteEnv
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.vector import RemoteVectorEnv
-from envweave_gym.wire.messages import Create
+from envweave_gym.wire.messages import Create, Step
 
 __all__ = ["transport"]
 ECHO = "envweave/Echo-v0"
@@ -217,7 +217,7 @@ def test_a_session_that_is_there_waits_for_a_connection() -> None:
     with peer(plays_a_reset, full, full, plays) as server, at_once():
         session = server.session(PATIENT)
         session.reset(0, None)
-        session.step(0)
+        session.call(Step(0, 0))
     assert server.methods == ["GET"] * 4
 
 
@@ -228,7 +228,7 @@ def test_who_listens_where_a_server_was_stopped_is_another_server() -> None:
         upkeep.keep_up(server.url, None)
         session = server.session(PATIENT)
         session.reset(0, None)
-        session.step(0)
+        session.call(Step(0, 0))
     assert server.methods == ["GET"] * 3
 
 
@@ -237,7 +237,7 @@ def test_a_session_that_is_there_waits_for_a_connection_until_its_deadline() -> 
         session = server.session(0.5)
         session.reset(0, None)
         with pytest.raises(ConnectionError, match="there is no room"):
-            session.step(0)
+            session.call(Step(0, 0))
 
 
 def test_a_new_session_is_told_at_once_that_there_is_no_room() -> None:

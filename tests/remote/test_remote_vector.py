@@ -90,7 +90,7 @@ class TestItPlaysAsOneInThisProcess:
     def test_one_row_and_more_servers_than_rows(self, url: str):
         here, there = pair(LINE, url, 3, rows=1, max_steps=3)
         expect_same_play(here, there)
-        assert len(there.unwrapped._groups) == 1
+        assert len(there.unwrapped._shards) == 1
         there.close()
 
     @pytest.mark.parametrize(("env_id", "long"), [(LINE, {"length": 500}), (COUNTER, {"target": 500})])

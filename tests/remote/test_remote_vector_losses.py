@@ -31,7 +31,7 @@ DEADLINES: dict[str, Any] = {"call_deadline": 5.0, "reset_deadline": 5.0}
 
 def lose(env: RemoteVectorEnv, group: int) -> None:
     """Let the session of some rows be gone, as after a restart of their server."""
-    session = env._groups[group].session()
+    session = env._shards[group].session()
     session.drop()
     session.id = uuid.uuid4().hex
 
@@ -240,7 +240,7 @@ class TestAServer:
     def test_that_stands_still_does_not_hold_up_who_forgets_its_vector(self, server: PrivateServer):
         env = RemoteVectorEnv(LINE, server.url, num_envs=2, **LONG[LINE])
         env.reset(seed=3)
-        group, sent = env._groups[0], []
+        group, sent = env._shards[0], []
         group.close = lambda: sent.append("close")
         stop(server)
         del env, group

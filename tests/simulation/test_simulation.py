@@ -15,7 +15,7 @@ from simulated_server import DEADLINE_S, LEASE_S, Weather, World
 from envweave_gym.core.faults import AtCapacity, SessionLost
 from envweave_gym.remote import session as client
 from envweave_gym.remote import session_core
-from envweave_gym.wire.messages import Call
+from envweave_gym.wire.messages import Call, Step
 from envweave_gym_server.sessions import session_core as server_core
 
 SEEDS = 300
@@ -56,7 +56,7 @@ class Player:
             elif draw < 0.28:
                 self._leave()
             else:
-                self._call("step", lambda number=number: self._session.step(number), number)
+                self._call("step", lambda number=number: self._session.call(Step(0, number)), number)
 
     def _call(self, what: str, call: Any, argument: Any) -> None:
         began = self._world.clock.now

@@ -15,10 +15,10 @@ from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools
-from envweave_gym.providers.ray.pipelined import PipelinedGroup, first_answered
+from envweave_gym.providers.ray.pipelined import PipelinedShard, first_answered
 from envweave_gym.remote.batches import batch_of, part_of
-from envweave_gym.remote.row_calls import Outcome, RowCalls, Wanted
-from envweave_gym.remote.vector import RemoteVectorEnv, _results
+from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult, ends_of
+from envweave_gym.remote.vector import RemoteVectorEnv
 from envweave_gym.vector.base import NOT_A_BATCH, Results
 from envweave_gym.vector.native import checked_choices
 from envweave_gym.wire.messages import Step
@@ -38,7 +38,7 @@ class RayVectorEnv(RemoteVectorEnv):
       once; a smaller one, also with rows of 64 kB, is not.
     """
 
-    _groups: list[PipelinedGroup]
+    _shards: list[PipelinedShard]
 
     def __init__(
         self, env_id: str, urls: str | Sequence[str], *, sub_batches: int = 1, **arguments: Any
@@ -47,10 +47,10 @@ class RayVectorEnv(RemoteVectorEnv):
             raise InvalidArgument(f"{env_id}: sub_batches={shown(sub_batches)} is no number from 1 on")
         super().__init__(env_id, ([urls] if isinstance(urls, str) else list(urls)) * sub_batches, **arguments)
 
-    def _group(self, url: str, rows: slice) -> PipelinedGroup:
+    def _shard(self, url: str, rows: slice) -> PipelinedShard:
         kwargs = self._row_arguments(rows.stop - rows.start)
         deadlines = {"call_deadline": self._call_deadline, **self._faults}
-        return PipelinedGroup(
+        return PipelinedShard(
             rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines
         )
 
@@ -74,8 +74,8 @@ class RayVectorEnv(RemoteVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the sessions, and forget what is under way."""
-        for group in self._groups:
-            group.acts = None
+        for shard in self._shards:
+            shard.acts = None
         super().close_extras(**kwargs)
 
     # Some rows at a time
@@ -86,44 +86,47 @@ class RayVectorEnv(RemoteVectorEnv):
         Actions are in the order of ``env_id``.
         """
         rows = np.arange(self.num_envs) if env_id is None else self._checked_rows(env_id)
-        groups = self._groups_of(rows)
+        shards = self._shards_of(rows)
         self._record.check_step(self.name, rows)
         acts = self._acts(actions, rows)
-        for group in groups:
-            packed = pack(part_of(self.single_action_space, acts, group.rows))
-            group.begin(acts, Step(0, packed))
+        for shard in shards:
+            packed = pack(part_of(self.single_action_space, acts, shard.rows))
+            shard.begin(acts, Step(0, packed))
 
     def recv(self, min_ready: int | None = None) -> Results:
         """The results that are ready first, of at least ``min_ready`` rows; by default of all under way."""
         waiting = self._under_way
         if not waiting:
             self._refuse("recv() was called with no step under way; call send() first")
-        most = sum(group.size for group in waiting)
+        most = sum(shard.size for shard in waiting)
         if min_ready is not None and (type(min_ready) is not int or min_ready < 1):
             raise InvalidArgument(f"{self.name}: min_ready={shown(min_ready)} is no number of rows from 1 on")
         answered = first_answered(waiting, most if min_ready is None else min(min_ready, most))
-        with self._calling():
+        try:
             return self._received(answered)
+        except BaseException as error:
+            self._stopped(error)
+            raise
 
-    def _received(self, groups: Sequence[PipelinedGroup]) -> Results:
-        outcomes: list[Outcome] = []
-        for group in groups:
-            acts, group.acts = group.acts, None
-            outcomes += self._calls_of(RowCalls, [group]).act(acts)
-        rows = np.concatenate([np.array(one.group.numbers) for one in _owned(outcomes)])
-        rewards, terminated, truncated = _results(outcomes)
+    def _received(self, shards: Sequence[PipelinedShard]) -> Results:
+        results: list[ShardResult] = []
+        for shard in shards:
+            acts, shard.acts = shard.acts, None
+            results += self._calls_of(ShardCalls, [shard]).step(acts)
+        rows = np.concatenate([np.array(one.shard.numbers) for one in _owned(results)])
+        rewards, terminated, truncated = ends_of(results)
         over = terminated | truncated
         if self._mode is AutoresetMode.SAME_STEP and over.any():
-            self._calls.reset_lost(outcomes)
-        observations, infos = self._together(outcomes)
+            self._calls.reset_lost(results)
+        observations, infos = self._joined(results)
         begun = self._record.end(over, rows)
         self._record.adopt_step(begun, infos.get("seq", self._record.seq[rows]), rows)
         return observations, rewards, terminated, truncated, {**infos, "env_id": rows}
 
     @property
-    def _under_way(self) -> list[PipelinedGroup]:
+    def _under_way(self) -> list[PipelinedShard]:
         """The sub-batches with a step that was sent, and not received."""
-        return [group for group in self._groups if group.acts is not None]
+        return [shard for shard in self._shards if shard.acts is not None]
 
     def _refuse(self, why: str) -> NoReturn:
         raise ResetNeeded(f"{self.name}: {why}")
@@ -137,19 +140,19 @@ class RayVectorEnv(RemoteVectorEnv):
             )
         return rows.astype(np.intp)
 
-    def _groups_of(self, rows: _Rows) -> list[PipelinedGroup]:
+    def _shards_of(self, rows: _Rows) -> list[PipelinedShard]:
         """The sub-batches that have these rows and no others."""
         named = set(rows.tolist())
-        groups = [group for group in self._groups if not named.isdisjoint(group.numbers)]
-        for group in groups:
-            which = f"the sub-batch of rows {group.numbers.start} to {group.numbers.stop - 1}"
-            if not named.issuperset(group.numbers):
+        shards = [shard for shard in self._shards if not named.isdisjoint(shard.numbers)]
+        for shard in shards:
+            which = f"the sub-batch of rows {shard.numbers.start} to {shard.numbers.stop - 1}"
+            if not named.issuperset(shard.numbers):
                 raise InvalidArgument(
                     f"{self.name}: env_id= names a part of {which}; give all or none of them"
                 )
-            if group.acts is not None:
+            if shard.acts is not None:
                 self._refuse(f"{which} is under way; call recv() before it is sent another step")
-        return groups
+        return shards
 
     def _acts(self, actions: Any, rows: _Rows) -> Any:
         """Actions of all rows, with those of some in their places; a wrong one is refused."""
@@ -178,33 +181,33 @@ class RayVectorEnv(RemoteVectorEnv):
     # The parts of a call
 
     @cached_property
-    def _calls(self) -> RowCalls:
-        return self._calls_of(_Calls, self._groups)
+    def _calls(self) -> ShardCalls:
+        return self._calls_of(_OwnedCalls, self._shards)
 
-    def _calls_of(self, kind: type[RowCalls], groups: Sequence[PipelinedGroup]) -> RowCalls:
+    def _calls_of(self, kind: type[ShardCalls], shards: Sequence[PipelinedShard]) -> ShardCalls:
         spaces = self.single_observation_space, self.single_action_space
-        return kind(groups, self._record, *spaces, self._rows_of_actions)
+        return kind(shards, self._record, *spaces, self._rows_of_actions)
 
     def __reduce__(self) -> Any:
         return _again, (self._env_id, self._urls, self._arguments(), self.spec)
 
 
-class _Calls(RowCalls):
+class _OwnedCalls(ShardCalls):
     """Calls of a whole vector, which gives what they come to to its users."""
 
-    def act(self, actions: Any, resting: Bools | None = None) -> list[Outcome]:
-        return _owned(super().act(actions, resting))
+    def step(self, actions: Any, resting: Bools | None = None) -> list[ShardResult]:
+        return _owned(super().step(actions, resting))
 
-    def reset(self, wanted: Wanted) -> list[Outcome]:
-        return _owned(super().reset(wanted))
+    def reset(self, reset: RowsReset) -> list[ShardResult]:
+        return _owned(super().reset(reset))
 
 
-def _owned(outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes; a single one, which nothing is put together with, gets arrays of its own."""
-    if len(outcomes) == 1:
+def _owned(results: list[ShardResult]) -> list[ShardResult]:
+    """The results; a single one, which nothing is put together with, gets arrays of its own."""
+    if len(results) == 1:
         for name in ("observation", "infos", "reward", "terminated", "truncated"):
-            setattr(outcomes[0], name, _writable(getattr(outcomes[0], name)))
-    return outcomes
+            setattr(results[0], name, _writable(getattr(results[0], name)))
+    return results
 
 
 def _writable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Pipelined sessions and row groups: a step is sent first, and its reply is received by a later call."""
+"""Pipelined sessions and row shards: a step is sent first, and its reply is received by a later call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from envweave_gym.net.framed_socket import FramedSocket
 from envweave_gym.remote import upkeep
-from envweave_gym.remote.rows import RowGroup
 from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.shards import Shard
 from envweave_gym.wire.messages import Reply, Reset, Step
 from envweave_gym.wire.values import ARRAY, array_header, unpack
 
@@ -52,6 +52,11 @@ class PipelinedSession(RemoteSession):
         if not self._is_sent_ahead:
             super().send(message, give_up_s)
 
+    def call(self, message: Reset | Step, give_up_s: float = math.inf) -> Reply:
+        """Send the next call, unless it was sent ahead, and return the reply."""
+        self.send(message, give_up_s)
+        return self.receive()
+
     def poll(self) -> None:
         """Take the reply to the call that was sent ahead; if its attempt failed, send it again."""
         if self._polled is None:
@@ -83,7 +88,7 @@ class PipelinedSession(RemoteSession):
         self._is_sent_ahead, self._polled = False, None
 
 
-class PipelinedGroup(RowGroup):
+class PipelinedShard(Shard):
     """Rows on one server, whose step may be sent ahead."""
 
     acts: Any = None
@@ -109,18 +114,18 @@ class PipelinedGroup(RowGroup):
         return not self.live or self.session().is_answered
 
 
-def first_answered(groups: Sequence[PipelinedGroup], rows: int) -> list[PipelinedGroup]:
-    """Wait until the answered groups have ``rows`` rows together, and return them."""
+def first_answered(shards: Sequence[PipelinedShard], rows: int) -> list[PipelinedShard]:
+    """Wait until the answered shards have ``rows`` rows together, and return them."""
     while True:
-        unanswered = [group.session() for group in groups if not group.is_answered]
+        unanswered = [shard.session() for shard in shards if not shard.is_answered]
         ready = _ready(unanswered, 0.0)
         for session in unanswered:
             if session.handle in ready:
                 session.poll()
-        answered = [group for group in groups if group.is_answered]
-        if sum(group.size for group in answered) >= rows:
+        answered = [shard for shard in shards if shard.is_answered]
+        if sum(shard.size for shard in answered) >= rows:
             return answered
-        _ready([group.session() for group in groups if not group.is_answered], _OVERDUE_CHECK_S)
+        _ready([shard.session() for shard in shards if not shard.is_answered], _OVERDUE_CHECK_S)
 
 
 def _ready(sessions: Sequence[PipelinedSession], seconds: float) -> list[Any]:

@@ -18,6 +18,7 @@ from envweave_gym.wire.messages import (
     encode,
     read_reply,
 )
+from envweave_gym.wire.row_streams import take_results
 from envweave_gym_server.protocols.rest.bodies import Lost, Played
 from envweave_gym_server.protocols.rest.json_values import Arrays, plain
 from envweave_gym_server.sessions.session import Left, Session
@@ -42,6 +43,8 @@ def ask(session: Session, left: Left, question: str, argument: Any = None) -> An
 
 def played(reply: Began | Stepped, arrays: Arrays) -> Played:
     """A reply as an object."""
+    if isinstance(reply, Stepped):
+        take_results(reply)
     fields: dict[str, Any] = {name: getattr(reply, name) for name in reply.__struct_fields__}
     if _is_game(reply.info):
         lifted = {_LIFTED.get(name, name): value for name, value in reply.info.items()}

@@ -1,0 +1,343 @@
+"""Shards of a remote vector: the rows on each server, their resets and steps, and the loss of a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from envweave_gym.core.faults import Fault, FaultCount
+from envweave_gym.core.spaces import placeholder
+from envweave_gym.episode.columns import Bools, Options, RecordColumns, options_of
+from envweave_gym.episode.record import EpisodeRecord
+from envweave_gym.episode.vector_infos import VectorInfos, infos_of_rows
+from envweave_gym.remote.batches import batch_of, kept, part_of, rows_of
+from envweave_gym.remote.served import FAULTS, ServedEnvironment
+from envweave_gym.remote.session import at_once
+from envweave_gym.wire.messages import Reply, Reset, Step
+from envweave_gym.wire.row_streams import take_results
+from envweave_gym.wire.values import pack, pack_array
+
+
+class Shard(ServedEnvironment):
+    """The rows of a vector on one server; all of them end when its session is lost."""
+
+    live = False
+    """Whether a session is there whose rows all have an episode, or one that ended as usual."""
+    broken: Fault | None = None
+    """A loss that the next step has to report."""
+    shaky = False
+    """Whether an episode was lost and none has ended as usual since."""
+    resumed = False
+    """Whether the session is new, and only some rows were meant to be reset in it."""
+    last: Any = None
+    """The last observations, in arrays of their own."""
+
+    def __init__(self, rows: slice, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.rows, self.size = rows, rows.stop - rows.start
+        self.numbers = range(rows.start, rows.stop)
+        self.faults = FaultCount(self.name)
+
+    def lost(self, error: Exception) -> Fault:
+        """End all rows: leave the session, and count the fault or raise ``error``."""
+        self.live = False
+        return super().lost(error)
+
+    def retry(self, reset: ShardReset, error: Exception, started: float) -> Reply | Fault:
+        """Reset in a new session after a loss, if all rows are reset and there is time left."""
+        if reset.is_whole and time.monotonic() - started < self._reset_deadline:
+            self._part(error)
+            return self.reset(reset.seeding, reset.options, started=started)
+        return self.lost(error)
+
+    @property
+    def reset_deadline(self) -> float:
+        """The time of a reset in seconds."""
+        return self._reset_deadline
+
+    def _fault_of(self, error: Exception) -> Fault:
+        self.shaky = True
+        return self.faults.add(super()._fault_of(error))
+
+    def _leave(self) -> None:
+        super()._leave()
+        self.live, self.broken = False, None
+
+
+class ShardReset(NamedTuple):
+    """A reset of rows of one shard."""
+
+    shard: Shard
+    seeding: Any
+    """The packed argument of ``envweave_gym_server.environments.rows.reset_rows``."""
+    options: dict[str, Any] | None
+    is_whole: bool
+    """Whether every row is reset, so that another session can do it just as well."""
+
+
+class ShardResult(msgspec.Struct):
+    """The result of a call for the rows of one shard."""
+
+    shard: Shard
+    observation: Any
+    infos: dict[str, Any]
+    reward: Any
+    terminated: Any
+    truncated: Any
+    lost: dict[int, dict[str, Any]] = {}
+    """The infos of rows that were lost, by row; ``infos`` has them too."""
+
+    @classmethod
+    def without_step(cls, shard: Shard, observation: Any, infos: dict[str, Any]) -> ShardResult:
+        """The result of a call in which no episode has ended."""
+        terminated, truncated = np.zeros((2, shard.size), np.bool_)
+        return cls(shard, observation, infos, np.zeros(shard.size), terminated, truncated)
+
+
+class RowsReset(NamedTuple):
+    """A reset of some rows of a vector, with the seeds that are given or else drawn."""
+
+    rows: Bools
+    states: NDArray[np.uint64]
+    """The state that each row draws its seed from, so that a server can go on drawing."""
+    seeds: NDArray[np.uint64]
+    given: Sequence[int | None] | None = None
+    options: Options = None
+
+    @classmethod
+    def by_hand(
+        cls, record: RecordColumns, rows: Bools, given: Sequence[int | None] | None, options: Options
+    ) -> RowsReset:
+        """A reset by the caller of the vector."""
+        states, seeds = record.draws.states.copy(), np.zeros(len(rows), np.uint64)
+        seeds[rows] = record.draws.next(rows.nonzero()[0], given)
+        return cls(rows, states, seeds, given, options)
+
+    @classmethod
+    def of_lost(cls, record: RecordColumns, rows: Bools) -> RowsReset:
+        """A reset as rows reset themselves; their seeds are drawn once the step has been counted."""
+        return cls(rows, record.draws.states.copy(), record.draws.upcoming())
+
+
+class ShardCalls:
+    """Resets and steps all shards of a vector at the same time, and goes on where some are lost."""
+
+    goes_on = False
+    """Whether rows that had a seed before are reset without one, so that their generators go on."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        record: RecordColumns,
+        single_observation_space: Space[Any],
+        single_action_space: Space[Any],
+        rows_of_actions: Callable[[Any], list[Any]],
+    ) -> None:
+        """``rows_of_actions`` gives the action of each row, and refuses wrong ones."""
+        self._shards, self._record, self._rows_of_actions = shards, record, rows_of_actions
+        self._observation_space, self._action_space = single_observation_space, single_action_space
+
+    def step(self, actions: Any, resting: Bools | None = None) -> list[ShardResult]:
+        """Step every shard; one whose rows all wait for their reset in another session gets that.
+
+        A shard whose rows are all ``resting`` is left alone: the caller resets them next.
+        """
+        shards = self._shards
+        left = [] if resting is None else [one for one in shards if resting[one.rows].all()]
+        live = [one for one in shards if one.live and one not in left]
+        messages: list[Step] = []
+        for shard in live:
+            part = actions if len(shards) == 1 else part_of(self._action_space, actions, shard.rows)
+            plain = type(part) is np.ndarray and not part.dtype.hasobject
+            messages.append(Step(0, pack_array(part) if plain else pack(part)))
+        replies = at_once([one.current or one.session() for one in live], messages)
+        _raise_refusal(replies)
+        results = [ShardResult.without_step(one, kept(one.last), {}) for one in left]
+        for shard, reply in zip(live, replies, strict=True):
+            if isinstance(reply, Exception):
+                shard.broken = shard.lost(reply)
+                results.append(self._lost(shard, actions, is_ignored=False))
+            else:
+                results.append(_stepped(shard, reply))
+        if len(results) == len(shards) == 1:
+            return results
+        done = [one.shard for one in results]
+        return in_order(results + self._step_without([one for one in shards if one not in done], actions))
+
+    def _step_without(self, shards: Sequence[Shard], actions: Any) -> list[ShardResult]:
+        """Step shards without a session: report their loss, or reset them."""
+        results = [self._lost(one, actions, is_ignored=True) for one in shards if one.broken]
+        reported = [one.shard for one in results]
+        return results + self._reset_lost([one for one in shards if one not in reported])
+
+    def _lost(self, shard: Shard, actions: Any, *, is_ignored: bool) -> ShardResult:
+        """End the episodes of a broken shard; a row whose step was to be a reset ends where it began."""
+        fault, record = shard.broken, self._record
+        assert fault is not None
+        acted, shard.broken = self._rows_of_actions(actions), None
+        seeds: list[Any] = [None] * len(acted) if self.goes_on else record.draws.upcoming().tolist()
+        lost = {
+            row: EpisodeRecord().lost_at_start(fault, seeds[row])
+            if record.over[row]
+            else record.lost_step(row, fault, acted[row], is_ignored=is_ignored)
+            for row in shard.numbers
+        }
+        result = _lost_result(shard, lost)
+        result.truncated[:] = True
+        return result
+
+    # Resets
+
+    def reset(self, reset: RowsReset) -> list[ShardResult]:
+        """Reset rows; returns the results of the shards that have any."""
+        results: list[ShardResult] = []
+        resets: list[ShardReset] = []
+        for shard in self._shards:
+            part = reset.rows[shard.rows]
+            if not part.any():
+                continue
+            if not part.all() and not shard.live:
+                self._resume(shard, reset)
+            if shard.broken and not part.all():
+                results.append(self._lost_reset(shard, reset))
+            else:
+                resets.append(self._reset_of(shard, reset))
+        replies = _replies_to(resets)
+        pairs = zip(resets, replies, strict=True)
+        return in_order(results + [self._began(one.shard, reply, reset) for one, reply in pairs])
+
+    def _reset_lost(self, shards: Sequence[Shard]) -> list[ShardResult]:
+        """Reset shards as their rows would reset themselves."""
+        if not shards:
+            return []
+        rows = np.zeros_like(self._record.over)
+        for shard in shards:
+            rows[shard.rows] = True
+        return self.reset(RowsReset.of_lost(self._record, rows))
+
+    def _reset_of(self, shard: Shard, reset: RowsReset) -> ShardReset:
+        part, given, options = reset.rows[shard.rows], reset.given, reset.options
+        if isinstance(options, list):
+            options = {"rows": options[shard.rows]}
+        seeding = {
+            "seed": None if given is None else list(given[shard.rows]),
+            "draws": reset.states[shard.rows],
+            "over": self._record.over[shard.rows],
+            "goes_on": self.goes_on,
+        }
+        is_whole = bool(part.all())
+        if not is_whole:
+            options = {**(options or {}), "reset_mask": part}
+        return ShardReset(shard, pack(seeding), options, is_whole)
+
+    def _resume(self, shard: Shard, reset: RowsReset) -> None:
+        """Open a session for some rows of a lost shard; the others wait for a reset of theirs.
+
+        A loss that no step has reported yet comes first: those rows report it as well.
+        """
+        if shard.broken:
+            shard.faults.add(shard.broken)
+            return
+        everyone = RowsReset(np.ones_like(reset.rows), reset.states, reset.seeds)
+        reply = _replies_to([self._reset_of(shard, everyone)])[0]
+        if isinstance(reply, Fault):
+            shard.broken = reply
+        else:
+            shard.live, shard.resumed = True, True
+
+    def _began(self, shard: Shard, reply: Any, reset: RowsReset) -> ShardResult:
+        if isinstance(reply, Fault):
+            shard.broken = reply
+            return self._lost_reset(shard, reset)
+        observation = reply.observation
+        if shard.resumed:
+            shard.resumed = False
+            new = rows_of(self._observation_space, observation, shard.size)
+            observation = self._mixed(shard, reset, new)
+        shard.live, shard.broken, shard.last = True, None, kept(observation)
+        return ShardResult.without_step(shard, observation, reply.info)
+
+    def _lost_reset(self, shard: Shard, reset: RowsReset) -> ShardResult:
+        """Record a reset that failed: the next step ends all episodes of the shard."""
+        fault = shard.broken
+        assert fault is not None
+        shard.live = False
+        shard.last = self._mixed(shard, reset, [placeholder(self._observation_space)] * shard.size)
+        lost = {
+            row: EpisodeRecord().lost_reset(fault, int(reset.seeds[row]), options_of(reset.options, row))
+            for row in shard.numbers
+            if reset.rows[row]
+        }
+        return _lost_result(shard, lost)
+
+    def _mixed(self, shard: Shard, reset: RowsReset, new: Sequence[Any]) -> Any:
+        """The last observations, with those of the rows that are reset replaced."""
+        space = self._observation_space
+        old = new if shard.last is None else rows_of(space, shard.last, shard.size)
+        rows = zip(reset.rows[shard.rows], new, old, strict=True)
+        return batch_of(space, [one if is_reset else other for is_reset, one, other in rows])
+
+    def reset_lost(self, results: Sequence[ShardResult]) -> None:
+        """Reset the rows that were lost in this step; their infos become those of the ended episode."""
+        lost = [one for one in results if one.lost]
+        for one, begun in zip(lost, self._reset_lost([one.shard for one in lost]), strict=True):
+            last = rows_of(self._observation_space, one.observation, one.shard.size)
+            ended = zip(last, one.lost.values(), strict=True)
+            final = infos_of_rows([{"final_obs": seen, "final_info": info} for seen, info in ended])
+            one.observation, one.infos = begun.observation, VectorInfos(begun.infos | final)
+
+
+def _stepped(shard: Shard, reply: Any) -> ShardResult:
+    take_results(reply)
+    terminated, truncated = reply.terminated, reply.truncated
+    if shard.shaky and "fault" not in reply.info and (terminated.any() or truncated.any()):
+        shard.shaky = False
+        shard.faults.clear()
+    observation = reply.observation
+    shard.last = observation.copy() if type(observation) is np.ndarray else kept(observation)
+    return ShardResult(shard, observation, reply.info, reply.reward, terminated, truncated)
+
+
+def _lost_result(shard: Shard, lost: dict[int, dict[str, Any]]) -> ShardResult:
+    """The result of a shard whose rows were lost: the last observations, and infos that say so."""
+    result = ShardResult.without_step(
+        shard, kept(shard.last), infos_of_rows([lost.get(row) for row in shard.numbers])
+    )
+    result.lost = lost
+    return result
+
+
+def _replies_to(resets: Sequence[ShardReset]) -> list[Any]:
+    """Reset shards at the same time: their replies, or the :class:`Fault` that was counted."""
+    started, sessions = time.monotonic(), [one.shard.fresh_session() for one in resets]
+    give_up_s = max((one.shard.reset_deadline for one in resets), default=0.0)
+    replies = at_once(sessions, [Reset(0, one.seeding, pack(one.options)) for one in resets], give_up_s)
+    _raise_refusal(replies)
+    return [
+        one.shard.retry(one, reply, started) if isinstance(reply, Exception) else reply
+        for one, reply in zip(resets, replies, strict=True)
+    ]
+
+
+def _raise_refusal(replies: Sequence[Any]) -> None:
+    """Raise the first exception that is no loss, such as the refusal of an action."""
+    for reply in replies:
+        if isinstance(reply, Exception) and not isinstance(reply, FAULTS):
+            raise reply
+
+
+def in_order(results: list[ShardResult]) -> list[ShardResult]:
+    """The results in the order of their rows."""
+    return sorted(results, key=lambda one: one.shard.rows.start)
+
+
+def ends_of(results: Sequence[ShardResult]) -> list[NDArray[Any]]:
+    """The rewards, terminations and truncations of all rows."""
+    columns = zip(*[(one.reward, one.terminated, one.truncated) for one in results], strict=True)
+    return [np.concatenate(one) for one in columns]
