@@ -15,7 +15,7 @@ from envweave_gym.remote import upkeep
 from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
-from envweave_gym.remote.session_core import Action, SessionCore
+from envweave_gym.remote.session_core import Action, Call, SessionCore
 from envweave_gym.remote.transports import Transport, lost
 from envweave_gym.wire.frame_limits import SMALL_REPLY, check_reply
 from envweave_gym.wire.messages import Answer, Ask, Close, Create, Reply, Reset, Step, encode, read_reply
@@ -49,6 +49,8 @@ class RemoteSession:
         self._next = Action.GIVE_UP
         self._error: Exception = ConnectionError(f"{address.url}: nothing was sent")
         """The last loss."""
+        self._failed: Call | None = None
+        """The call that it was of, if that did not reach the server."""
         self._start: upkeep.Start | None = None
         """A start of the server that is waited for."""
         self._message: Create | Reset | Step | Ask | Close = create
@@ -228,14 +230,18 @@ class RemoteSession:
     def _unsent(self, error: Exception) -> Action:
         """Decide about a call that did not reach the server."""
         self._hang_up()
-        self._error, core, now = error, self._core, time.monotonic()
+        core, now = self._core, time.monotonic()
+        call = core.call
+        # An attempt that the deadline cut short says less than the one before it.
+        if not (isinstance(error, TimeoutError) and call.until >= call.deadline and self._failed is call):
+            self._error, self._failed = error, call
         action = core.unsent(now, was_refused=isinstance(error, ConnectionRefusedError))
         if action is Action.PAUSE and self.address.is_stopped():
             why = "this process has stopped that server; make the environment on another"
             self._error = ConnectionError(f"{self.address.url}: {why}")
             return Action.GIVE_UP
-        if now - core.call.unreached_since >= _WARN_AFTER_S and not isinstance(self._message, Close):
-            self._warn(error, min(core.call.deadline, core.call.give_up_at) - now)
+        if now - call.unreached_since >= _WARN_AFTER_S and not isinstance(self._message, Close):
+            self._warn(error, min(call.deadline, call.give_up_at) - now)
         return action
 
     def _warn(self, error: Exception, left_s: float) -> None:
