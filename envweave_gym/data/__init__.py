@@ -1,1 +1,4 @@
-"""Rows of data sets: where they come from, and what each of them is. Nothing here knows of environments."""
+"""Data sets as sequences of typed rows, read from files or the Hugging Face hub, or generated.
+
+Nothing here imports environments.
+"""

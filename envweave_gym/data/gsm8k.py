@@ -1,4 +1,4 @@
-"""GSM8K: word problems of grade school, each with a solution in steps and its result."""
+"""The data set GSM8K: word problems of grade-school mathematics, each with a step-by-step solution and result."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from envweave_gym.data.sources import Source
 
 SPLITS = ("train", "test")
 MARK = "#### "
-"""The result of a solution stands behind it, on the last line."""
+"""Text that separates a solution's steps from its result, at the start of the last line."""
 MAX_QUESTION = 16_384
-"""No question is longer, in characters."""
+"""Limit of a question's length in characters."""
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
 _CALCULATION = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False):
-    """A question, and the solution as the data set writes it: ``48/2 = <<48/2=24>>24`` and ``#### 72``."""
+    """A row of GSM8K: a question, and the solution as the data set writes it.
+
+    Steps contain annotated calculations, ``48/2 = <<48/2=24>>24``, and the last line is the result, ``#### 72``.
+    """
 
     question: str
     answer: str
@@ -32,18 +35,18 @@ class Problem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def final(self) -> str:
-        """The result, as it is written."""
+        """The result exactly as the data set writes it, without the mark."""
         return self.answer.rpartition(MARK)[2].strip() if MARK in self.answer else ""
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The lines of the solution as people read them."""
+        """The lines of the solution without the annotations ``<<…>>`` and without the result."""
         solution = _ANNOTATION.sub("", self.answer.rpartition(MARK)[0])
         return tuple(line.strip() for line in solution.splitlines() if line.strip())
 
     @property
     def calculations(self) -> tuple[tuple[str, str], ...]:
-        """The intermediate calculations, each with its result: ``("48/2", "24")``."""
+        """The annotated calculations of the solution, each as a pair such as ``("48/2", "24")``."""
         return tuple(_CALCULATION.findall(self.answer))
 
 

@@ -1,4 +1,4 @@
-"""What a word problem is written from: draws by hashing, and the steps of its solution."""
+"""The class ``Draft``, which templates of word problems use to draw numbers and to write a solution's steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEN = (
 
 
 def written(number: Number) -> str:
-    """A number as solutions write it: ``24``, ``0.2``, ``-3``; every one here is a decimal."""
+    """Return a number as solutions write it: ``24``, ``0.2``, ``-3``. It must have a finite decimal expansion."""
     if number.denominator == 1:
         return str(number.numerator)
     digits = 1
@@ -31,39 +31,46 @@ def written(number: Number) -> str:
 
 
 class Draft:
-    """What a problem is written from: draws, and the lines of its solution so far."""
+    """Draws the numbers and words of one problem, and collects the lines of its solution.
+
+    Draws hash a key with a counter, so the same key gives the same problem on every machine.
+    """
 
     def __init__(self, key: int) -> None:
         self.lines: list[str] = []
         self._key, self._draws = key, 0
 
     def draw(self, end: int) -> int:
-        """A number from 0 to ``end - 1``."""
+        """Draw an int from 0 to ``end - 1``."""
         self._draws += 1
         return mix(self._key, self._draws) % end
 
     def number(self, low: int, high: int, step: int = 1) -> int:
-        """One of ``low``, ``low + step``, … up to ``high``."""
+        """Draw one of ``low``, ``low + step``, … up to ``high``."""
         return low + step * self.draw((high - low) // step + 1)
 
     def pick(self, *options: Any) -> Any:
-        """One of the options."""
+        """Draw one of the options."""
         return options[self.draw(len(options))]
 
     def person(self) -> tuple[str, str, str]:
-        """A name, and its pronouns: ``("Amara", "she", "her")``."""
+        """Draw a name; return it with its pronouns: ``("Amara", "she", "her")``."""
         names, he, his = self.pick((_WOMEN, "she", "her"), (_MEN, "he", "his"))
         return self.pick(*names), he, his
 
     def step(self, line: str, *terms: Number | str) -> Number:
-        """Compute ``terms`` from left to right, write ``line`` with the calculation at its ``#``."""
+        """Compute ``terms`` from left to right, append ``line`` to the solution, and return the result.
+
+        In the line, ``#`` is replaced by the annotated calculation. ``terms`` alternate between numbers and the
+        signs ``+ - * /``; signs have no precedence.
+        """
         value = Fraction(terms[0])
         for sign, term in zip(terms[1::2], terms[2::2], strict=True):
             value = _OPERATIONS[str(sign)](value, Fraction(term))
         result = int(value) if value.denominator == 1 else value
-        said = "".join(term if isinstance(term, str) else written(term) for term in terms)
+        expression = "".join(term if isinstance(term, str) else written(term) for term in terms)
         unit = "$" if "$#" in line else ""
-        calculation = f"{said} = {unit}<<{said}={written(result)}>>{written(result)}"
+        calculation = f"{expression} = {unit}<<{expression}={written(result)}>>{written(result)}"
         self.lines.append(line.replace(f"{unit}#", calculation))
         return result
 

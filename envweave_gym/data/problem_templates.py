@@ -1,4 +1,4 @@
-"""What the word problems of our own are about: each template writes a solution and asks the question."""
+"""The templates of synthetic word problems: each draws numbers, writes a solution and formulates the question."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from envweave_gym.data.problem_draft import Draft, Number, written
 
 Template = Callable[[Draft], tuple[str, Number]]
-"""Writes the steps of a solution into a draft, and gives the question and the result."""
+"""Function that writes the steps of a solution into a draft, and returns the question and the result."""
 
 
 def _half_as_many(draft: Draft) -> tuple[str, Number]:

@@ -1,7 +1,7 @@
-"""Word problems of our own, in the form of GSM8K: generated from numbers, each with its computed solution.
+"""Synthetic word problems in the form of GSM8K, each with a computed solution.
 
-A problem is a template filled in by draws from its number, so the same number gives the same problem on
-every machine. No question comes twice, neither in a split nor in both.
+A problem is a template filled in with draws from the problem's number, so a number gives the same problem on every
+machine. No question occurs twice, neither within a split nor in both.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from envweave_gym.data.problem_draft import Draft, written
 from envweave_gym.data.problem_templates import TEMPLATES
 
 SIZES = {"train": 4096, "test": 1024}
-"""How many problems each split has."""
+"""Number of problems in each split."""
 _SALT = 0x67736D38
 
 
 def problems(split: str) -> list[Problem]:
-    """The problems of a split."""
+    """Return the problems of a split."""
     train = SIZES["train"]
     return _distinct()[:train] if split == "train" else _distinct()[train:]
 
 
 @cache
 def _distinct() -> list[Problem]:
-    """The problems of both splits: those of the first numbers, without any that came before."""
+    """Return the problems of both splits, in the order of their numbers; repeated questions are skipped."""
     found: dict[str, Problem] = {}
     numbers = count()
     while len(found) < sum(SIZES.values()):
@@ -37,7 +37,7 @@ def _distinct() -> list[Problem]:
 
 
 def problem(number: int) -> Problem:
-    """The problem with this number."""
+    """Generate the problem with this number."""
     draft = Draft(mix(_SALT, number))
     question, result = TEMPLATES[number % len(TEMPLATES)](draft)
     return Problem(question, "\n".join([*draft.lines, f"{MARK}{written(result)}"]))

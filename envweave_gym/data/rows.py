@@ -1,8 +1,8 @@
-"""The rows of one file, shared by all who read them in this process and in those it forks.
+"""The rows of one file as a sequence, shared by all readers in this process and its forked children.
 
-A file of JSON lines is memory-mapped, and a row is parsed when it is asked for: 256 environments over one
-file hold it once. Every row is read once when the file is opened, so that a wrong row is an error
-then, with its line number, and not in the middle of a training.
+A file of JSON lines is memory-mapped, and a row is parsed on each access, so 256 environments hold a file in memory
+only once. Opening a file parses every row once: an invalid row is reported then, with its line number, and not in the
+middle of a training.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 Row = TypeVar("Row")
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
-"""The suffixes of files that can be read."""
+"""Suffixes of the files that can be read."""
 
 
 class Table(Protocol):
-    """The rows of a file, each parsed when it is read."""
+    """The interface of a file's rows; each row is parsed when it is read."""
 
     unit: str
-    """The word for a row's position in errors: line or row."""
+    """The word that errors use for a position in the file: ``"line"`` or ``"row"``."""
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         ...
 
-    def read(self, number: int) -> Any:
-        """The row with this number, from 0; :class:`msgspec.MsgspecError` says what is wrong with it."""
+    def read(self, index: int) -> Any:
+        """Return the row with this index, from 0; raise :class:`msgspec.MsgspecError` if it is invalid."""
         ...
 
-    def place(self, number: int) -> int:
-        """Where errors say that row is, from 1."""
+    def position(self, index: int) -> int:
+        """Return the row's position in the file as errors give it, from 1; it counts empty lines too."""
         ...
 
 
 class Rows(Sequence[Row]):
-    """The rows of a table. It pickles as ``again``, which opens it anew, and a copy of it is itself."""
+    """The rows of a table as a sequence.
+
+    A pickle contains only ``again``, the call that opens the file anew; ``copy.deepcopy`` returns the same object.
+    """
 
     def __init__(
         self, table: Table | Sequence[Row], again: tuple[Callable[..., Any], tuple[Any, ...]]
@@ -57,25 +60,25 @@ class Rows(Sequence[Row]):
         return self._size
 
     @overload
-    def __getitem__(self, place: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Row]: ...
-    def __getitem__(self, place: int | slice) -> Row | list[Row]:
-        if isinstance(place, slice):
-            return [self._read(number) for number in range(*place.indices(self._size))]
-        number = place + self._size if place < 0 else place
-        if not 0 <= number < self._size:
-            raise IndexError(f"there is no row {place}; there are {self._size}")
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self._read(one) for one in range(*index.indices(self._size))]
+        found = index + self._size if index < 0 else index
+        if not 0 <= found < self._size:
+            raise IndexError(f"there is no row {index}; there are {self._size}")
         try:
-            return self._read(number)
+            return self._read(found)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidArgument(
-                f"row {number} was right and is wrong now ({error}): its file was written over while in use; "
-                "put another in its place instead"
+                f"row {found} was valid and no longer is ({error}): its file was written over while in use; "
+                "write a new file and rename it instead"
             ) from None
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the rows of the same table, as those of one file are in a process."""
+        """Return whether both read the same table; a process opens each file only once."""
         return self._read == other._read if isinstance(other, Rows) else NotImplemented
 
     def __hash__(self) -> int:
@@ -89,7 +92,11 @@ class Rows(Sequence[Row]):
 
 
 def table_of(path: Path, row: type[Any]) -> Table:
-    """The rows of a file, each a ``row``; opened and checked once a process, until the file changes."""
+    """Return the table of a file whose rows are of the type ``row``.
+
+    A process opens and checks a file once, and again when its size or time of modification has changed. Raise
+    ``NotAvailable`` if the file cannot be read, ``InvalidArgument`` if a row is invalid.
+    """
     try:
         resolved = path.expanduser().resolve(strict=True)
         found = resolved.stat()
@@ -101,20 +108,22 @@ def table_of(path: Path, row: type[Any]) -> Table:
 @lru_cache(maxsize=32)
 def _opened(path: Path, row: type[Any], size: int, changed: int) -> Table:
     if path.suffix not in _TABLES:
-        raise InvalidArgument(f"{shown(path.name)} is no file of rows; one ends in {' or '.join(SUFFIXES)}")
+        raise InvalidArgument(
+            f"{shown(path.name)} is no file of rows; its name must end in {' or '.join(SUFFIXES)}"
+        )
     return checked(_TABLES[path.suffix](path, row), str(path), row)
 
 
 def checked(table: Table, name: str, row: type[Any]) -> Table:
-    """``table``, once every row of it has been read."""
+    """Read every row once and return ``table``; raise ``InvalidArgument`` at the first invalid row."""
     if not len(table):
         raise InvalidArgument(f"{name} has no rows; give a file with at least one")
-    for number in range(len(table)):
+    for index in range(len(table)):
         try:
-            table.read(number)
+            table.read(index)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidArgument(
-                f"{name}, {table.unit} {table.place(number)}: {error}; every row is an object with "
+                f"{name}, {table.unit} {table.position(index)}: {error}; every row is an object with "
                 f"{', '.join(_required(row))}"
             ) from None
     return table
@@ -125,7 +134,7 @@ def _required(row: type[Any]) -> list[str]:
 
 
 class _Lines:
-    """JSON lines; empty ones do not count."""
+    """The table of a file of JSON lines, which is memory-mapped; empty lines are skipped."""
 
     unit = "line"
 
@@ -139,24 +148,24 @@ class _Lines:
         ends = np.append(np.flatnonzero(text == ord("\n")), len(text))
         starts = np.append(0, ends[:-1] + 1)
         filled = [bool(self._bytes[a:b].strip()) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        self._places = np.flatnonzero(filled)
-        self._starts, self._ends = starts[self._places], ends[self._places]
+        self._lines = np.flatnonzero(filled)
+        self._starts, self._ends = starts[self._lines], ends[self._lines]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._lines)
 
-    def read(self, number: int) -> Any:
-        end = self._ends[number]
-        if end > self._bytes.size():  # whoever reads what a file has lost is killed
-            raise msgspec.DecodeError(f"the file ends before line {self.place(number)}")
-        return self._decode(self._bytes[self._starts[number] : end])
+    def read(self, index: int) -> Any:
+        end = self._ends[index]
+        if end > self._bytes.size():  # reading mapped bytes behind a truncated file's end raises SIGBUS
+            raise msgspec.DecodeError(f"the file ends before line {self.position(index)}")
+        return self._decode(self._bytes[self._starts[index] : end])
 
-    def place(self, number: int) -> int:
-        return int(self._places[number]) + 1
+    def position(self, index: int) -> int:
+        return int(self._lines[index]) + 1
 
 
 class _Array:
-    """One JSON array of objects."""
+    """The table of a file that is one JSON array of objects."""
 
     unit = "row"
 
@@ -166,21 +175,21 @@ class _Array:
             self._rows = msgspec.json.decode(path.read_bytes(), type=list[msgspec.Raw])
         except msgspec.MsgspecError as error:
             raise InvalidArgument(
-                f"{path}: {error}; a .json file is one array of objects, a .jsonl file has one in every line"
+                f"{path}: {error}; a .json file is one array of objects, a .jsonl file has one object in every line"
             ) from None
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, number: int) -> Any:
-        return self._decode(self._rows[number])
+    def read(self, index: int) -> Any:
+        return self._decode(self._rows[index])
 
-    def place(self, number: int) -> int:
-        return number + 1
+    def position(self, index: int) -> int:
+        return index + 1
 
 
 class Records:
-    """Rows that come as mappings, as those of Arrow tables do."""
+    """A table over a sequence of mappings, such as the rows of an Arrow table or of a hub data set."""
 
     unit = "row"
 
@@ -190,25 +199,25 @@ class Records:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, number: int) -> Any:
-        """The row, of the fields that have a value."""
-        fields: Mapping[str, Any] = self._rows[number]
+    def read(self, index: int) -> Any:
+        """Return the row; fields that are ``None`` get their defaults."""
+        fields: Mapping[str, Any] = self._rows[index]
         return msgspec.convert(
             {name: _as_json(value) for name, value in fields.items() if value is not None}, self._row
         )
 
-    def place(self, number: int) -> int:
-        """Its number, from 1."""
-        return number + 1
+    def position(self, index: int) -> int:
+        """Return the row's number, from 1."""
+        return index + 1
 
 
 def _as_json(value: Any) -> Any:
-    """A timestamp as the text that JSON has for it; parquet files have columns of timestamps."""
+    """Return timestamps, which parquet files have, as the text that JSON files contain; all else unchanged."""
     return value.isoformat().replace("+00:00", "Z") if isinstance(value, date) else value
 
 
 class _ArrowRows:
-    """The rows of an Arrow table as mappings."""
+    """The rows of an Arrow table as a sequence of mappings, converted one by one on access."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
@@ -216,16 +225,16 @@ class _ArrowRows:
     def __len__(self) -> int:
         return self._table.num_rows
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        return self._table.slice(number, 1).to_pylist()[0]
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._table.slice(index, 1).to_pylist()[0]
 
 
 def _parquet(path: Path, row: type[Any]) -> Records:
     parquet = need("pyarrow.parquet", "datasets", f"reading {path.name}")
     try:
         table = parquet.read_table(path, memory_map=True)
-    except ValueError as error:  # what pyarrow raises is a ValueError too
-        raise InvalidArgument(f"{path} is no whole parquet file: {' '.join(str(error).split())}") from None
+    except ValueError as error:  # the base class of pyarrow's errors
+        raise InvalidArgument(f"{path} is no complete parquet file: {' '.join(str(error).split())}") from None
     return Records(_ArrowRows(table), row)
 
 

@@ -1,8 +1,8 @@
-"""Where the rows of a data set come from: the hub, a path, or a generator of our own.
+"""The sources of a data set's rows: the Hugging Face hub, a local file or folder, or a generator.
 
-``dataset=`` of an ID takes the name of a data set on the hub (read through ``datasets``), the path of a file
-or of a folder, or ``"synthetic"``. For the data set that an ID is about, the folder that the environment
-variable ``ENVWEAVE_DATA`` names is looked into before the hub is asked.
+The argument ``dataset=`` of an ID is the name of a data set on the hub (read through the package ``datasets``), the
+path of a file or folder, or ``"synthetic"``. For an ID's default data set, the folder in the environment variable
+``ENVWEAVE_DATA`` is searched before the hub.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from envweave_gym.data.rows import SUFFIXES, Records, Row, Rows, Table, checked,
 
 SYNTHETIC = "synthetic"
 FOLDER = "ENVWEAVE_DATA"
-HUB_DEADLINE = 5.0
-"""Seconds to wait for the first answer of the hub."""
+"""Name of the environment variable with the folder that is searched before the hub."""
+HUB_TIMEOUT_S = 5.0
+"""Seconds that a request waits for the hub to answer at all."""
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
 class Source(Generic[Row]):
-    """A data set: what its files are called, what its rows are, where the hub has it."""
+    """The description of a data set: names of its files and splits, type of its rows, name on the hub, generator."""
 
     name: str
-    """Its files are ``{name}_{split}.jsonl``, or ``.json``, or ``.parquet``."""
+    """The stem of its files, which are called ``{name}_{split}.jsonl``, ``.json`` or ``.parquet``."""
     row: type[Row]
-    """The ``msgspec.Struct`` that each row is."""
+    """The ``msgspec.Struct`` that each row is parsed into."""
     hub: str
-    """Its name on the hub."""
+    """The name of the data set on the hub."""
     splits: tuple[str, ...]
     synthetic: Callable[[str], Sequence[Row]] = field(repr=False)
-    """The generated rows of a split; the same at every call."""
+    """The function that generates the synthetic rows of a split; every call must return equal rows."""
     config: str | None = None
-    """Which of its configurations the hub is asked for."""
+    """The name of the configuration to request from the hub; ``None`` requests the default one."""
 
 
 def rows_of(source: Source[Row], dataset: str, split: str) -> Rows[Row]:
-    """The rows of a split; :class:`NotAvailable` names the three ways where there are none."""
+    """Return the rows of a split; raise ``NotAvailable``, with the possible values of ``dataset``, if not found."""
     if split not in source.splits:
         there_are = ", ".join(map(repr, source.splits))
         raise InvalidArgument(f"split={shown(split)} is unknown; {source.name} has {there_are}")
@@ -55,7 +56,7 @@ def rows_of(source: Source[Row], dataset: str, split: str) -> Rows[Row]:
 
 def _table(source: Source[Any], dataset: str, split: str) -> Table | Sequence[Any]:
     if not isinstance(dataset, str):
-        raise InvalidArgument(f"dataset={shown(dataset)} is no text; {_ways(source, split)}")
+        raise InvalidArgument(f"dataset={shown(dataset)} is not a string; {_ways(source, split)}")
     if dataset == SYNTHETIC:
         return _generated(source, split)
     if dataset == source.hub and (found := _in_folder(source, split)):
@@ -90,7 +91,7 @@ def _file(source: Source[Any], path: Path, split: str) -> Path:
 
 
 def _ways(source: Source[Any], split: str) -> str:
-    """The three ways to have rows, for a sentence that says why there are none."""
+    """Return the part of an error that lists the three kinds of values that ``dataset`` accepts."""
     return (
         f"give dataset={source.hub!r} where the hub can be reached, dataset={SYNTHETIC!r}, or the path of a "
         f"{', '.join(SUFFIXES)} file or of a folder with {source.name}_{split}.jsonl, which {FOLDER} may name"
@@ -134,7 +135,7 @@ _hub = threading.Lock()
 
 @contextmanager
 def _as_reachable(datasets: Any) -> Generator[None]:
-    """Leave the hub alone where it does not answer: otherwise it is asked again and again for 20 seconds."""
+    """Set the hub's libraries offline in the block if the hub does not answer; they would retry for 20 seconds."""
     constants: Any = need("huggingface_hub.constants", "datasets", "reading the hub")
     with _hub:
         before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
@@ -147,9 +148,9 @@ def _as_reachable(datasets: Any) -> Generator[None]:
 
 
 def _answers(url: str) -> bool:
-    import requests  # here, as few ever ask the hub
+    import requests  # here, because few programs use the hub and the import is slow
 
     try:
-        return requests.head(url, timeout=HUB_DEADLINE).status_code < 500
+        return requests.head(url, timeout=HUB_TIMEOUT_S).status_code < 500
     except requests.RequestException:
         return False

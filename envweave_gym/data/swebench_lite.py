@@ -1,4 +1,4 @@
-"""SWE-bench Lite: real issues of Python projects, with the patch that closed each and its tests."""
+"""The data set SWE-bench Lite: issues of Python projects, each with the patch that closed it and its tests."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ _COLUMNS = {"failing": "FAIL_TO_PASS", "passing": "PASS_TO_PASS"}
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True, rename=_COLUMNS, gc=False):
-    """One row: an issue, the patch that closed it, and the tests that tell.
+    """A row of SWE-bench Lite: an issue, the patch that closed it, and the tests that check a patch.
 
-    Rows come in two schemas. The classic one has twelve columns, and the names of tests in strings of JSON;
-    the newer one has lists of names, and says itself how it is evaluated. Here both are the same: what a
-    classic row lacks is rebuilt, except for repositories that Lite does not have.
+    Rows exist in two schemas. The classic one has twelve columns, with test names as JSON strings. The newer one has
+    lists of names, and columns that define the evaluation. Here both look the same: columns that a classic row lacks
+    are computed, and stay empty only for repositories that are not in Lite.
     """
 
     instance_id: str
     repo: str
-    """Owner and name on GitHub."""
+    """The owner and name of the repository on GitHub."""
     base_commit: str
-    """The commit that the issue is about and the patches apply to."""
+    """The hash of the commit that the issue describes and to which the patches apply."""
     patch: str
-    """The gold patch."""
+    """The gold patch: the diff that closed the issue, without its tests."""
     test_patch: str
+    """The diff that adds the tests of the fix."""
     problem_statement: str
     """The text of the issue."""
     version: str
     failing: tuple[str, ...] | str
-    """The column FAIL_TO_PASS as it came; read :attr:`fail_to_pass`."""
+    """The column FAIL_TO_PASS, a tuple once the row is parsed; use :attr:`fail_to_pass`."""
     passing: tuple[str, ...] | str
-    """The column PASS_TO_PASS as it came; read :attr:`pass_to_pass`."""
+    """The column PASS_TO_PASS, a tuple once the row is parsed; use :attr:`pass_to_pass`."""
     hints_text: str = ""
-    """The comments below the issue; they often give the answer away."""
+    """The comments below the issue, which often reveal the fix."""
     created_at: str = ""
     environment_setup_commit: str = ""
     image: str = ""
-    """The official image, with the repository in ``/testbed``."""
+    """The name of the official container image, which has the repository in ``/testbed``."""
     eval_script: str = ""
-    """The script for the image: it applies the test patch and runs its tests. Empty if unknown."""
+    """The shell script that applies the test patch in the image and runs its tests; empty if unknown."""
     log_parser: str = ""
-    """The name of the official parser for what the tests print. Empty where nobody knows which."""
+    """The name of the official parser for the output of the tests; empty if unknown."""
     eval_type: str = "pass_and_fail"
     difficulty: str = ""
 
@@ -63,27 +64,27 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, rename=_COLUMNS, gc=Fa
 
     @property
     def fail_to_pass(self) -> tuple[str, ...]:
-        """The tests that the patch makes pass."""
+        """The names of the tests that fail before the gold patch and pass after it."""
         return tuple(self.failing)
 
     @property
     def pass_to_pass(self) -> tuple[str, ...]:
-        """The tests that pass before and after."""
+        """The names of the tests that pass before and after the gold patch."""
         return tuple(self.passing)
 
     @property
     def gold_files(self) -> tuple[str, ...]:
-        """The files that the gold patch changes."""
+        """The paths of the files that the gold patch changes."""
         return changed_paths(self.patch)
 
     @property
     def test_files(self) -> tuple[str, ...]:
-        """The files that the test patch changes or adds."""
+        """The paths of the files that the test patch changes or adds."""
         return changed_paths(self.test_patch)
 
 
 def _names(column: tuple[str, ...] | str, name: str) -> tuple[str, ...]:
-    """The names of tests in a column: a list of them, or such a list as a string of JSON."""
+    """Return the test names in a column, which is a list of names or the JSON text of such a list."""
     if not isinstance(column, str):
         return column
     try:
@@ -93,7 +94,7 @@ def _names(column: tuple[str, ...] | str, name: str) -> tuple[str, ...]:
 
 
 def _synthetic(split: str) -> Sequence[Instance]:
-    from envweave_gym.data.toy_repo import toy_instances  # here, as it makes instances itself
+    from envweave_gym.data.toy_repo import toy_instances  # here, as that module imports this one
 
     return toy_instances(split)
 
@@ -102,5 +103,5 @@ SOURCE = Source("swebench_lite", Instance, "princeton-nlp/SWE-bench_Lite", ("tes
 
 
 def instances(dataset: str = SOURCE.hub, split: str = "test") -> Rows[Instance]:
-    """The instances of a split; ``dataset`` is a name on the hub, a path, or ``"synthetic"``."""
+    """Return the instances of a split; ``dataset`` is a name on the hub, a path, or ``"synthetic"``."""
     return rows_of(SOURCE, dataset, split)

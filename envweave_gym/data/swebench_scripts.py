@@ -1,7 +1,7 @@
-"""What SWE-bench knows about the repositories of Lite: how each is installed and tested.
+"""Computes the evaluation scripts, image names and log parsers of SWE-bench Lite's rows.
 
-Rows of the newer schema carry their image, their evaluation script and the name of their log parser; rows of
-the classic twelve columns carry none. What is rebuilt here equals the official text for every row of Lite.
+Rows of the newer schema contain them; rows with the classic twelve columns do not. The texts computed here equal
+the official ones for every row of Lite.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ git apply -v - <<'{heredoc}'
 
 @dataclass(frozen=True)
 class _Project:
+    """The commands that install and test one repository."""
+
     install: str = "-e ."
-    """The packages that pip installs."""
+    """The arguments of ``pip install``."""
     test: str = "pytest -rA"
-    """The command that the tests are given to."""
+    """The command that runs tests; their names are appended."""
     parser: str = ""
-    """Which log parser reads its output, if not the one called like the project."""
+    """The suffix of the log parser's name; empty if it is the name of the repository."""
 
 
 _PROJECTS = {
@@ -79,24 +81,24 @@ _PROJECTS = {
 
 
 def changed_paths(diff: str) -> tuple[str, ...]:
-    """The files that a git diff touches, by their names after it, in its order."""
+    """Return the paths of the files that a git diff changes, as they are called after it, in the diff's order."""
     return tuple(_CHANGED.findall(diff))
 
 
 def image_of(instance_id: str) -> str:
-    """The name of an instance's official image."""
+    """Return the name of an instance's official container image."""
     return f"swebench/sweb.eval.x86_64.{instance_id.lower().replace('__', '_1776_')}:latest"
 
 
 def log_parser_of(repo: str) -> str:
-    """The name of the official parser for the tests' output; none for a repository beyond Lite."""
+    """Return the name of the official parser of the tests' output; ``""`` if the repository is not in Lite."""
     if repo not in _PROJECTS:
         return ""
     return f"parse_log_{_PROJECTS[repo].parser or repo.partition('/')[2]}"
 
 
 def eval_script_of(repo: str, version: str, base_commit: str, test_patch: str) -> str:
-    """The official evaluation script of an instance; none for a repository beyond Lite."""
+    """Return the official evaluation script of an instance; ``""`` if the repository is not in Lite."""
     if repo not in _PROJECTS:
         return ""
     files = changed_paths(test_patch)
@@ -124,7 +126,7 @@ def _command(repo: str, major: int) -> str:
 
 
 def selected(repo: str, files: Sequence[str]) -> Sequence[str]:
-    """What a test command is given: the files that are no data, or for Django the names of their modules."""
+    """Return the arguments of the test command: the files without data files; for Django, their module names."""
     tests = [file for file in files if not file.endswith(_DATA_FILES)]
     if repo != "django/django":
         return tests

@@ -1,7 +1,7 @@
-"""The synthetic rows of SWE-bench Lite: a toy repository, its issues, and patches that close them.
+"""Generates the synthetic rows of SWE-bench Lite: issues of a toy repository, with the patches that close them.
 
-All of it is generated here, in the official schema. The commit that the issues are about is computed as git
-computes it, so that a repository made of :data:`FILES` with :data:`COMMIT_ENVIRONMENT` has the same one.
+The rows have the official schema. The hash of the base commit is computed as git does it: a repository with the files
+:data:`FILES`, committed with :data:`COMMIT_ENVIRONMENT`, has the same hash.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from envweave_gym.data.toy_issues import ISSUES, Issue
 REPO, VERSION = "toy/toolbox", "1.0"
 AUTHOR, EMAIL, SECONDS = "Toy Maker", "toy@localhost", 1_600_000_000
 MESSAGE = "A toolbox\n"
-"""What the commit says, and who made it when."""
+"""Message of the base commit; the constants above are its author, e-mail address and time."""
 COMMIT_ENVIRONMENT = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
     for what, value in (("NAME", AUTHOR), ("EMAIL", EMAIL), ("DATE", f"{SECONDS} +0000"))
 }
-"""With these variables git makes the commit that the rows name."""
+"""Environment variables with which git creates a commit of the same hash as the rows' base commit."""
 
 _CREATED = "2020-09-13T12:26:40Z"
 _TEST = re.compile(r"^def (test_\w+)", re.MULTILINE)
@@ -51,7 +51,7 @@ git checkout {base} {test}
 
 
 def toy_instances(split: str) -> tuple[Instance, ...]:
-    """The rows of a split."""
+    """Return the rows of a split."""
     return tuple(_instance(issue) for issue in ISSUES[split])
 
 
@@ -81,7 +81,7 @@ def _tests(path: str, text: str) -> tuple[str, ...]:
 
 
 def diff_between(path: str, before: str, after: str) -> str:
-    """What changes a file, as git writes it; one that is empty before is new."""
+    """Return the change of a file as a git diff; a file whose text is empty before is created."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     source = f"a/{path}" if before else "/dev/null"
     mode = "" if before else "new file mode 100644\n"
@@ -90,11 +90,11 @@ def diff_between(path: str, before: str, after: str) -> str:
     )
 
 
-# The commit, as git computes it
+# The hash of the commit, as git computes it
 
 
 def base_commit() -> str:
-    """The name of the commit with all files."""
+    """Return the hash of the commit with all files, which is the base commit of every row."""
     tree = _tree((path.split("/"), text.encode()) for path, text in FILES.items())
     who = f"{AUTHOR} <{EMAIL}> {SECONDS} +0000"
     return _hash("commit", f"tree {tree}\nauthor {who}\ncommitter {who}\n\n{MESSAGE}".encode())
