@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SUITE = Path(__file__).parent / "envweave_gym" / "testing" / "suite.py"
-"""The file pytest is told to collect; :mod:`envweave_gym.testing.suite` makes one test item a check of it."""
+"""The file that pytest collects; :mod:`envweave_gym.testing.suite` makes one test item of each check."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the suite collected, alone where no paths were given."""
+    """Add the suite to the paths to collect; without given paths it is the only one."""
     if not config.getoption("envweave_id"):
         return
     here = str(config.invocation_params.dir)
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect checks, not test functions, of the suite."""
+    """Collect the checks of the suite instead of test functions."""
     if module_path != SUITE or not parent.config.getoption("envweave_id"):
         return None
     from envweave_gym.testing.suite import Suite

@@ -20,7 +20,7 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.plug_ins import PlugInTable
 from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.os_support.process_local import ProcessLocal
-from envweave_gym.remote.transports import CONNECTORS
+from envweave_gym.remote.transports import CONNECTORS, UNFORKABLE
 
 if TYPE_CHECKING:
     from envweave_gym.providers.replica import Start
@@ -65,6 +65,8 @@ class Provider(Protocol):
     """Whether its servers can import the modules of this process, which register IDs."""
     same_packages: bool = False
     """Whether its servers have the packages of this process and no others."""
+    survives_fork: bool = True
+    """Whether a process that has used its servers may fork, and go on using them in the child."""
     place_options: tuple[str, ...] = ()
     """The options that say where its replicas are, without which they are not found later."""
 
@@ -97,6 +99,13 @@ def provider_of(backend: Any) -> Provider | None:
     if not isinstance(backend, str) or "://" in backend or backend == "inproc":
         return None
     return _table.find(_ALIASES.get(backend, backend))
+
+
+def survives_fork(backend: Any) -> bool:
+    """Whether a process that uses a backend, or a server's URL, may fork and go on using it in the child."""
+    if (provider := provider_of(backend)) is not None:
+        return provider.survives_fork
+    return str(backend).partition("://")[0] not in UNFORKABLE
 
 
 def provider_names() -> list[str]:

@@ -76,36 +76,31 @@ def _quietly(form: Form, test: str, env: Any) -> Generator[None]:
 
 def check_aec_api(subject: Subject) -> None:
     """Run PettingZoo's ``api_test``."""
-    form = subject.stack("aec")
-    with form.open() as player, _quietly(form, "api_test", player.env):
-        expect_finite_rewards(form)
-        _tests().api_test(player.env, num_cycles=CYCLES)
+    _run_test(subject.stack("aec"), "api_test")
 
 
 def check_parallel_api(subject: Subject) -> None:
     """Run PettingZoo's ``parallel_api_test``."""
-    form = subject.stack("parallel")
-    with form.open() as player, _quietly(form, "parallel_api_test", player.env):
-        expect_finite_rewards(form)
-        _tests().parallel_api_test(player.env, num_cycles=CYCLES)
+    _run_test(subject.stack("parallel"), "parallel_api_test")
 
 
 def check_aec_seeds(subject: Subject) -> None:
     """Run PettingZoo's ``seed_test``."""
     subject.needs_determinism()
-    form = subject.stack("aec")
-    with form.open() as player, _quietly(form, "seed_test", player.env):
-        expect_finite_rewards(form)
-        _tests().seed_test(form.make, num_cycles=CYCLES)
+    _run_test(subject.stack("aec"), "seed_test", takes_factory=True)
 
 
 def check_parallel_seeds(subject: Subject) -> None:
     """Run PettingZoo's ``parallel_seed_test``."""
     subject.needs_determinism()
-    form = subject.stack("parallel")
-    with form.open() as player, _quietly(form, "parallel_seed_test", player.env):
+    _run_test(subject.stack("parallel"), "parallel_seed_test", takes_factory=True)
+
+
+def _run_test(form: Form, test: str, *, takes_factory: bool = False) -> None:
+    """Run a test of PettingZoo on an environment, or on the function that makes it."""
+    with form.open() as player, _quietly(form, test, player.env):
         expect_finite_rewards(form)
-        _tests().parallel_seed_test(form.make, num_cycles=CYCLES)
+        getattr(_tests(), test)(form.make if takes_factory else player.env, num_cycles=CYCLES)
 
 
 def check_max_cycles(subject: Subject) -> None:

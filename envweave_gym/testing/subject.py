@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NoReturn, get_args
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
+from envweave_gym.providers.base import survives_fork
 from envweave_gym.registry.catalog import Api, cards
 from envweave_gym.registry.ids import make
 from envweave_gym.registry.names import resolve
@@ -136,8 +137,13 @@ class Subject:
         form = self.stack(self.apis[0])
         with form.open() as player:
             what = f"{form.label}: reset(seed=0) fails"
-            with translated(what, _FIRST), _with_the_signature(what):
-                player.reset(0)
+            with translated(what, _FIRST):
+                try:
+                    player.reset(0)
+                except TypeError as error:
+                    if "argument" not in str(error):
+                        raise
+                    refuse(f"{what}: TypeError: {error}", _RESET, error)
             with translated(f"{form.label}: the first step after reset(seed=0) fails", _FIRST):
                 player.move()
 
@@ -171,9 +177,8 @@ def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **
 
 
 def _usable(methods: tuple[str, ...] | None, backend: Any) -> tuple[str, ...]:
-    """Return the start methods to test on this backend, which may be a list of addresses; Ray excludes ``fork``."""
-    backends = backend if isinstance(backend, list) else [backend]
-    if not any(one == "ray" or str(one).startswith("ray+actor://") for one in backends):
+    """Return the start methods to test on this backend, a URL or a list; not all survive a ``fork``."""
+    if all(map(survives_fork, backend if isinstance(backend, list) else [backend])):
         return ("fork",) if methods is None else methods
     return ("spawn",) if methods is None else tuple(one for one in methods if one != "fork")
 
@@ -202,17 +207,6 @@ def translated(problem: str, advice: str = "") -> Generator[None]:
         raise
     except RAISED as error:
         refuse(f"{problem}: {type(error).__name__}: {_ANSI.sub('', str(error))}", advice, error)
-
-
-@contextmanager
-def _with_the_signature(problem: str) -> Generator[None]:
-    """Turn a :class:`TypeError` about arguments into a failure that shows the signature that ``reset`` needs."""
-    try:
-        yield
-    except TypeError as error:
-        if "argument" not in str(error):
-            raise
-        refuse(f"{problem}: {type(error).__name__}: {error}", _RESET, error)
 
 
 @contextmanager

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
+from envweave_gym.providers.base import provider_of
 
 Options = TypeVar("Options")
 
 _LARGEST_SEED = 2**63 - 1
-_CONTAINER_BACKENDS = ("docker", "docker_http", "kubernetes")
-"""Names of the backends whose servers run in containers."""
 
 
 def option(
@@ -62,11 +61,10 @@ class CommonOptions:
             raise ValueError(
                 f"--run {shown(self.run)} is a path; give a name, and the folder of all runs as --out"
             )
-
-        if self.docker_image and self.backend not in _CONTAINER_BACKENDS:
+        if self.docker_image and not getattr(provider_of(self.backend), "uses_images", False):
             raise ValueError(
-                f"--docker-image {shown(self.docker_image)} is for --backend {' or '.join(_CONTAINER_BACKENDS)}, "
-                f"not {shown(self.backend)}"
+                f"--docker-image {shown(self.docker_image)} is for a --backend whose servers run in container "
+                f"images, such as docker or kubernetes, not {shown(self.backend)}"
             )
 
     @property

@@ -82,7 +82,10 @@ def test_ctrl_c_leaves_valid_metrics(tmp_path: Path):
     ("words", "line"),
     [
         (["--backend", "moon"], "backend='moon' is unknown"),
-        (["--docker-image", "x"], "--docker-image 'x' is for --backend docker or docker_http or kubernetes"),
+        (
+            ["--docker-image", "x"],
+            "--docker-image 'x' is for a --backend whose servers run in container images",
+        ),
         (["--num-envs", "-3"], "--num-envs -3 is out of range; give an int > 0"),
         (["--horizon", "0"], "--horizon 0 is out of range; give an int > 0"),
         (["--seed", "-1"], "--seed -1 is out of range; give an int >= 0 and <= "),

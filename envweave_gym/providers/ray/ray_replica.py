@@ -166,6 +166,7 @@ class RayProvider(Provider):
 
     name = "ray"
     shares_modules = True
+    survives_fork = False
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[RayReplica]:
         """Return a function that starts an actor."""

@@ -69,6 +69,8 @@ CONNECTORS = {
     "ray+actor": "envweave_gym.providers.ray.actor_connector:ActorConnector",
 }
 """The connector of each scheme, loaded when it is used."""
+UNFORKABLE = frozenset({"ray+actor"})
+"""The schemes whose connections do not work in a forked process."""
 VECTORS = {"ray+actor": "envweave_gym.providers.ray.actor_vector:RayVectorEnv"}
 """The vector class for servers of one scheme, where it is another than ``RemoteVectorEnv``."""
 
