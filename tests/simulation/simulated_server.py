@@ -251,8 +251,7 @@ class Server:
             return  # it has ended with the server
         assert isinstance(message, Reset | Step)
         reply = session.env.do(message)
-        session.core.commit(frame, reply)
-        session.core.used = self._world.clock.now
+        session.core.commit(frame, reply, self._world.clock.now)
         connection.reply(reply)
         session.is_locked = connection.is_busy = False
         waiting, session.waiting = session.waiting, deque()

@@ -169,8 +169,8 @@ class DoesEverything(server_core.SessionCore):
 class HasNoStoredReply(server_core.SessionCore):
     """Refuses the last call where it should repeat its reply."""
 
-    def commit(self, frame: bytes, reply: bytes) -> None:
-        super().commit(b"", reply)
+    def commit(self, frame: bytes, reply: bytes, now: float) -> None:
+        super().commit(b"", reply, now)
 
 
 @pytest.mark.parametrize("broken", [ForgetsNumbers, BringsTheCreateAlong, NeverGivesUp, CountsTooFar])
