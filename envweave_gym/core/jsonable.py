@@ -15,8 +15,8 @@ def jsonable(value: Any) -> Any:
     """Convert ``value`` to plain JSON that JSON and msgpack both decode to an equal value.
 
     NumPy scalars and arrays, enums, tuples and mappings become plain numbers, lists and dicts. Other objects
-    become their ``repr`` without memory addresses, NaN ``"nan"``, which ``float`` reads back, an int beyond
-    64 bits its hexadecimal digits, and a lone surrogate its escape.
+    become their ``repr`` without memory addresses. NaN becomes ``"nan"``, which ``float`` reads back. An int
+    beyond 64 bits becomes its hexadecimal digits, and a lone surrogate its escape.
     """
     kind = type(value)
     if kind is str:

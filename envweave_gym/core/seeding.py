@@ -1,7 +1,7 @@
 """Seeds of episodes, and random draws by hashing: the same numbers on every backend.
 
 Every reset that reaches an environment carries an explicit seed. If the caller gives none, it is drawn from
-the last given seed and the number of resets since then, so the single, the vector and the remote form of an
+the last given seed and the number of resets since then. So the single, the vector and the remote form of an
 environment play the same episodes. Native vector environments draw noise by hashing ``(episode key, step)``
 instead of keeping a generator for each row: a thousand draws cost microseconds.
 

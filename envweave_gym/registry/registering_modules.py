@@ -33,9 +33,10 @@ _MAX_MODULES = 16
 def with_modules(env_id: str) -> str:
     """Return ``env_id`` with its modules, ``module,module,:ID``, or ``env_id`` alone if none is found.
 
-    :func:`import_until_known` reads it. First come the modules that register and have the ID in their source,
-    then those that have its namespace there (``f"own/Size{n}-v0"`` in a loop), those of its entry point, and
-    all others that register. ``__main__`` is listed if the program itself registers the ID, for the error.
+    :func:`import_until_known` reads it. First come the modules that register and have the ID in their source.
+    Then come those that have its namespace there (``f"own/Size{n}-v0"`` in a loop), those of its entry point,
+    and all others that register. ``__main__`` is listed if the program itself registers the ID, for the
+    error.
     """
     register = dict(_registering())
     mention = [name for name, source in register.items() if env_id in source]
@@ -73,7 +74,7 @@ def import_until_known(name: str) -> str:
 
 
 def _of_entry_point(env_id: str) -> Iterator[str]:
-    """Yield the packages that contain the module of an ID's entry point, outermost first, and the module."""
+    """Yield the module of an ID's entry point, after the packages that contain it."""
     specs = [registry[env_id] for registry in REGISTRIES.values() if env_id in registry]
     for entry in (
         getattr(one, field, None) for one in specs for field in ("entry_point", "vector_entry_point")

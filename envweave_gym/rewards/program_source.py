@@ -107,7 +107,7 @@ _MAY_WARN = re.compile(r"\\|\d\.?[A-Za-z]|finally")
 _FENCED = re.compile(
     r"(?<![`~])(```+|~~~+)([^\n`~]*)\n(.*?)(?:^[ \t]*\1|\1[ \t\r]*$|\Z)", re.DOTALL | re.MULTILINE
 )
-"""A fence, its language, and the code from the next line to a fence at the start or the end of a line, or to
+"""A fence: its marks, its language, and its code, up to closing marks at the start or end of a line, or to
 the end of the text."""
 _DOT = re.compile(r"(?<![\s\\])[\s\\]*+\.[\s\\]*+")
 """A dot, with the white space and the line continuations around it."""

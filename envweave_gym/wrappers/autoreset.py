@@ -1,4 +1,4 @@
-"""Autoreset for single environments."""
+"""A wrapper that resets a single environment in the step after the end of its episode."""
 
 from __future__ import annotations
 

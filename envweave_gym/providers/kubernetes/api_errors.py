@@ -20,7 +20,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _MAX_MESSAGE_LENGTH = 300
 _QUOTA = "exceeded quota"
 _SETTING_UP = "error looking up service account"
-"""Message of a namespace that was just created. It refuses Pods until it has a service account."""
+"""Text in the refusal by a namespace that was just created, and has no service account yet."""
 _REFUSAL_MEANINGS = (
     (
         _QUOTA,
