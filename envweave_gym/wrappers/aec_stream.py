@@ -25,7 +25,7 @@ from envweave_gym.episode.stream import Request
 from envweave_gym.wrappers.game_stream import GameStream
 
 
-class AsksSeveral(Protocol):
+class HasAgentsToAct(Protocol):
     """The optional method of an AEC environment in which several agents act at once.
 
     ``agent_selection`` is one of them; once it has acted, it is the next of them. They form one round: no
@@ -48,7 +48,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
     def __init__(self, env: Any, *, name: str | None = None, reproducible: bool = True) -> None:
         """See :class:`GameStream`."""
         super().__init__(env, name=name, reproducible=reproducible)
-        self._several: AsksSeveral | None = next(
+        self._several: HasAgentsToAct | None = next(
             (layer for layer in layers(env) if hasattr(type(layer), "agents_to_act")), None
         )
         # Parallel_to_aec collects the actions until all agents have acted.
