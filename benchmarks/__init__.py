@@ -1,1 +1,1 @@
-"""What is measured, against whom: ``python -m benchmarks [name …]``; each peer runs interleaved with ours."""
+"""Benchmarks against peers, run in interleaved rounds: ``python -m benchmarks [name …]``."""

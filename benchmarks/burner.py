@@ -14,7 +14,7 @@ gym.register("bench/Burner-v0", "benchmarks.burner:Burner")
 
 
 class Burner(gym.Env[Any, Any]):
-    """Each step computes for so many seconds, of a core's time and not of the clock's; it never ends."""
+    """An environment without end, whose steps compute for :data:`WORK` seconds of CPU time."""
 
     metadata: dict[str, Any] = {"render_modes": []}
 

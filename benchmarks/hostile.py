@@ -26,8 +26,8 @@ import psutil
 import envweave_gym  # noqa: F401 - registers the IDs
 
 ROWS, HOSTILE = 32, 0.05
-LONGEST = 30.0
-"""So many seconds what is left of one that was killed is waited for."""
+CLEANUP_TIMEOUT_S = 30.0
+"""Limit of the wait for what is left of a killed process."""
 BENIGN = (
     "1 + 1",
     "x = [i * i for i in range(1000)]; sum(x)",
@@ -59,14 +59,14 @@ FOES = (
 _rows_seen: set[int] = set()
 
 
-def play(method: str, steps: int, seed: int = 0, told: bool = False) -> dict[str, Any]:
-    """Play, close, and count what is left; say when it begins where that is to be ``told``."""
+def play(method: str, steps: int, seed: int = 0, announces: bool = False) -> dict[str, Any]:
+    """Play, close, and count what is left; with ``announces`` print a line when it begins."""
     _made(method, ROWS).close()  # what a process opens once and for all is there before it is counted
     gc.collect()
     before = _left()
     env = _made(method, ROWS)
     env.reset(seed=seed)
-    if told:
+    if announces:
         print("it plays", flush=True)
     _rows_seen.update(one.pid for one in psutil.Process().children())
     random, ends = np.random.default_rng(seed), Counter[str]()
@@ -124,7 +124,7 @@ def kill_one(method: str) -> dict[str, Any]:
             child.kill()
     began, pids = time.perf_counter(), [child.pid, *(one.pid for one in family)]
     while any(map(_runs, family)) or _folders(pids):
-        if time.perf_counter() - began > LONGEST:
+        if time.perf_counter() - began > CLEANUP_TIMEOUT_S:
             break
         time.sleep(0.02)
     return {
@@ -161,8 +161,8 @@ def _command(process: psutil.Process) -> str:
 
 
 def _difference(before: dict[str, int], after: dict[str, int]) -> str:
-    told = [f"{after[name] - before[name]} {name}" for name in before if after[name] > before[name]]
-    return ", ".join(told) or "nothing"
+    left = [f"{after[name] - before[name]} {name}" for name in before if after[name] > before[name]]
+    return ", ".join(left) or "nothing"
 
 
 def _memory() -> int:
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--victim", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.victim:
-        play(args.method, 1_000_000, told=True)
+        play(args.method, 1_000_000, announces=True)
         return
     for method in [args.method] if args.method else ["fork", "spawn"]:
         for row in (play(method, args.steps), kill_one(method)):

@@ -4,7 +4,7 @@ Ideal is the work alone, spread over the cores at hand: 4 x 64 x 1 ms over 2 cor
 anything comes to that at this moment is measured in between, with bare processes that do the same work.
 The cost of a step is measured beside bare actors that are sent the same bytes and answer with as many: such
 that do nothing else, and such that step the same environments, whose time is nobody's overhead. Steps go
-through the doors of actors on the same machine; what they cost by calls, as on others, is measured too.
+over the Unix sockets of actors on the same machine; calls through Ray, as to other machines, are measured too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import envweave_gym
 from benchmarks.burner import ID, WORK, burn
 from benchmarks.rounds import show
-from envweave_gym.remote import doors
+from envweave_gym.providers.ray import actor_connector
 from envweave_gym.wire.messages import Step, encode
 from envweave_gym.wire.values import pack
 
@@ -45,7 +45,7 @@ def seconds_a_step(step: Callable[[], Any], steps: int) -> float:
 
 
 class Bare:
-    """Processes that do the work of an actor's rows and nothing else, told to by a pipe."""
+    """Processes that only do the work of an actor's rows, at a byte on a pipe."""
 
     def __init__(self) -> None:
         context = get_context("spawn")
@@ -127,7 +127,7 @@ def cost_table() -> None:
     rows = ACTORS * ROWS
     env, calls = (envweave_gym.make(LINE, num_envs=rows, backend="ray", replicas=ACTORS) for _ in range(2))
     env.reset(seed=0)
-    with patch.object(doors, "knocked", lambda *_: None):
+    with patch.object(actor_connector, "connect", side_effect=OSError):  # so that it calls through Ray
         calls.reset(seed=0)
     actions = np.ones(rows, np.int64)
     frame = encode(Step(1000, pack(actions[:ROWS].astype(np.uint8))))

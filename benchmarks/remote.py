@@ -87,7 +87,7 @@ def timed(call: Callable[[], Any], times: int) -> list[float]:
 
 
 class Peer:
-    """openenv's own clients, in its own venv, told what to measure."""
+    """A process with openenv's own clients, in its own venv, that measures on request."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -56,9 +56,11 @@ def main() -> None:
         "SWE-bench loc: all 300 issues, solver / its inverse": _everywhere,
         "SWE-bench loc no leak: issues that do not name the file, solver / its inverse": _without_leak,
     }
-    for title, told in titles.items():
+    for title, figure in titles.items():
         solvers = next(iter(measured.values()))
-        show(title, [{"solver": s, **{name: told(of[s]) for name, of in measured.items()}} for s in solvers])
+        show(
+            title, [{"solver": s, **{name: figure(of[s]) for name, of in measured.items()}} for s in solvers]
+        )
     speeds = {name: partial(_speed, make()) for name, make in list(VARIANTS.items())[:3]}
     rows = [
         {"candidates": name, "resets+steps/s": speed} for name, speed in interleave(speeds, ROUNDS).items()

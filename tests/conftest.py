@@ -1,10 +1,11 @@
-"""What several test modules share."""
+"""Fixtures and hooks of all tests."""
 
 from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -15,13 +16,13 @@ from uncounted import starting_uncounted
 
 from envweave_gym.registry import catalog, names
 
-# a shell starts what runs in its background deaf to Ctrl-C, and what tests start would be so, too
+# A shell starts background jobs with SIGINT ignored, which processes that tests start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def registries() -> Iterator[None]:
-    """Whatever the test registers, deletes or replaces is as before when it ends."""
+    """Restore the registries of environments after the test."""
     stores: list[dict[str, Any]] = [
         gym.registry,
         pettingzoo.aec_registry,
@@ -37,9 +38,32 @@ def registries() -> Iterator[None]:
         store.update(content)
 
 
+InstallPlugIn = Callable[[str, str, str, dict[str, str]], None]
+
+
+@pytest.fixture
+def install_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPlugIn:
+    """Install a package of one module during the test: its entry-point group, name, text and entry points.
+
+    The module stays imported, as the tables of plug-ins keep what they have loaded; so its name and those of its
+    entry points are its own.
+    """
+
+    def install(group: str, module: str, text: str, attributes: dict[str, str]) -> None:
+        package = tmp_path / f"{module}-1.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+        lines = [f"{name} = {module}:{attribute}" for name, attribute in attributes.items()]
+        (package / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]))
+        (tmp_path / f"{module}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
 @pytest.fixture
 def hears_hanging_up() -> Iterator[None]:
-    """What the test starts ends with its terminal, also where ``nohup`` has made the tests deaf to that."""
+    """Restore SIGHUP, which ``nohup`` ignores, so that processes of the test end with their terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
@@ -47,19 +71,19 @@ def hears_hanging_up() -> Iterator[None]:
 
 @pytest.fixture
 def uncounted() -> Iterator[None]:
-    """What the test starts counts no lines."""
+    """Start processes of the test without coverage."""
     with starting_uncounted():
         yield
 
 
 def pytest_collection_finish() -> None:
-    """The thousands of tests stay to the end: whoever collects garbage need not go through them."""
+    """Freeze the collected tests: they stay to the end, and garbage collection need not visit them."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The modules that take longest begin first, so that no process waits long for another at the end."""
+    """Begin with the slowest modules, so that no worker waits long for another at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from importlib.metadata import EntryPoint
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 import envweave_gym as ew
-from envweave_gym.core import plug_ins
 from envweave_gym.envs.toy.counter import CounterEnv
-from envweave_gym.registry import schemes
 
 MODULE = """
 from envweave_gym.envs.toy.counter import CounterEnv
@@ -26,23 +21,15 @@ NOTHING = None
 
 
 @pytest.fixture
-def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def plug_in(install_plug_in: Any) -> None:
     """An installed package with schemes of its own."""
-    values = {
-        "hub": "hub_plug_in:make_from_hub",
-        "nothing": "hub_plug_in:NOTHING",
-        "missing": "hub_plug_in:missing",
-        "local": "hub_plug_in:make_from_hub",
+    attributes = {
+        "hub": "make_from_hub",
+        "local": "make_from_hub",
+        "nothing": "NOTHING",
+        "missing": "missing",
     }
-    entries = [EntryPoint(name, value, "envweave_gym.schemes") for name, value in values.items()]
-    (tmp_path / "hub_plug_in.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(
-        plug_ins, "entry_points", lambda group: [one for one in entries if one.group == group]
-    )
-    monkeypatch.setattr(schemes._table, "_loaded", {})
-    yield
-    sys.modules.pop("hub_plug_in", None)
+    install_plug_in("envweave_gym.schemes", "hub_plug_in", MODULE, attributes)
 
 
 @pytest.mark.usefixtures("plug_in")
@@ -57,19 +44,19 @@ def test_a_package_makes_the_environments_of_its_own_scheme() -> None:
 
 
 @pytest.mark.usefixtures("plug_in")
-def test_nobody_takes_a_scheme_of_ours() -> None:
+def test_a_plug_in_cannot_replace_a_built_in_scheme() -> None:
     with pytest.raises(ew.UnknownEnvironment, match="local://counter"):
         ew.make("local://counter")
 
 
 @pytest.mark.usefixtures("plug_in")
-def test_an_unknown_scheme_is_answered_with_those_of_plug_ins_too() -> None:
+def test_the_error_for_an_unknown_scheme_lists_plug_ins() -> None:
     with pytest.raises(ew.UnknownEnvironment, match=r"no scheme hug://; .*docker://.*hub://"):
         ew.make("hug://counter")
 
 
 @pytest.mark.usefixtures("plug_in")
 @pytest.mark.parametrize(("scheme", "why"), [("nothing", "Scheme"), ("missing", "attribute 'missing'")])
-def test_a_plug_in_that_is_no_scheme_is_named(scheme: str, why: str) -> None:
+def test_the_error_for_a_broken_plug_in_names_it(scheme: str, why: str) -> None:
     with pytest.raises(ew.NotAvailable, match=rf"hub_plug_in:\w+ of envweave_gym.schemes.*{why}"):
         ew.make(f"{scheme}://counter")

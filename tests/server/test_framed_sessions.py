@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import served_envs  # noqa: F401 - registers served/Nap-v0
+from framed_server import FramedServer, soon
 from servers import until
 
-from envweave_gym.net.framed_socket import FramedSocket, connect, listen
+from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.wire.messages import (
     HEALTH,
     Answer,
@@ -22,7 +21,6 @@ from envweave_gym.wire.messages import (
     Close,
     Create,
     Created,
-    Hello,
     Refused,
     Reset,
     Step,
@@ -31,46 +29,16 @@ from envweave_gym.wire.messages import (
     pack,
     read_reply,
 )
-from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.offers.everything import Everything
 from envweave_gym_server.protocols.native import framed_listener
-from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
-from envweave_gym_server.sessions.service import SessionService
 
 COUNTER, NAP = "envweave/Counter-v0", "served_envs:served/Nap-v0"
-TOKEN = "a token of a test"
-
-
-class Server:
-    """A service behind a framed socket, and connections to it."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.address = f"@envweave/tests/{uuid.uuid4().hex}"
-        self.service = SessionService(Everything(), Settings(**settings))
-        self._peers: list[FramedSocket] = []
-        FramedSessions(self.service, listen(self.address), TOKEN).start()
-
-    def connect(self, session: str = "", token: str = TOKEN) -> FramedSocket:
-        peer = connect(self.address, soon())
-        self._peers.append(peer)
-        peer.send(encode(Hello(token, session)))
-        return peer
-
-    def stop(self) -> None:
-        self.service.stop()
-        for peer in self._peers:
-            peer.close()
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server() -> Iterator[FramedServer]:
+    server = FramedServer()
     yield server
     server.stop()
-
-
-def soon() -> float:
-    return time.monotonic() + 10
 
 
 def ask(peer: FramedSocket, message: Any) -> Any:
@@ -82,7 +50,7 @@ def reply_of(peer: FramedSocket) -> Any:
     return read_reply(peer.receive(soon()))
 
 
-def test_an_episode_is_played_and_a_hang_up_detaches_the_session(server: Server) -> None:
+def test_an_episode_is_played_and_a_hang_up_detaches_the_session(server: FramedServer) -> None:
     peer = server.connect("one")
     assert isinstance(ask(peer, Create(COUNTER)), Created)
     assert isinstance(ask(peer, Reset(1, 0)), Began)
@@ -98,7 +66,7 @@ def test_an_episode_is_played_and_a_hang_up_detaches_the_session(server: Server)
     until(lambda: len(server.service.sessions) == 0)
 
 
-def test_calls_that_are_sent_together_are_answered_in_order(server: Server) -> None:
+def test_calls_that_are_sent_together_are_answered_in_order(server: FramedServer) -> None:
     peer = server.connect("one")
     calls = (Create(COUNTER), Reset(1, 0), Step(2, {"delta": 1}), Ask(-2, "state"))
     create, reset, step, state = map(encode, calls)
@@ -108,7 +76,7 @@ def test_calls_that_are_sent_together_are_answered_in_order(server: Server) -> N
 
 
 @pytest.mark.parametrize("token", ["", "another token", "ä"])
-def test_without_the_token_nothing_is_answered(server: Server, token: str) -> None:
+def test_without_the_token_nothing_is_answered(server: FramedServer, token: str) -> None:
     peer = server.connect("one", token)
     refused = reply_of(peer)
     assert isinstance(refused, Refused)
@@ -118,14 +86,16 @@ def test_without_the_token_nothing_is_answered(server: Server, token: str) -> No
     assert len(server.service.sessions) == 0
 
 
-def test_a_first_frame_that_is_no_hello_is_refused(server: Server) -> None:
+def test_a_first_frame_that_is_no_hello_is_refused(server: FramedServer) -> None:
     peer = connect(server.address, soon())
     refused = ask(peer, Create(COUNTER))
     assert (refused.kind, "hello" in refused.message) == ("BadRequest", True)
     peer.close()
 
 
-def test_a_process_of_another_user_gets_no_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_gets_no_answer(
+    server: FramedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accept = framed_listener.accept
     refused = [True, False]
 
@@ -146,7 +116,7 @@ def test_a_process_of_another_user_gets_no_answer(server: Server, monkeypatch: p
 
 
 def test_without_a_session_environments_are_described_and_the_server_reports_its_health(
-    server: Server,
+    server: FramedServer,
 ) -> None:
     peer = server.connect()
     described = ask(peer, Create(COUNTER))
@@ -160,7 +130,7 @@ def test_without_a_session_environments_are_described_and_the_server_reports_its
 
 
 def test_a_frame_above_the_limit_ends_the_connection_and_leaves_the_session() -> None:
-    server = Server(largest_frame="64k")
+    server = FramedServer(largest_frame="64k")
     peer = server.connect("one")
     ask(peer, Create(COUNTER))
 
@@ -175,7 +145,7 @@ def test_a_frame_above_the_limit_ends_the_connection_and_leaves_the_session() ->
 
 
 def test_a_server_that_stops_ends_idle_connections_and_answers_the_call_that_is_under_way() -> None:
-    server = Server()
+    server = FramedServer()
     idle, busy = server.connect("idle"), server.connect("busy")
     ask(idle, Create(COUNTER))
     ask(busy, Create(NAP))
@@ -197,7 +167,7 @@ def test_a_server_that_stops_ends_idle_connections_and_answers_the_call_that_is_
 
 
 def test_a_connection_waits_where_there_is_no_thread_for_it(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: FramedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(server.connect(), Ask(-2, HEALTH))
     start, failed = threading.Thread.start, list[str]()

@@ -6,7 +6,6 @@ import http.client
 import socket
 import struct
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 import websocket
+from framed_server import FramedServer, soon
 from json_clients import JsonClient, sentence
 from msgspec.msgpack import Ext
 from servers import TOKEN, running_server, serving_at
 
-from envweave_gym.net.framed_socket import connect, listen
 from envweave_gym.providers.ray.actor_calls import channel_prefix
 from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import (
@@ -28,7 +27,6 @@ from envweave_gym.wire.messages import (
     Close,
     Create,
     Created,
-    Hello,
     Refused,
     Reset,
     Step,
@@ -38,11 +36,7 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 from envweave_gym.wire.values import BIG_INT, NATIVE
-from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.offers.offers import offers_of
 from envweave_gym_server.protocols.native.actor import ActorServer
-from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
-from envweave_gym_server.sessions.service import SessionService
 
 COUNTER = "envweave/Counter-v0"
 MANY = 8_000_000
@@ -101,18 +95,15 @@ def over_ray() -> Iterator[Send]:
 
 @contextmanager
 def over_framed_socket() -> Iterator[Send]:
-    service, address = SessionService(offers_of([COUNTER]), Settings()), f"@envweave/tests/{uuid.uuid4().hex}"
-    FramedSessions(service, listen(address), TOKEN).start()
-    peer = connect(address, time.monotonic() + 30)
-    peer.send(encode(Hello(TOKEN, "mine")))
+    server = FramedServer()
+    peer = server.connect("mine")
 
     def send(frame: bytes) -> bytes:
         peer.send(frame)
-        return peer.receive(time.monotonic() + 30)
+        return peer.receive(soon())
 
     yield send
-    service.stop()
-    peer.close()
+    server.stop()
 
 
 def unix_socket(path: Path) -> socket.socket:
