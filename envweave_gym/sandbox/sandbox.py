@@ -57,6 +57,10 @@ class Sandbox:
         self.is_closed = False
         self._end = weakref.finalize(self, _end, self._forks, self._cgroups, self._root, self._owner)
 
+    def is_usable(self) -> bool:
+        """Return whether it can open episodes: it is not closed, and this process has created it."""
+        return not self.is_closed and self._owner.is_here()
+
     def open(self) -> Session:
         """Open the session of a new episode, and fork the next worker in a background thread."""
         if not self._owner.is_here():

@@ -271,9 +271,9 @@ def sandbox_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Sandbox]:
         heard(self, words)
 
     def found() -> Sandbox:
-        (used,) = sharing._shared.value.values()
-        assert used.sandbox is not None
-        return used.sandbox
+        (used,) = sharing._sandboxes._entries.values()
+        assert used.value.sandbox is not None
+        return used.value.sandbox
 
     monkeypatch.setattr(_Zygote, "_note_end", late)
     return found

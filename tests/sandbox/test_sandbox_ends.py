@@ -252,30 +252,20 @@ def test_an_invalid_setup_is_refused_every_time() -> None:
         with pytest.raises(NotAvailable, match="python='/nope' does not run"):
             lease.open()
     lease.close()
-    assert lease.setup not in sharing._shared.value
+    assert lease.setup not in sharing._sandboxes._entries
 
 
-def test_a_sandbox_that_the_last_user_ends_while_another_begins_is_made_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Collecting garbage ends leases at any time."""
+def test_a_closed_sandbox_is_made_again_for_the_next_episode() -> None:
     needs("landlock")
-    old, new = Lease(OWN), Lease(OWN)
-    old.open().close()
-
-    class Used(dict[Setup, Any]):
-        def setdefault(self, key: Setup, default: Any = None) -> Any:
-            found = super().setdefault(key, default)
-            old.close()
-            return found
-
-    monkeypatch.setattr(sharing._shared, "value", Used(sharing._shared.value))
-    for _ in range(2):
-        new.open().close()
-    sharing._shared.value[OWN].sandbox.close()
-    new.open().close()
-    new.close()
-    assert OWN not in sharing._shared.value
+    lease = Lease(OWN)
+    lease.open().close()
+    first = lease.hold().sandbox
+    assert first is not None
+    first.close()
+    lease.open().close()
+    assert lease.hold().sandbox is not first
+    lease.close()
+    assert OWN not in sharing._sandboxes._entries
 
 
 def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:

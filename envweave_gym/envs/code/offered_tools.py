@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.os_support.shared_values import Share, SharedValues
 from envweave_gym.tools import Tool, ToolRegistry
 from envweave_gym.tools.mcp.client import McpServer
 from envweave_gym.tools.mcp.server_spec import ServerSpec, spec_of, specs_in
-from envweave_gym.tools.mcp.shared_servers import Share
+
+_servers = SharedValues[McpServer]()
 
 
 class OfferedTools:
@@ -23,7 +25,7 @@ class OfferedTools:
         """No tool may have a name in ``taken``."""
         self._given = [each for one in _several(given) for each in _read(one)]
         self._per_episode, self._taken = per_episode, tuple(taken)
-        self._started: list[McpServer | Share] = []
+        self._started: list[McpServer | Share[McpServer]] = []
         self._registry: ToolRegistry | None = None
         # functions are checked now; servers start with the first episode, and their tools are checked then
         self._check(ToolRegistry([one for one in self._given if not isinstance(one, McpServer | ServerSpec)]))
@@ -63,9 +65,9 @@ class OfferedTools:
             return started
         if isinstance(server, McpServer):
             return server
-        share = Share(server)
+        share = _servers.take(server.key(), lambda: McpServer(server))
         self._started.append(share)
-        return share.server
+        return share.value
 
     def copy(self) -> OfferedTools:
         """Return the same tools for a copy of the environment, without running servers."""

@@ -1,0 +1,65 @@
+"""Values that users in this process share by key; the end of the last share closes a value."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+from envweave_gym.os_support.process_local import ProcessLocal
+
+
+class Closeable(Protocol):
+    """A value that may be closed, and works again when it is used after that."""
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+_V = TypeVar("_V", bound=Closeable)
+
+
+class SharedValues(Generic[_V]):
+    """The shared values of one kind. A forked process inherits them, so they must handle forks themselves."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLocal(threading.RLock)  # reentrant: garbage collection may end shares at any time
+        self._entries: dict[Hashable, _Entry[_V]] = {}
+
+    def take(self, key: Hashable, create: Callable[[], _V]) -> Share[_V]:
+        """Return a share of the value of a key, which is created if nobody has a share of it."""
+        with self._lock.value:
+            entry = self._entries.get(key) or _Entry(create())
+            entry.users += 1
+            self._entries[key] = entry  # again: the last share may have been collected since it was found
+        return Share(entry.value, self._give_back, key)
+
+    def _give_back(self, key: Hashable) -> None:
+        with self._lock.value:
+            entry = self._entries[key]
+            entry.users -= 1
+            if entry.users:
+                return
+            del self._entries[key]
+        entry.value.close()
+
+
+class Share(Generic[_V]):
+    """A share of a value, until it is closed or garbage-collected."""
+
+    def __init__(self, value: _V, give_back: Callable[[Hashable], None], key: Hashable) -> None:
+        self.value = value
+        self._end = weakref.finalize(self, give_back, key)
+
+    def close(self) -> None:
+        """Give the share back."""
+        self._end()
+
+
+class _Entry(Generic[_V]):
+    """A value and the number of its shares."""
+
+    def __init__(self, value: _V) -> None:
+        self.value, self.users = value, 0
