@@ -27,6 +27,7 @@ def __getattr__(name: str) -> Any:
     home = importlib.import_module(_HOMES[name])
     is_module = hasattr(home, "__path__")  # the stub imports only modules from packages
     value = importlib.import_module(f"{home.__name__}.{name}") if is_module else getattr(home, name)
+    # The next access finds the name without __getattr__.
     globals()[name] = value
     return value
 

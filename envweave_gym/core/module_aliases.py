@@ -25,6 +25,7 @@ class _Alias(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if fullname in self._targets else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        # Returning the module itself, not a new one, is what keeps its classes from existing twice.
         module = importlib.import_module(self._targets[spec.name])
         self._own_spec = module.__spec__
         return module

@@ -312,6 +312,7 @@ def _ours_first(plug_in: EntryPoint) -> tuple[bool, str, str]:
 
 
 def _package(plug_in: EntryPoint) -> str:
+    # Entry points without a distribution, as tests make them, are known by their module.
     return plug_in.dist.name if plug_in.dist is not None else plug_in.value.partition(".")[0]
 
 
@@ -343,10 +344,12 @@ def _name_of(row: Any) -> Any:
 
 def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -> None:
     """Check one row, and put it into the table and the registries."""
+    # Structs skip validation when they are built in Python; conversion from a dict validates types and limits.
     fields = msgspec.structs.asdict(row) if isinstance(row, EnvCard) else row
     card = msgspec.convert(fields, EnvCard)
     if _cards.get(card.id, card) != card:
         raise InvalidArgument(f"{card.id} is declared by {package_of(card.id)} already; choose another")
+    # All registries are checked before the first is written, so a clash in one leaves the others unchanged.
     missing: list[Api] = [kind for kind in card.leads_to if _is_missing(kind, card)]
     _cards[card.id], _packages[card.id] = card, package
     for kind in missing:

@@ -153,6 +153,7 @@ def play(env: Any, observations: Any, learner: Learner, steps: int) -> tuple[tup
     for _ in range(steps):
         actions = learner.act(observations)
         following, rewards, _, _, infos = env.step(actions)
+        # False in rows whose server was lost: their reward of 0 says nothing about the action.
         played = envweave_gym.trainable(infos)
         batches.append((observations[played], actions[played], rewards[played]))
         observations = following
@@ -165,6 +166,7 @@ def evaluate(learner: Learner, options: Options) -> dict[str, float]:
     env = make_env(options, options.evaluation)
     observations, _ = env.reset(seed=HELD_OUT_SEED + options.seed)
     _, rewards, *_ = env.step(learner.best(observations))
+    # Every episode has one step, so one step of all rows is the whole evaluation.
     env.close()
     new = np.array([row.tobytes() not in learner.seen for row in observations])
     return {
@@ -190,6 +192,7 @@ def train(options: Options) -> dict[str, Any]:
                 batch, observations = play(env, observations, learner, options.steps)
                 loss = learner.learn(*batch)
                 success, played = float(batch[2].mean()), len(batch[2])
+                # An exponential average, as the success of one batch is noisy.
                 average += 0.05 * (success - average)
                 episodes += played
                 log.write(episodes=episodes, success=success, loss=loss)

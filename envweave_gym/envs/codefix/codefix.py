@@ -183,6 +183,7 @@ class _Choices:
     def __init__(self, groups: Sequence[Sequence[Any]]) -> None:
         counts = np.array([len(group) for group in groups])
         self.rows = np.array(list(chain.from_iterable(groups)))
+        # The groups are stored one after the other: a group begins where the ones before it end.
         self._counts, self._first = counts.astype(np.uint64), counts.cumsum() - counts
 
     def numbers(self, groups: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -232,6 +233,7 @@ class _Tables:
 def _filled(patterns: Tokens, slots: Tokens) -> Tokens:
     """Return ``patterns`` with the slots of each row filled in; a slot is an ID beyond the vocabulary."""
     size = len(VOCABULARY)
+    # One look-up fills all rows: the slots of all rows follow the vocabulary, each row at its own offset.
     values = np.concatenate([np.arange(size), slots.ravel()])
     offsets = (np.arange(len(slots)) * slots.shape[1])[:, None]
     return values[patterns + (patterns >= size) * offsets]
@@ -265,6 +267,7 @@ class CodeFixVectorEnv(NativeVectorEnv):
         max_steps: int | None = None,
     ) -> None:
         _observation_space(observation)
+        # launch catches this and makes single environments instead.
         if observation != "tokens":
             raise NoNativeForm(
                 f"observation={shown(observation)} has no native vector form; "

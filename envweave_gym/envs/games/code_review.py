@@ -149,6 +149,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
+        # PettingZoo counts the rewards of an agent from its own last step on.
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
         if agent == AUTHOR:
@@ -217,6 +218,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
 
     def observe(self, agent: str) -> dict[str, Any]:
         """Return the current program, the features, and the prompt of the agent's last turn."""
+        # Only the reviewer sees how many of the shown tests pass.
         turn, passed = AGENTS.index(self.agent_selection), self._passed if agent == REVIEWER else 0
         features = [AGENTS.index(agent), turn, self._reviews, self._suggestion, passed]
         tokens = np.concatenate([tokenize(self._source()), np.array(features, np.int64)])

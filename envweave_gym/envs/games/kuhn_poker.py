@@ -109,8 +109,10 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         """Make the selected player's move, and pay both if it ends the hand."""
         player = self.agent_selection
         if self.terminations[player] or self.truncations[player]:
+            # PettingZoo steps each agent that is over once more, with None, to remove it.
             self._was_dead_step(action)
             return
+        # PettingZoo counts the rewards of an agent from its own last step on.
         self._cumulative_rewards[player] = 0.0
         self._clear_rewards()
         self._history += MOVES[int(action)]
@@ -129,6 +131,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.rewards = dict(zip(PLAYERS, (won, -won), strict=True))
         self.terminations = dict.fromkeys(PLAYERS, True)
         if is_showdown(self._history):
+            # A fold shows no card, or the loser would learn what the winner held.
             self.emit(reveal(PLAYERS, **self._cards()))
 
     def _cards(self) -> dict[str, str]:

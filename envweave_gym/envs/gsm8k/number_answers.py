@@ -45,6 +45,7 @@ def read_answer(reply: str) -> Answer | None:
 
 def read_number(text: str) -> Fraction | None:
     """Return the number of a text that is nothing but a number with its unit; else ``None``."""
+    # The usual case, without the regular expressions below.
     if text.isdecimal() and len(text) <= MOST_DIGITS:
         return Fraction(int(text))
     return _first_number(_plain(text))
@@ -244,6 +245,7 @@ _POWER_OF_TEN = re.compile(r"([-+]?)10(?:\^|\*\*)([-+]?\d{1,3})")
 def _value(match: re.Match[str]) -> Fraction | None:
     """Return the number of a match; ``None`` for a date, a time, or a list without blanks."""
     written = match[0]
+    # int() of thousands of digits takes quadratic time, and replies are untrusted.
     if len(written) > MOST_DIGITS:
         return None
     if match["more"]:

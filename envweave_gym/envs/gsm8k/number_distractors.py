@@ -70,7 +70,9 @@ def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
 def _chosen(right: int, slips: list[int], key: int) -> list[int]:
     """Choose three mistakes; the draw says how many of them are above the result, if there is room below."""
     draw = mix(key)
+    # The rank of the result must be uniform, or "take the second largest" would be a strategy.
     wanted = draw % (WRONG + 1)
+    # Few word problems have a negative result: such an option would be excluded at a glance.
     lowest = None if right < 0 else min(right, 1)
     fitting = [one for one in dict.fromkeys(slips) if lowest is None or one >= lowest]
     below = _drawn([one for one in fitting if one < right], WRONG - wanted, right, -1, mix(draw, 1))
@@ -84,6 +86,7 @@ def _drawn(slips: list[int], count: int, right: int, sign: int, draw: int) -> li
     """Draw ``count`` mistakes, plausible ones more often; fill up with numbers close to the result."""
     order = sorted(range(len(slips)), key=lambda place: place * 2 + (draw >> 3 * place) % 8)
     chosen, step, one = [slips[place] for place in order[:count]], 1, right
+    # Numbers that fill up end with as many zeros as the result, so that a round one does not give it away.
     while right and right % (step * 10) == 0:
         step *= 10
     while len(chosen) < count:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from envweave_gym.envs.swebench.candidates import answer_of
+from envweave_gym.envs.swebench.candidate_pools import answer_of
 from envweave_gym.envs.swebench.file_mentions import NAMED, Leak, leak_of, overlap, path_words, words_of
 from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv
 

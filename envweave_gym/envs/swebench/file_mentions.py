@@ -99,6 +99,7 @@ def masked(issue: str, paths: Iterable[str]) -> str:
         hidden |= {module} if "." in module else set()
     if not hidden:
         return issue
+    # A regular expression takes the first alternative that matches, so longer names must come first.
     longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
     return re.sub(rf"(?<![\w.])(?:{'|'.join(longest_first)})(?!\w)", HIDDEN, issue)
 

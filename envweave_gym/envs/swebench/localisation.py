@@ -13,7 +13,7 @@ from envweave_gym.core.config import configured
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.swebench_lite import Instance, instances
-from envweave_gym.envs.swebench.candidates import pool_of
+from envweave_gym.envs.swebench.candidate_pools import pool_of
 from envweave_gym.envs.swebench.file_distractors import Candidates, distractors
 from envweave_gym.envs.swebench.file_mentions import MAX_PATH, Leak, leak_of, masked
 from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv
@@ -55,6 +55,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         candidates = self._pool.of(task)
         issue = self.issue = self._shown_issue(task, candidates)
         self._instance_id, self._leak = task.instance_id, leak_of(candidates.answer, issue)
+        # The draw depends on the instance and not on its row, so a filtered data set asks the same questions.
         key = mix(self.key, _number_of(task.instance_id))
         wrong = self.wrong_options(candidates, key)
         if not wrong:

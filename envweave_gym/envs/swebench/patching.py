@@ -112,6 +112,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
     def _judged(self, instance: Instance, found: Evaluation) -> Stepped:
         before = 0.0
+        # The baseline takes a whole test run; it is needed only where some of the tests pass.
         if found.fault is None and self.config.reward == "shaped" and found.f2p > 0.0 and not found.resolved:
             known = BASELINES.pass_rate(instance, self.trial)
             if isinstance(known, Fault):

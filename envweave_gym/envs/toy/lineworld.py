@@ -61,6 +61,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Move the walker by one cell."""
         move = 2 * int(action) - 1
+        # A hash of key and step, not a generator: the vector form draws the same number for this row.
         if mix(self._key, _NOISE + self._step) < self._slipping:
             move = -move
         self._step += 1
@@ -139,6 +140,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
             # A slip swaps 0 and 1.
             actions = actions ^ (mix_many(self._noise) < self._slipping)
             self._noise += GOLDEN
+        # 2 * actions - 1, added in place without temporary arrays.
         places = self._places
         places += actions
         places += actions
@@ -153,6 +155,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
     def observe(self) -> NDArray[np.float32]:
         """Return the positions of walkers and goals."""
         self._seen[:, 0] = self._cells[self._places]
+        # A copy, because an observation must not change with the next step.
         return self._seen.copy()
 
     def parse_action(self, text: str, agent: str | None = None) -> int:

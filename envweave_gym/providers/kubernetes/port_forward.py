@@ -134,6 +134,7 @@ class PortForward:
         """``dial`` connects to the current Pod."""
         self._dial = dial
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        # A client may leave between poll and accept(), which would then block for good.
         self._listener.settimeout(_STALL_TIMEOUT_S)
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -229,6 +230,7 @@ def carry(local: socket.socket, remote: Pipe) -> None:
         waiting.register(remote, EVENT_READ)
         while True:
             # Decrypted data in a buffer does not make the socket readable.
+            # TLS may hold decrypted bytes that poll does not report: then poll without waiting.
             ready = {key.fileobj for key, _ in waiting.select(0 if remote.pending() else None)}
             if local in ready:
                 remote.send(_received(local))

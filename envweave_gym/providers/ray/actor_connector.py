@@ -85,6 +85,7 @@ class LocalActorTransport:
                 reply = self._peer.receive(deadline)
             except OSError as error:
                 raise lost(self._address.url, error) from None
+            # The server answers a reply above the limit of a frame with this mark, and closes the connection.
             if reply != TOO_LARGE:
                 self._unanswered.popleft()
                 return reply

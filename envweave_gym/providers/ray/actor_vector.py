@@ -1,4 +1,4 @@
-"""Many environments in Ray actors, whose sub-batches may be stepped each at its own pace."""
+"""The vector environment of Ray actors, whose sub-batches step together or each at its own pace."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class RayVectorEnv(RemoteVectorEnv):
     - :meth:`reset` and :meth:`step` are those of every vector.
     - :meth:`send` begins steps of some sub-batches, and :meth:`recv` gives the results of those that are
       ready first, as EnvPool does: ``info["env_id"]`` tells which rows they are.
-    - A sub-batch is what one session steps. ``sub_batches=2`` gives every actor two, in threads of its own.
-    - A reply of 1 MB and more is in memory that is shared with its node, out of which observations are copied
-      once; a smaller one, also with rows of 64 kB, is not.
+    - A sub-batch is the rows of one session. ``sub_batches=2`` gives every actor two, each in a thread.
+    - A reply of 1 MB and more travels through Ray's shared memory, and its observations are copied once.
     """
 
     _shards: list[PipelinedShard]
@@ -44,7 +43,7 @@ class RayVectorEnv(RemoteVectorEnv):
         self, env_id: str, urls: str | Sequence[str], *, sub_batches: int = 1, **arguments: Any
     ) -> None:
         if type(sub_batches) is not int or sub_batches < 1:
-            raise InvalidArgument(f"{env_id}: sub_batches={shown(sub_batches)} is no number from 1 on")
+            raise InvalidArgument(f"{env_id}: sub_batches={shown(sub_batches)} is not an int >= 1")
         super().__init__(env_id, ([urls] if isinstance(urls, str) else list(urls)) * sub_batches, **arguments)
 
     def _shard(self, url: str, rows: slice) -> PipelinedShard:
@@ -59,7 +58,7 @@ class RayVectorEnv(RemoteVectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes; steps that are under way are waited for, and what they give is dropped."""
+        """Start episodes; wait for steps under way first, and drop their results."""
         if self._under_way:
             self.recv()
         return super().reset(seed=seed, options=options)
@@ -73,7 +72,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return super().step(actions)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the sessions, and forget what is under way."""
+        """Close the sessions, and forget the steps under way."""
         for shard in self._shards:
             shard.acts = None
         super().close_extras(**kwargs)
@@ -81,7 +80,7 @@ class RayVectorEnv(RemoteVectorEnv):
     # Some rows at a time
 
     def send(self, actions: Any, env_id: Any = None) -> None:
-        """Begin a step of the sub-batches with these rows, which :meth:`recv` has returned; or else of all.
+        """Begin a step in the sub-batches of these rows, which :meth:`recv` has returned, or in all.
 
         Actions are in the order of ``env_id``.
         """
@@ -94,7 +93,7 @@ class RayVectorEnv(RemoteVectorEnv):
             shard.begin(acts, Step(0, packed))
 
     def recv(self, min_ready: int | None = None) -> Results:
-        """The results that are ready first, of at least ``min_ready`` rows; by default of all under way."""
+        """Return the results that are ready first, of at least ``min_ready`` rows; by default of all under way."""
         waiting = self._under_way
         if not waiting:
             self._refuse("recv() was called with no step under way; call send() first")
@@ -125,7 +124,7 @@ class RayVectorEnv(RemoteVectorEnv):
 
     @property
     def _under_way(self) -> list[PipelinedShard]:
-        """The sub-batches with a step that was sent, and not received."""
+        """The sub-batches whose step was sent and not received."""
         return [shard for shard in self._shards if shard.acts is not None]
 
     def _refuse(self, why: str) -> NoReturn:
@@ -141,7 +140,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return rows.astype(np.intp)
 
     def _shards_of(self, rows: _Rows) -> list[PipelinedShard]:
-        """The sub-batches that have these rows and no others."""
+        """Return the sub-batches of these rows; raise if the rows are a part of one."""
         named = set(rows.tolist())
         shards = [shard for shard in self._shards if not named.isdisjoint(shard.numbers)]
         for shard in shards:
@@ -155,7 +154,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return shards
 
     def _acts(self, actions: Any, rows: _Rows) -> Any:
-        """Actions of all rows, with those of some in their places; a wrong one is refused."""
+        """Check the actions of some rows, and return an array or list of actions for all rows."""
         single, everyone, count = self.single_action_space, self.action_space, len(rows)
         some = everyone if count == self.num_envs else batch_space(single, count)
         if self._choices is not None:
@@ -193,7 +192,7 @@ class RayVectorEnv(RemoteVectorEnv):
 
 
 class _OwnedCalls(ShardCalls):
-    """Calls of a whole vector, which gives what they come to to its users."""
+    """Calls of a whole vector, whose results users may write to."""
 
     def step(self, actions: Any, resting: Bools | None = None) -> list[ShardResult]:
         return _owned(super().step(actions, resting))
@@ -203,7 +202,7 @@ class _OwnedCalls(ShardCalls):
 
 
 def _owned(results: list[ShardResult]) -> list[ShardResult]:
-    """The results; a single one, which nothing is put together with, gets arrays of its own."""
+    """Return the results; a single one, which is not copied by joining, gets writable arrays."""
     if len(results) == 1:
         for name in ("observation", "infos", "reward", "terminated", "truncated"):
             setattr(results[0], name, _writable(getattr(results[0], name)))

@@ -100,6 +100,7 @@ def _join(ray: Any, address: str) -> None:
 
 def _start(ray: Any) -> None:
     global _own
+    # Ray would report usage statistics of a cluster that the user did not start.
     before = os.environ.get(_USAGE_STATS)
     os.environ[_USAGE_STATS] = before or "0"
     try:

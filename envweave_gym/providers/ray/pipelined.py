@@ -137,6 +137,7 @@ def _ready(sessions: Sequence[PipelinedSession], seconds: float) -> list[Any]:
     calls = [one for one in handles - {None} if not isinstance(one, FramedSocket)]
     until = time.monotonic() + seconds
     while True:
+        # Sockets and Ray cannot be waited for together, so with both kinds they take turns.
         ready = _readable(sockets, 0.0 if calls else seconds) if sockets else []
         if calls:
             ready += _finished(calls, 0.0 if ready else min(seconds, _RAY_WAIT_S) if sockets else seconds)

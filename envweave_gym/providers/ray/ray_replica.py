@@ -85,6 +85,7 @@ class RayReplica(Replica):
             name=self._name,
             namespace=NAMESPACE,
             max_concurrency=_MAX_CONCURRENCY,
+            # Ray restarts the actor on any node with room; its name, and so its URL, stays.
             max_restarts=-1,
             **self._placement.options(ray),
         )
@@ -116,6 +117,7 @@ class RayReplica(Replica):
             return AT_REST
         if not ray.is_initialized():
             return "this process has left its cluster"
+        # A new process id means that Ray has restarted the actor, and that its sessions are lost.
         before = self._known
         try:
             self._known, self.node = ray.get(self._actor.ready.remote(), timeout=_PING_TIMEOUT_S)

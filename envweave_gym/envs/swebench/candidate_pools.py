@@ -233,6 +233,7 @@ def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[
     return Candidates(
         instance_id=instance.instance_id,
         answer=answer,
+        # Once for each issue that it answers: frequent answers are drawn more often.
         popular=tuple(path for path in other for _ in range(answers[path])),
         near=_most(rest, lambda path: _folders_shared(path, answer)),
         lexical=_most(list(filter(is_source, other)), lambda path: overlap(path, words)),
