@@ -287,14 +287,14 @@ def _get(address: str, path: str) -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ENGINE_TIMEOUT_S)
             connection.connect(url.path)
-            return _talk(connection, path)
+            return _exchange(connection, path)
     elif url.scheme in ("tcp", "http") and url.hostname:
         with socket.create_connection((url.hostname, url.port or 2375), _ENGINE_TIMEOUT_S) as connection:
-            return _talk(connection, path)
+            return _exchange(connection, path)
     raise ValueError("only unix:// and tcp:// addresses are supported")
 
 
-def _talk(connection: socket.socket, path: str) -> bytes:
+def _exchange(connection: socket.socket, path: str) -> bytes:
     # HTTP/1.0: the engine sends no chunks, and closes the connection after its answer.
     connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
     answer = b""

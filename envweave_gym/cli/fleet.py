@@ -111,11 +111,11 @@ def _up(args: argparse.Namespace) -> int:
     if old is not None:
         if old.is_kept():
             raise taken(args.name)
-        _say_cleaned(old, sys.stderr)
-    return _detached(args) if args.detach else _kept_up(args)
+        _print_cleaned(old, sys.stderr)
+    return _detached(args) if args.detach else _run_keeper(args)
 
 
-def _kept_up(args: argparse.Namespace) -> int:
+def _run_keeper(args: argparse.Namespace) -> int:
     """Start the fleet in this process and supervise it until it is interrupted."""
     from envweave_gym.providers.fleet import Fleet
 
@@ -130,7 +130,7 @@ def _kept_up(args: argparse.Namespace) -> int:
         try:
             token = token_in(token_file)
             with Fleet(args.backend, args.replicas, ids=args.ids, token=token, **_options(args)) as fleet:
-                _keep(known, fleet, lambda: _announce(known, args, output))
+                _supervise(known, fleet, lambda: _announce(known, args, output))
         finally:
             known.remove()
     return 0
@@ -211,20 +211,20 @@ def _announce(known: FleetFile, args: argparse.Namespace, output: Any) -> None:
         output.close()
 
 
-def _keep(known: FleetFile, fleet: Any, announce: Callable[[], None]) -> None:
+def _supervise(known: FleetFile, fleet: Any, announce: Callable[[], None]) -> None:
     """Announce the fleet, then write its restarts and problems to its file until interrupted."""
     try:
         known.backend, known.urls = fleet.backend, [str(url) for url in fleet.urls]
-        _note(known, fleet)
+        _save_changes(known, fleet)
         announce()
         while True:
             time.sleep(_POLL_S)
-            _note(known, fleet)
+            _save_changes(known, fleet)
     except KeyboardInterrupt:
         return
 
 
-def _note(known: FleetFile, fleet: Any) -> None:
+def _save_changes(known: FleetFile, fleet: Any) -> None:
     found = fleet.restarts, dict(fleet.problems)
     if found != (known.restarts, known.problems):
         known.restarts, known.problems = found
@@ -365,7 +365,7 @@ def _down(args: argparse.Namespace) -> int:
     known = _named(args.name)
     if not known.is_kept():
         if not args.json:
-            _say_cleaned(known, sys.stdout)
+            _print_cleaned(known, sys.stdout)
         else:
             print_json({"name": known.name, **_clean(known)})
         return 0
@@ -405,7 +405,7 @@ def _still_ending(known: FleetFile) -> tuple[list[str], list[str]]:
 # Leftovers of a keeper that was killed
 
 
-def _say_cleaned(known: FleetFile, where: Any) -> None:
+def _print_cleaned(known: FleetFile, where: Any) -> None:
     removed = _removed(_clean(known))
     line = f"fleet {known.name} is gone, as process {known.pid} was killed; removed: {removed}"
     print(f"envweave: {line}" if where is sys.stderr else line, file=where)

@@ -182,16 +182,16 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         if hf_token:
             core: Any = self._env.unwrapped
             core.entrust(hf_token=hf_token)
-        return self._noted(result, 0.0)
+        return self._stored(result, 0.0)
 
     def step(self, action: REPLAction) -> StepResult[REPLObservation]:
         """Run a program, or end the episode with the final answer."""
         started = time.monotonic()
         result = super().step(action)
         self._known.step_count += 1
-        return self._noted(result, time.monotonic() - started)
+        return self._stored(result, time.monotonic() - started)
 
-    def _noted(self, result: StepResult[REPLObservation], took: float) -> StepResult[REPLObservation]:
+    def _stored(self, result: StepResult[REPLObservation], took: float) -> StepResult[REPLObservation]:
         """Store a result, and add the fields that only this client knows; return the result."""
         self._last, known, seen = result, self._known, result.observation
         seen.result.execution_time = took

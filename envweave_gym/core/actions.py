@@ -31,10 +31,10 @@ Admission = Callable[[Any], Any]
 def admission(space: Space[Any]) -> Admission:
     """Return the function that checks values against ``space`` and converts its members to JSON."""
     make = _ADMISSIONS.get(type(space))
-    return partial(_other, space) if make is None else make(space)
+    return partial(_any_space, space) if make is None else make(space)
 
 
-def _other(space: Space[Any], x: Any) -> Any:
+def _any_space(space: Space[Any], x: Any) -> Any:
     return jsonable(x) if contains(space, x) else REFUSED
 
 
@@ -81,7 +81,7 @@ def _dict(space: Any) -> Admission:
 
     def admit(x: Any) -> Any:
         if type(x) is not dict:
-            return _other(space, x)
+            return _any_space(space, x)
         if len(x) != size:
             return REFUSED
         admitted: dict[str, Any] = {}

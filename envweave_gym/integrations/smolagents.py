@@ -113,7 +113,7 @@ class SandboxExecutor:
 
     def __call__(self, code_action: str) -> CodeOutput:
         """Run a program and return its result; raise :class:`ProgramFailed` if it failed."""
-        done = self._live().run(code_action, timeout=self._timeout)
+        done = self._live_session().run(code_action, timeout=self._timeout)
         self.state["_print_outputs"] = logs = done.stdout + done.stderr
         if done.final is not None:
             return CodeOutput(self._answer(done.final), logs, True)
@@ -129,7 +129,7 @@ class SandboxExecutor:
 
     # Session and tools
 
-    def _live(self) -> Session:
+    def _live_session(self) -> Session:
         """Return the session with the current tools and variables; replace a session that is lost."""
         session = self._session
         if session is None or session.why_lost:

@@ -57,16 +57,16 @@ def wrapped_game(env_id: str, native: Api, call: MakeCall) -> Any:
 def wrapped(name: str, factory: Callable[..., Any], call: MakeCall) -> Any:
     """Make the environment of ``factory`` with the stack around it, or a vector of such environments."""
     if call.num_envs is None:
-        return _one(name, factory, call.api, False, call.kwargs)
+        return _single(name, factory, call.api, False, call.kwargs)
     how, options = vector_arguments(name, call.kwargs)
     group = take_group(name, call.kwargs)
     if how == "vector_entry_point":
         raise InvalidArgument(f"{name} has no native vector form with streams; leave vectorization_mode out")
-    make = partial(_one, name, factory, call.api, True, call.kwargs)
+    make = partial(_single, name, factory, call.api, True, call.kwargs)
     return vector_of_singles(name, make, call.num_envs, how or "sync", options, group)
 
 
-def _one(
+def _single(
     name: str, factory: Callable[..., Any], api: Api | None, of_vector: bool, kwargs: dict[str, Any]
 ) -> Any:
     stack = {key: kwargs[key] for key in STACK_ARGUMENTS if key in kwargs}

@@ -44,7 +44,7 @@ def make_registered(call: MakeCall) -> Any:
     if env_id is None:
         raise unknown(known_as)
     if "gym" in kinds and api in (None, "gym"):
-        return _ours(env_id, call) if card is not None else wrapped_gym(env_id, call)
+        return _with_card(env_id, call) if card is not None else wrapped_gym(env_id, call)
     games: list[Api] = [kind for kind in kinds if kind != "gym"]
     if games and api != "gym":
         return wrapped_game(env_id, api if api in games else games[0], call)
@@ -65,7 +65,7 @@ def _imported_if_here(name: str, backend: Any) -> str:
         return split_module(name)[1]
 
 
-def _ours(env_id: str, call: MakeCall) -> Any:
+def _with_card(env_id: str, call: MakeCall) -> Any:
     """Make the environment of an ID with a card, by its launch entry point."""
     backend, num_envs, kwargs = call.backend, call.num_envs, call.kwargs
     if not cards()[env_id].proxy:

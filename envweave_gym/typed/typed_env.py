@@ -97,7 +97,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         """Convert the action, call the author's ``step``, and return Gymnasium's five values."""
         result = self.core.step(self._typed(action))
         if isinstance(result, tuple):
-            observation, reward, terminated, truncated, info = self._five(result)
+            observation, reward, terminated, truncated, info = self._checked_result(result)
         else:
             end = {name: getattr(result, name, None) for name in self._outcome}
             observation, reward, info = result, end.get("reward"), {}
@@ -113,7 +113,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         except MISFITS as error:
             raise InvalidAction(f"{self.name}: action {shown(action)}: {error}") from error
 
-    def _five(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _checked_result(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(result) != 5:
             raise ValueError(
                 f"{self.name}.step gave {len(result)} values; it gives an observation, or "

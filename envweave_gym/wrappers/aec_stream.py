@@ -96,7 +96,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         self._forget_infos()
         self._reset_env(seed, options)
         self._begin()
-        self.record.run(self._look)
+        self.record.run(self._read_agents)
 
     def step(self, action: Any) -> None:
         """Let the selected agent act; an agent that is done takes ``None`` and leaves the game."""
@@ -120,7 +120,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
             if reward:
                 self._earned[earner] = self._earned.get(earner, 0.0) + float(reward)
         waiting = [other for other in self.to_act if other != agent]
-        self._look()
+        self._read_agents()
         done = [one for one in self._agents if one not in self.live_agents and one not in self._ended]
         # A round also ends when an agent is selected that was not waiting in it.
         # The round is closed when an agent is done or selected that was not waiting in it.
@@ -134,16 +134,16 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
             self.record.ended(agent, self.env.terminations[agent], self.env.truncations[agent])
         self._held, self._earned = {}, {}
         if self._simultaneous:
-            self._look()  # again: those to act depend on the actions held back
+            self._read_agents()  # again: those to act depend on the actions held back
 
     def _leave(self, agent: str) -> None:
         self._forget_infos()
         self.env.step(None)
         if agent in self.env.agents:
             raise RuntimeError(f"{self.name}: {agent} is done, and step(None) left it in agents")
-        self._look()
+        self._read_agents()
 
-    def _look(self) -> None:
+    def _read_agents(self) -> None:
         """Read once which agents are present, live and must act: attributes behind wrappers are slow."""
         env = self.env
         terminated, truncated = env.terminations, env.truncations

@@ -56,9 +56,9 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
 
     def _begin(self) -> tuple[dict[str, Any], Infos]:
         outcomes: dict[str, _Outcome] = {}
-        self._let_leave(outcomes)
+        self._remove_done_agents(outcomes)
         agents = self._stream.live_agents
-        self._look(agents, outcomes)
+        self._store_outcomes(agents, outcomes)
         observations, _, _, _, infos = self._results(agents, outcomes, {}, -1)
         return observations, infos
 
@@ -83,23 +83,23 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
             env.step(waiting.pop(agent))
             for earner, reward in env.rewards.items():
                 rewards[earner] = rewards.get(earner, 0.0) + reward
-            self._let_leave(outcomes)
+            self._remove_done_agents(outcomes)
         if waiting:
             stream.ignore(waiting)
-        self._look(stream.agents, outcomes)
+        self._store_outcomes(stream.agents, outcomes)
         born = [agent for agent in stream.live_agents if agent not in live]
         return self._results([*live, *born], outcomes, rewards, before)
 
-    def _let_leave(self, outcomes: dict[str, _Outcome]) -> None:
+    def _remove_done_agents(self, outcomes: dict[str, _Outcome]) -> None:
         """Let agents that are done leave the game, once their last observation and info are stored."""
         stream = self._stream
         if stream.to_act:
             return
-        self._look([agent for agent in stream.agents if agent not in stream.live_agents], outcomes)
+        self._store_outcomes([agent for agent in stream.agents if agent not in stream.live_agents], outcomes)
         while stream.agents and not stream.to_act:
             self.aec_env.step(None)
 
-    def _look(self, agents: Iterable[str], outcomes: dict[str, _Outcome]) -> None:
+    def _store_outcomes(self, agents: Iterable[str], outcomes: dict[str, _Outcome]) -> None:
         inside = self._inside
         terminated, truncated, infos = inside.terminations, inside.truncations, inside.infos
         for agent in agents:

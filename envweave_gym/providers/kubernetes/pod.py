@@ -153,7 +153,7 @@ class KubernetesReplica(Replica):
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self._expect_more(None)
+            self._raise_if_over(None)
             time.sleep(min(left, _WATCH_PAUSE_S))
 
     def _ready(self, deadline: float) -> str:
@@ -165,7 +165,7 @@ class KubernetesReplica(Replica):
             try:
                 for pod in self._cluster.watch(name, min(left, _WATCH_S)):
                     silence, cause = "", cause or pull_error(pod, lambda: self._cluster.events(name))
-                    self._expect_more(self._why_over_now(pod, advice=advice, cause=cause))
+                    self._raise_if_over(self._why_over_now(pod, advice=advice, cause=cause))
                     if is_ready(pod):
                         return pod.status.pod_ip
             except Exception as error:
@@ -180,7 +180,7 @@ class KubernetesReplica(Replica):
             + (f"; its last events: {events}" if events else "")
         )
 
-    def _expect_more(self, why: str | None) -> None:
+    def _raise_if_over(self, why: str | None) -> None:
         """Raise ``NotAvailable`` if the Pod will never serve, for the reason ``why`` or as the replica is
         closed."""
         why = STOPPED if self._is_over else why
@@ -200,7 +200,7 @@ class KubernetesReplica(Replica):
     def _ended(self) -> str | None:
         if self._name is None:
             return AT_REST
-        pod, error = self._look()
+        pod, error = self._read_pod()
         return None if error is not None else self._why_over_now(pod)
 
     def answers(self, timeout: float) -> bool:
@@ -208,10 +208,10 @@ class KubernetesReplica(Replica):
         out."""
         if super().answers(timeout):
             return True
-        error = self._look()[1] if self._name is not None and not self._cluster.inside else None
+        error = self._read_pod()[1] if self._name is not None and not self._cluster.inside else None
         return error is not None and is_transient(error)
 
-    def _look(self) -> tuple[Any, Exception | None]:
+    def _read_pod(self) -> tuple[Any, Exception | None]:
         """Return the Pod, or ``None`` if it is gone, and the error if the API server did not answer."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
