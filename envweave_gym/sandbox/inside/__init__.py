@@ -1,8 +1,8 @@
-"""The part of the sandbox that runs in its own processes, on the standard library alone.
+"""The part of the sandbox that runs inside its own processes (supervisor, zygote, workers).
 
-The zygote may run on another interpreter than its host, and every worker holds in memory whatever is imported
-here. So nothing here imports the package around it, and all of it runs on Python 3.6 and newer: newer
-features are tested for by ``sys.version_info``, and generics that exist at run time come from ``typing``.
+The zygote may run on another interpreter than the host, so this code supports Python 3.6 and newer: newer features are
+guarded by ``sys.version_info``, and generics that are evaluated at run time come from ``typing``. It imports only the
+standard library, because every worker holds in memory all that is imported here.
 """
 
 import sys

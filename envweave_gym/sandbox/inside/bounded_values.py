@@ -1,4 +1,4 @@
-"""Bounded text and JSON of any Python value, whatever its class does."""
+"""Converts any Python value to text or JSON of a limited size, even if the value's class misbehaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .channel import encoded
 
 _NODES = 10_000
 _name_of = type.__dict__["__name__"].__get__
-"""Reads a class's name even if its metaclass redefines ``__name__``."""
+"""Function that reads a class's name even if its metaclass redefines ``__name__``."""
 
 
 def type_name(value: Any) -> str:
@@ -20,9 +20,10 @@ def type_name(value: Any) -> str:
 
 
 def shown(value: Any, longest: int) -> str:
-    """Return the ``repr`` of a value, cut in the middle if it is longer.
+    """Return the ``repr`` of a value; if it has more than ``longest`` characters, its middle is cut out.
 
-    Built-in containers are measured first, to avoid building a text of a gigabyte and cutting it.
+    The size of built-in containers is estimated first, so that no text of a gigabyte is built only to be cut. If
+    ``repr`` raises, the returned text says so.
     """
     try:
         text = repr(value) if _size(value, longest, _NODES) <= longest else _short(longest).repr(value)
@@ -32,7 +33,7 @@ def shown(value: Any, longest: int) -> str:
 
 
 def cut(text: str, longest: int) -> str:
-    """Replace the middle of a text that is longer by a mark."""
+    """Return a text of at most ``longest`` characters: a longer one gets a mark in place of its middle."""
     if len(text) <= longest:
         return text
     mark = f" … {len(text) - longest} more … "
@@ -43,7 +44,7 @@ def cut(text: str, longest: int) -> str:
 
 
 def _size(value: Any, most: int, nodes: int) -> int:
-    """Estimate the length of a value's ``repr``, up to ``most``."""
+    """Estimate the length of a value's ``repr``; stop above ``most`` characters or after ``nodes`` values."""
     stack, size = [value], 0
     while stack and size <= most and nodes > 0:
         nodes -= 1
@@ -73,21 +74,21 @@ def _short(longest: int) -> reprlib.Repr:
 
 
 def as_json(value: Any, most: int, nodes: int = _NODES) -> Any:
-    """Return the value if it is JSON of at most about ``most`` bytes and ``nodes`` values; else raise
-    ``ValueError``.
+    """Return a value as JSON, with tuples as lists.
 
-    Tuples become lists; NaN and infinities are no JSON.
+    Raise ``ValueError`` if it cannot be written as JSON (such as NaN), or would have more than about ``most`` bytes or
+    more than ``nodes`` values.
     """
     return json_within(value, [most, nodes])
 
 
 def json_within(value: Any, budget: list[int]) -> Any:
-    """Do the same with a budget of bytes and values, which it reduces."""
+    """Do the same as :func:`as_json` with a list ``[bytes, values]``, from which it subtracts what it used."""
     return _json(value, budget, 50)
 
 
 def weight(text: str) -> int:
-    """Estimate the bytes of a text as JSON."""
+    """Return the number of bytes of a text as JSON, without quotes if it is plain ASCII."""
     return len(text) if _is_ascii(text) and text.isprintable() else len(encoded(text))
 
 
@@ -112,4 +113,4 @@ def _json(value: Any, budget: list[int], depth: int) -> Any:
     if kind is dict and all(type(key) is str for key in value):
         budget[0] -= sum(map(weight, value))
         return {key: _json(item, budget, depth - 1) for key, item in value.items()}
-    raise ValueError(f"{type_name(value)} is no JSON")
+    raise ValueError(f"{type_name(value)} cannot be written as JSON")

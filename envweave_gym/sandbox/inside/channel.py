@@ -1,4 +1,4 @@
-"""Frames of JSON between a worker and its host: a length of four bytes, big-endian, and the text."""
+"""The worker's end of the channel to its host: frames of JSON, each after its length as four bytes, big-endian."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Message = Dict[str, Any]
 
 
 def encoded(value: Any) -> bytes:
-    """Return the JSON of a frame; lone surrogates pass through."""
+    """Return the content of a frame: a value as JSON bytes. Lone surrogates are encoded, not refused."""
     return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
 
 
 class ToolError(Exception):
-    """A tool failed, or no tool has this name; the text says why."""
+    """Raised in a program when a tool failed, refused the call, or does not exist."""
 
-    __module__ = "builtins"  # tracebacks name what is not with its module
+    __module__ = "builtins"  # so that tracebacks show the name without a module
 
 
 class Channel:
-    """The worker's end of the channel, for any number of threads.
+    """The worker's end of the channel; any number of threads may use it at the same time.
 
-    Whichever thread waits reads for all: replies go to the threads that sent the calls, orders to the main
-    thread.
+    Of the threads that wait, one reads the socket for all: it hands replies to the threads whose calls they answer,
+    and orders to the main thread.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -43,21 +43,21 @@ class Channel:
         self._buffer = bytearray()
 
     def detach(self) -> None:
-        """Forget the descriptor without closing it; in a copy it will be another file."""
+        """Forget the descriptor without closing it: a forked copy has opened another file under that number."""
         self._socket.detach()
 
     def send(self, message: Message) -> None:
-        """Send a frame."""
+        """Send a message as one frame."""
         data = encoded(message)
         with self._sending:
             self._socket.sendall(LENGTH.pack(len(data)) + data)
 
     def next_order(self) -> Message:
-        """Wait for the next order of the host."""
+        """Wait for the next order of the host and return it; raise ``EOFError`` if the host has ended."""
         return self._wait(lambda: self._orders.popleft() if self._orders else None)
 
     def call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a tool of the host and return its value; raise :class:`ToolError` if it fails."""
+        """Call a tool of the host, wait, and return its result; raise :class:`ToolError` if the tool fails."""
         with self._arrived:
             self._numbers += 1
             number = self._numbers
@@ -68,7 +68,7 @@ class Channel:
         return reply.get("value")
 
     def send_hello(self, message: Message, descriptors: list[int]) -> None:
-        """Send the first frame and hand descriptors over to the host, which closes them here."""
+        """Send the first frame together with descriptors for the host, and close these descriptors here."""
         data = encoded(message)
         given = array.array("i", descriptors)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if descriptors else []
@@ -77,7 +77,7 @@ class Channel:
             os.close(descriptor)
 
     def receive_descriptors(self, count: int) -> list[int]:
-        """Receive the descriptors that the host sends with a single byte after an order."""
+        """Receive and return the descriptors that the host sends, with a single byte, after an order."""
         found = array.array("i")
         _, rights, _, _ = self._socket.recvmsg(1, socket.CMSG_LEN(count * found.itemsize))
         for _, _, data in rights:
@@ -111,7 +111,7 @@ class Channel:
             self._arrived.notify_all()
 
     def _read(self) -> Message:
-        """Read the next frame; a signal that interrupts this loses no bytes."""
+        """Read and return the next frame; if a signal handler raises meanwhile, no bytes are lost."""
         while len(self._buffer) < LENGTH.size:
             self._receive()
         size = LENGTH.size + LENGTH.unpack_from(self._buffer)[0]

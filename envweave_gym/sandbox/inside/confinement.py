@@ -1,5 +1,6 @@
-"""The confinement of a worker: limits, user, Landlock and seccomp, applied by the worker before it runs
-programs.
+"""The confinement of a worker: rlimits, user, Landlock and seccomp.
+
+A worker applies it to itself before it runs programs, and cannot undo it.
 """
 
 from __future__ import annotations
@@ -18,33 +19,37 @@ from .kernel import be_killed_first, end_with_parent, syscall
 from .syscalls import machine
 
 Confinement = Dict[str, Any]
-"""The keys ``level`` (``process``, ``seccomp`` or ``landlock``), ``profile``, ``drops_user``, ``readable``
-and ``writable`` trees, and the limits ``memory``, ``file_size``, ``files`` and ``processes``."""
+"""The rules of a confinement, as the host sends them.
 
-SLACK = 32 << 20
-"""Bytes above the soft limit that the worker itself may use to report a ``MemoryError``."""
-_MAPPED = 1 << 30
-"""Bytes of addresses beyond the memory limit, for mapped files and stacks."""
+The keys are ``level`` (``process``, ``seccomp`` or ``landlock``), ``profile``, ``drops_user``, the folders ``readable``
+and ``writable``, and the limits ``memory``, ``file_size``, ``files`` and ``processes``."""
+
+SLACK_BYTES = 32 << 20
+"""Bytes between the soft and the hard memory limit, which the worker uses to report a ``MemoryError``."""
+_MAPPED_BYTES = 1 << 30
+"""Bytes of address space beyond the memory limit, for mapped files and stacks."""
 _FIRST_USER, _USERS = 0x70000000, 1 << 28
-"""The range of UIDs for workers of root, which no real user has. Higher numbers are negative to some
-programs, such as bubblewrap."""
+"""First number and size of the range of UIDs for workers of root, which no real user has.
+
+Higher numbers would be negative to programs that read them as signed, such as bubblewrap."""
 _NOBODY = 65534
 OWN_USER = "user"
-"""The layer of a worker whose UID no other process has."""
-_SIGNALS = 1024
-"""The most pending signals and timers."""
-_ROOM = {"code": 512, "shell": 128}
-"""How many processes the same ordinary user may start elsewhere before an episode cannot start one. An
-episode that may start processes could use up those of others."""
-_CAPABILITIES = 0x20080522
+"""Name of the layer that means that no other process has the worker's UID."""
+_MAX_PENDING_SIGNALS = 1024
+"""Limit of pending signals and timers."""
+_PROCESS_MARGIN = {"code": 512, "shell": 128}
+"""Number of processes that the host's user may start elsewhere before an episode cannot start any, by profile.
+
+The kernel counts processes per user. With ``shell`` it is smaller, as an episode could use up the user's limit."""
+_CAPABILITIES_VERSION = 0x20080522
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def apply(rules: Confinement, folder: str, parent: int) -> tuple[list[str], int | None]:
-    """Confine this process, which ends with its parent and works in ``folder``.
+    """Confine this process to ``folder``, and have it killed when its parent ends.
 
-    Returns the layers that are in force, and the descriptor on which the kernel asks whether a fork is
-    allowed.
+    Return the names of the layers in force, and the descriptor on which the kernel reports each fork for the host to
+    allow or deny; ``None`` if forks are not reported.
     """
     # The order matters: limits need files of /proc, which Landlock closes; a change of user clears the signal at
     # the parent's death; and the seccomp filter denies the calls that make Landlock rules.
@@ -53,7 +58,7 @@ def apply(rules: Confinement, folder: str, parent: int) -> tuple[list[str], int 
     if os.getuid() == 0:
         layers.append(_drop_privileges(rules, folder))
     else:
-        room = rules["processes"] + _ROOM[rules["profile"]]
+        room = rules["processes"] + _PROCESS_MARGIN[rules["profile"]]
         _set(resource.RLIMIT_NPROC, _count_processes(os.getuid()) + room)
     end_with_parent(signal.SIGKILL, parent)
     if rules["level"] == "process":
@@ -71,10 +76,10 @@ def apply(rules: Confinement, folder: str, parent: int) -> tuple[list[str], int 
 
 
 def _deny_access_to_others() -> Iterator[str]:
-    """Deny reading, writing, limiting or rescheduling other processes, as an ordinary user could do to its
-    host.
+    """Deny access to other processes: their memory, limits and scheduling. Used at the level ``process``.
 
-    Yields the layers that the kernel has; the level ``process`` works without them too.
+    Without this, a worker could change its host if both run under one user. Yield the names of the layers that the
+    kernel supports; it is no error if there are none.
     """
     if landlock.keep_out_of_others():
         yield "no tracing"
@@ -82,16 +87,18 @@ def _deny_access_to_others() -> Iterator[str]:
         try:
             seccomp.keep_off_others()
         except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EINVAL):  # from kernels without seccomp
+            if error.errno not in (errno.ENOSYS, errno.EINVAL):  # the kernel has no seccomp
                 raise
             return
         yield "no memory of others"
 
 
 def ruleset(rules: Confinement, folder: str) -> int | None:
-    """In the host: create the ruleset of a copy that works in ``folder``; None at levels without Landlock.
+    """Create the Landlock ruleset of a copy that works in ``folder``; return its descriptor.
 
-    A worker may apply rulesets and create none.
+    Return ``None`` if the isolation level uses no Landlock.
+
+    The host calls this, because the seccomp filter lets workers apply rulesets but not create them.
     """
     if rules["level"] != "landlock":
         return None
@@ -99,30 +106,32 @@ def ruleset(rules: Confinement, folder: str) -> int | None:
 
 
 def restrict_copy(ruleset: int) -> None:
-    """In a copy: give up the folders of the other copies of the episode."""
+    """Apply a ruleset to this process, a copy, so that it loses access to the folders of other copies."""
     try:
         landlock.restrict(ruleset)
     except OSError as error:
         if error.errno == errno.E2BIG:
-            deep = "a fork of a fork, this deep, cannot be forked again: the kernel stacks no more rules"
+            deep = (
+                "a fork of a fork, this deep, cannot be forked again: the kernel limits the nesting of rules"
+            )
             raise OSError(error.errno, deep) from None
         raise
 
 
 def _limit(rules: Confinement) -> None:
     memory = rules["memory"]
-    _set(resource.RLIMIT_DATA, memory, memory + SLACK)
-    _set(resource.RLIMIT_AS, memory + _MAPPED)
+    _set(resource.RLIMIT_DATA, memory, memory + SLACK_BYTES)
+    _set(resource.RLIMIT_AS, memory + _MAPPED_BYTES)
     _set(resource.RLIMIT_FSIZE, rules["file_size"])
     _set(resource.RLIMIT_NOFILE, rules["files"])
     for none in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK):
         _set(none, 0)
-    _set(resource.RLIMIT_SIGPENDING, _SIGNALS)
+    _set(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)
     be_killed_first()
 
 
 def _set(limit: int, soft: int, hard: int | None = None) -> None:
-    """Set a limit, unless a lower one is in force."""
+    """Set an rlimit; a lower one that is in force stays."""
     most = resource.getrlimit(limit)[1]
     hard = soft if hard is None else hard
     hard = hard if most == resource.RLIM_INFINITY else min(hard, most)
@@ -130,13 +139,17 @@ def _set(limit: int, soft: int, hard: int | None = None) -> None:
 
 
 def unused_user() -> int:
-    """Return a random UID of the range; PIDs would not do, as they are reused while copies live on."""
+    """Return a random UID of the range for workers.
+
+    A UID computed from a PID could be in use: PIDs are reused while copies of earlier workers are alive.
+    """
     return _FIRST_USER + int.from_bytes(os.urandom(4), "little") % _USERS
 
 
 def _drop_privileges(rules: Confinement, folder: str) -> str:
-    """Become a user who owns this folder alone, or root without capabilities if only root reads the
-    interpreter.
+    """Change from root to an unused user who owns only ``folder``; return the name of the layer.
+
+    If only root can read the interpreter, or no other user is possible, stay root without capabilities.
     """
     for uid in (unused_user(), _NOBODY) if rules["drops_user"] else ():
         try:
@@ -144,17 +157,17 @@ def _drop_privileges(rules: Confinement, folder: str) -> str:
             os.setresgid(uid, uid, uid)
             os.chown(folder, uid, uid)
             os.setresuid(uid, uid, uid)
-        except OSError:  # in a namespace of few users another may do
+        except OSError:  # a user namespace may map only a few UIDs; nobody may be among them
             continue
         _set(resource.RLIMIT_NPROC, rules["processes"])
         return OWN_USER if uid != _NOBODY else "nobody"
-    header, nothing = struct.pack("<Ii", _CAPABILITIES, 0), bytes(24)
+    header, nothing = struct.pack("<Ii", _CAPABILITIES_VERSION, 0), bytes(24)
     syscall("capset", header, nothing)
     return "no capabilities"
 
 
 def _count_processes(uid: int) -> int:
-    """Count the processes and threads of a user, which the kernel counts together."""
+    """Return the number of a user's threads in all processes, which is the number that the kernel limits."""
     count = 0
     for entry in os.scandir("/proc"):
         with suppress(OSError):  # it has ended meanwhile
@@ -164,7 +177,10 @@ def _count_processes(uid: int) -> int:
 
 
 def _trees(rules: Confinement, folder: str) -> list[tuple[str, int]]:
-    """Return each tree and its rights; ``folder`` holds the folders of the episode and of its copies."""
+    """Return the paths that Landlock allows, each with its rights.
+
+    ``folder`` contains the folders of the episode and of its copies.
+    """
     may_run = landlock.EXECUTE if rules["profile"] == "shell" else 0
     return [
         *((path, landlock.READ | may_run) for path in rules["readable"]),

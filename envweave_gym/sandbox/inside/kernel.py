@@ -1,4 +1,4 @@
-"""Calls of the Linux kernel: signals, children, limits and exit statuses of processes."""
+"""Linux calls without a Python function, and helpers for children, signals and exit statuses of processes."""
 
 from __future__ import annotations
 
@@ -13,41 +13,45 @@ from pathlib import Path
 from .syscalls import number
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
-_SIGACTION, _FLAGS, _SA_NOCLDSTOP = 256, 136, 1
-"""A buffer larger than ``struct sigaction`` of the C library, and the offset of its flags."""
+_SIGACTION_BYTES, _FLAGS_OFFSET, _SA_NOCLDSTOP = 256, 136, 1
+"""Size of a buffer larger than the C library's ``struct sigaction``, offset of ``sa_flags``, and a flag."""
 _HIGHEST_OOM_SCORE = b"1000"
 
 
 def end_with_parent(how: signal.Signals, parent: int) -> None:
-    """Have the kernel send ``how`` when the thread that started this process ends; now if ``parent`` has
-    ended.
+    """Have the kernel send this process the signal ``how`` when the thread that started it ends.
+
+    If the process ``parent`` has ended already, send the signal at once.
     """
     prctl(PR_SET_PDEATHSIG, how)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it ended before the call of prctl, which then has no effect
         os.kill(os.getpid(), how)
 
 
 def adopt_orphans(wanted: bool = True) -> None:
-    """Become the subreaper of what the children of this process leave behind, or stop being it."""
+    """Become the subreaper of this process's descendants, or stop being it.
+
+    A subreaper becomes the parent of descendants whose own parent ends.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
 
 
 def ignore_stopped_children() -> None:
-    """Get SIGCHLD only when a child ends, and not when one is stopped or continued."""
-    action = ctypes.create_string_buffer(_SIGACTION)
+    """Let the kernel send SIGCHLD only when a child ends, and not when a child is stopped or continued."""
+    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
     _libc().sigaction(int(signal.SIGCHLD), None, action)
-    ctypes.c_int.from_buffer(action, _FLAGS).value |= _SA_NOCLDSTOP
+    ctypes.c_int.from_buffer(action, _FLAGS_OFFSET).value |= _SA_NOCLDSTOP
     _libc().sigaction(int(signal.SIGCHLD), action, None)
 
 
 def prctl(option: int, value: int) -> None:
-    """Call ``prctl``; raise ``OSError`` where it is refused."""
+    """Call ``prctl(option, value)``; raise ``OSError`` if it fails."""
     if _libc().prctl(option, value, 0, 0, 0) != 0:
         raise OSError(f"prctl({option}, {value}) is not allowed here")
 
 
 def syscall(name: str, *arguments: int | bytes | None) -> int:
-    """Make a system call that has no Python function; raise ``OSError`` where it fails."""
+    """Make a system call by name and return its result; raise ``OSError`` if it fails."""
     # syscall() is variadic: a plain int would be passed in 32 bits
     given = [ctypes.c_long(one) if isinstance(one, int) else one for one in (number(name), *arguments)]
     found: int = _libc().syscall(*given)
@@ -65,7 +69,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def children(pid: int) -> set[int]:
-    """Return the PIDs of a process's children; none if it has ended, or the kernel does not list them."""
+    """Return the PIDs of a process's children; an empty set if it has ended or the kernel does not list them."""
     found: set[int] = set()
     with suppress(FileNotFoundError, ProcessLookupError):  # a thread may end meanwhile
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -76,8 +80,8 @@ def children(pid: int) -> set[int]:
 def kill_trees(pids: set[int]) -> None:
     """Kill children of this process together with all their descendants.
 
-    All are stopped first, one generation after another: killing a process makes room for forks of others,
-    which could go on for ever. Stopped processes reap no children, so PIDs are not reused meanwhile.
+    All are stopped first, one generation after another: otherwise the rest could go on forking for ever, as each
+    killed process lets another fork succeed. Stopped processes reap no children, so no PID is reused meanwhile.
     """
     stopped: set[int] = set()
     while pids:
@@ -94,7 +98,7 @@ def _send(pids: set[int], number: signal.Signals) -> None:
 
 
 def is_child(pid: int) -> bool:
-    """Return whether this is a child of this process, or its zombie."""
+    """Return whether a PID belongs to a child of this process, running or zombie."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -108,8 +112,9 @@ def threads() -> int:
 
 
 def confine(memory: int | None) -> None:
-    """Limit memory to this many bytes, be killed first when the machine runs out of it, and leave no core
-    file.
+    """Limit this process's address space to ``memory`` bytes (``None``: no limit) and disable core files.
+
+    It also becomes the first process that the kernel kills when the machine runs out of memory.
     """
     if memory is not None:
         most = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -120,7 +125,7 @@ def confine(memory: int | None) -> None:
 
 
 def be_killed_first() -> None:
-    """Have the kernel kill this process before others when memory runs out."""
+    """Let the kernel kill this process before others when the machine runs out of memory."""
     descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     try:
         os.write(descriptor, _HIGHEST_OOM_SCORE)
@@ -129,12 +134,12 @@ def be_killed_first() -> None:
 
 
 def exit_code(status: int) -> int:
-    """Return the exit code of a wait status, or minus the signal."""
+    """Return the exit code of a wait status, or minus the number of the signal that ended the process."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def describe_exit(code: int) -> str:
-    """Return a phrase for an exit code, or for minus a signal."""
+    """Return a phrase for a result of :func:`exit_code`, such as "was killed by SIGKILL"."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

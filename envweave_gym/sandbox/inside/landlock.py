@@ -1,4 +1,4 @@
-"""Landlock: rules for files, ports and signals that no process under them can loosen."""
+"""Calls of Landlock: rules for files, ports and signals that a process sets for itself and cannot remove."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from collections.abc import Iterable
 from .kernel import PR_SET_NO_NEW_PRIVS, prctl, syscall
 
 SIGNALS_STAY = 6
-"""The version since which signals and abstract sockets can be scoped as well."""
+"""First version of Landlock that can confine signals and abstract Unix sockets."""
 # fmt: off
 (EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK,
  MAKE_FIFO, MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV) = (1 << bit for bit in range(16))
 # fmt: on
 _SINCE = ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
+"""Pairs of a Landlock version and the right that it added; the first version has the 13 others."""
 _FIRST_13 = (1 << 13) - 1
 _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 READ = READ_FILE | READ_DIR
 RUN = READ | EXECUTE
 ALL = (_FIRST_13 | REFER | TRUNCATE) & ~(EXECUTE | MAKE_CHAR | MAKE_BLOCK)
 USE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
-"""The rights on devices such as ``/dev/null``."""
+"""Rights on devices such as ``/dev/null``."""
 _NETWORK, _SCOPES, _SIGNALS = 0b11, 0b11, 0b10
 _VERSION, _PATH_BENEATH = 1, 1
 
 
 def version() -> int:
-    """Return the Landlock version of the kernel; 0 where there is none."""
+    """Return the Landlock version of the kernel; 0 if it has none."""
     try:
         return syscall("landlock_create_ruleset", None, 0, _VERSION)
     except OSError:
@@ -35,10 +36,10 @@ def version() -> int:
 
 
 def confine(rules: Iterable[tuple[str, int]]) -> int:
-    """Restrict this process to these trees, with the rights given for each.
+    """Restrict this process to these paths, each with its rights; return the version of Landlock.
 
-    It cannot listen on or connect to ports, nor signal processes outside of its domain. Trees that do not
-    exist are left out. Returns the version of Landlock.
+    The process can no longer listen on or connect to TCP ports, nor signal processes outside of its domain. Paths
+    that do not exist are skipped.
     """
     made = ruleset(rules)
     try:
@@ -49,7 +50,7 @@ def confine(rules: Iterable[tuple[str, int]]) -> int:
 
 
 def ruleset(rules: Iterable[tuple[str, int]]) -> int:
-    """Create a ruleset and return its descriptor, which another process may use for :func:`restrict`."""
+    """Create a ruleset for these paths; return its descriptor, which may be passed to another process."""
     spoken = version()
     if spoken < 1:
         raise OSError("the kernel has no Landlock")
@@ -65,12 +66,12 @@ def ruleset(rules: Iterable[tuple[str, int]]) -> int:
 
 
 def keep_out_of_others() -> bool:
-    """Forbid this process to trace processes outside of its Landlock domain, and so to read their memory.
+    """Keep this process from tracing processes outside of its Landlock domain, and so from reading their memory.
 
-    Every domain does that, whatever its rules allow. Returns whether the kernel has such domains.
+    Entering any domain does that, so the rules allow everything. Return whether the kernel supports it.
     """
     spoken = version()
-    if spoken < 2:  # the first forbids to move files between folders, and cannot allow it
+    if spoken < 2:  # version 1 cannot allow moving files between folders
         return False
     made = _created(spoken, REFER, 0, _SIGNALS)
     try:
@@ -82,13 +83,13 @@ def keep_out_of_others() -> bool:
 
 
 def restrict(ruleset: int) -> None:
-    """Apply a ruleset to this process for good."""
+    """Apply a ruleset to this process, permanently."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     syscall("landlock_restrict_self", ruleset, 0)
 
 
 def _created(spoken: int, handled: int, network: int, scopes: int) -> int:
-    """Create an empty ruleset with the fields that this version of Landlock knows."""
+    """Create an empty ruleset with the fields that the Landlock version ``spoken`` knows; return its descriptor."""
     known = 8 if spoken < 4 else 16 if spoken < SIGNALS_STAY else 24
     attributes = struct.pack("<QQQ", handled, network, scopes)[:known]  # a longer one is refused with E2BIG
     return syscall("landlock_create_ruleset", attributes, known, 0)

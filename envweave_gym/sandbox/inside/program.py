@@ -1,4 +1,4 @@
-"""Runs Python source in a lasting namespace, as a notebook does, and formats its errors."""
+"""Runs a program's source in a given namespace, like a notebook cell, and formats its errors; also runs commands."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from typing import Any
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if sys.version_info >= (3, 8) else 0
 _NEWLINE = re.compile(r"\r\n?")
-r"""Line ends of Python beside ``\\n``; the other line ends of ``str.splitlines`` are none."""
+r"""Pattern of Python's line ends other than ``\\n``; ``str.splitlines`` would split at further characters."""
 _MAX_FRAMES = 40
-"""Frames of a traceback, counted from the last one."""
+"""Limit of the stack frames in a traceback; the innermost ones are retained."""
 _HERE = __file__.rpartition("/")[0]
 
 
 class Interrupted(KeyboardInterrupt):
-    """The host interrupted a step; its variables are kept."""
+    """Raised in a program when the host interrupts its step; the variables are retained."""
 
 
 class FinalAnswer(BaseException):
-    """The program gave its final answer; ``except Exception`` does not catch it."""
+    """Raised when a program gives its final answer; ``except Exception`` in the program does not catch it."""
 
 
 def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
-    """Run the source and return the value of its last expression, or None if a semicolon follows it.
+    """Run the source; return the value if its last statement is an expression without a semicolon, else ``None``.
 
-    ``await`` may stand outside of functions. The source is stored under its name for tracebacks and for
-    :mod:`inspect`.
+    ``await`` is allowed outside of functions. The source is stored under ``name`` in :mod:`linecache`, from which
+    tracebacks and :mod:`inspect` read it.
     """
     lines = [f"{line}\n" for line in _NEWLINE.sub("\n", source).split("\n")]
     linecache.cache[name] = len(source), None, lines, name
@@ -55,7 +55,7 @@ def run(source: str, name: str, namespace: dict[str, Any]) -> Any:
 
 
 def _is_followed_by_semicolon(last: ast.Expr, lines: list[str]) -> bool:
-    if sys.version_info < (3, 8):  # a node does not know where it ends, and the last token is looked for
+    if sys.version_info < (3, 8):  # nodes have no end position, so the last token is searched
         tokens = list(tokenize.generate_tokens(iter(lines).__next__))
         return [one.string for one in tokens if one.type != tokenize.COMMENT and one.string.strip()][
             -1
@@ -77,7 +77,10 @@ async def _awaited(function: Any) -> Any:
 
 
 def command(line: list[str], env: dict[str, str]) -> int:
-    """Run a command and return its exit code, or minus the signal that ended it."""
+    """Run a command and return its exit code, or minus the number of the signal that ended it.
+
+    If an exception interrupts the wait, the command's process group is killed.
+    """
     import subprocess
 
     with subprocess.Popen(
@@ -92,7 +95,7 @@ def command(line: list[str], env: dict[str, str]) -> int:
 
 
 def trace_of(error: BaseException) -> str:
-    """Format the traceback of an error, without the frames of the worker."""
+    """Return the traceback of an error as text, without the stack frames of the worker's own code."""
     try:
         more: dict[str, Any] = {"compact": True} if sys.version_info >= (3, 10) else {}
         trace = traceback.TracebackException.from_exception(error, limit=-_MAX_FRAMES, **more)

@@ -1,7 +1,7 @@
-"""The seccomp filter of a worker: a BPF program over the numbers and arguments of system calls.
+"""The seccomp filter of a worker: a BPF program that allows or denies system calls by number and arguments.
 
-It lists what is refused. Landlock guards files; this filter guards other processes, the network, the machine
-and rare corners of the kernel, and the calls that Landlock does not see, such as ``chmod``.
+The filter lists the denied calls and allows all others. Landlock protects files; this filter protects other processes,
+the network and the machine, and denies calls that Landlock does not check, such as ``chmod``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from .syscalls import AUDIT, NEWEST, machine, number
 # fmt: off
 MEMORY_OF_OTHERS = ("kcmp", "migrate_pages", "move_pages", "pidfd_getfd", "process_madvise",
                     "process_mrelease", "process_vm_readv", "process_vm_writev", "ptrace")
-"""Calls that read or change memory and descriptors of other processes; denied at every level."""
+"""Denied at every level: calls that read or change memory and descriptors of other processes."""
 OTHERS = ("pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "sched_setattr",
           "sched_setparam", "sched_setscheduler", "ioprio_set", "setpriority")
-"""Calls that signal other processes or change their scheduling."""
+"""Denied at every level: calls that signal other processes or change their scheduling."""
 SIGNALS = ("kill", "tkill", "tgkill")
-"""Calls that send signals, denied where Landlock cannot scope them."""
+"""Denied if the kernel's Landlock cannot confine signals: calls that send signals."""
 NETWORK = ("accept", "accept4", "bind", "connect", "listen", "socket")
 SHARED = ("memfd_create", "memfd_secret", "mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive",
           "mq_timedsend", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop",
           "semtimedop", "shmat", "shmctl", "shmdt", "shmget")
-"""System V IPC and POSIX message queues, completely: a guessed identifier needs no ``*get``. And memory
-without a file, which no limit counts."""
+"""Denied: all calls of System V IPC and POSIX message queues, and ``memfd_*``.
+
+Denying only ``shmget`` and the like would not be enough, because a guessed identifier can be used without them. No
+limit counts the memory of ``memfd_*``."""
 MACHINE = ("acct", "adjtimex", "bpf", "capset", "chroot", "clock_adjtime", "clock_settime", "delete_module",
            "fanotify_init", "finit_module", "init_module", "ioperm", "iopl", "kexec_file_load", "kexec_load",
            "add_key", "keyctl", "request_key", "lookup_dcookie", "modify_ldt", "nfsservctl",
@@ -41,74 +43,84 @@ MOUNTS = ("fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "
           "listmount", "mknod", "mknodat", "statmount")
 PROGRAMS = ("execve", "execveat")
 FORKS = ("fork", "vfork")
-# a filter cannot read the flags of clone3, which are in memory; without it, libraries use clone
+# A filter cannot read the flags of clone3, which are in memory; without it, libraries use clone.
 ABSENT = ("clone3", "inotify_add_watch", "inotify_init", "inotify_init1", "io_setup", "io_uring_enter",
           "io_uring_register", "io_uring_setup", "landlock_add_rule", "landlock_create_ruleset")
-"""Fail with ENOSYS, after which libraries use another call. Landlock rulesets take kernel memory without a
-limit."""
+"""Denied with ENOSYS, after which libraries use another call.
+
+Landlock rulesets are among them because they take kernel memory without a limit."""
 LENT_PAGES = ("sendfile", "splice", "tee", "vmsplice")
-"""Fail with ENOSYS: a pipe or socket keeps the whole page (2 MiB if huge) of each byte that is lent to it,
-and no limit counts that. ``shutil``, ``socket`` and ``asyncio`` then copy the bytes."""
+"""Denied with ENOSYS, after which ``shutil``, ``socket`` and ``asyncio`` copy the bytes instead.
+
+These calls make a pipe or socket refer to memory pages. Even one byte holds its whole page (2 MiB if huge), and no
+limit counts that."""
 ATTRIBUTES = ("fremovexattr", "fsetxattr", "lremovexattr", "lsetxattr", "removexattr", "setxattr")
-"""Fail with ENOTSUP, which copies of files accept."""
-FOR_ALL = ("sync", "syncfs")
-"""Do nothing and report success: they would flush the data of all programs to disk."""
-IN_VAIN = ("chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "futimesat", "lchown",
+"""Denied with ENOTSUP, an error that programs that copy files ignore."""
+FLUSHES = ("sync", "syncfs")
+"""Skipped with success: these calls would flush the data of all programs of the machine to disk."""
+IGNORED = ("chmod", "chown", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "futimesat", "lchown",
            "utime", "utimensat", "utimes")
-"""Do nothing and report success: Landlock does not see them, and archives cannot be unpacked if they fail."""
+"""Skipped with success, unless the worker has its own UID: calls that change attributes of files.
+
+Landlock does not check them. If they failed, no archive could be unpacked."""
 ON_ONESELF = ("prlimit64", "sched_setaffinity")
-"""Allowed for the calling process, given as 0."""
+"""Allowed only with PID 0, which means the calling process."""
 # fmt: on
 
+# from linux/bpf_common.h and linux/seccomp.h: instructions, offsets in struct seccomp_data, and verdicts
 _LD, _AND, _JEQ, _JSET, _JGE, _JGT, _RET = 0x20, 0x54, 0x15, 0x45, 0x35, 0x25, 0x06
 _NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 _ALLOW, _ERROR, _NOTIFY, _KILL = 0x7FFF0000, 0x00050000, 0x7FC00000, 0x80000000
 _X32 = 0x40000000
+"""Bit of system call numbers of the x32 ABI, which x86-64 kernels accept as well."""
 _NAMESPACES = 0x7E020000
-"""All ``clone`` flags that create namespaces."""
+"""Mask of all ``clone`` flags that create namespaces."""
 _CLONE_THREAD, _AF_UNIX, _SIGKILL = 0x00010000, 1, 9
 _KIND, _CONNECTED = 0xF, (1, 5)
-"""The bits of a socket's type that are its kind, and the kinds with connections: stream and seqpacket."""
+"""Mask of a socket type's kind, and the kinds with connections: SOCK_STREAM and SOCK_SEQPACKET."""
 _SIGNAL_OTHERS, _SET_PIPE_SIZE = (8, 10, 15), 1031
-"""``fcntl`` commands that have the kernel signal other processes, and the one that enlarges a pipe."""
+"""Commands of ``fcntl`` that let the kernel signal other processes, and the one that enlarges a pipe."""
 _TYPE_FOR_OTHERS = 0x5412
-"""The ``ioctl`` that puts input into a terminal (TIOCSTI)."""
+"""Request of ``ioctl`` that inserts input into a terminal (TIOCSTI)."""
 _REQUEST_KIND, _ON_SOCKETS = 0xFF00, (0x8900, 0x8B00)
-"""The bits of an ``ioctl`` that are its kind, and the kinds that work on every socket: they list interfaces
-and addresses, set owners that get signals, and query wireless devices."""
+"""Mask of an ``ioctl`` request's kind, and the two kinds of requests on sockets.
+
+They list interfaces and addresses, set owners that get signals, and query wireless devices."""
 _SOCKET_OPTIONS = (7, 8, 32, 33, 25, 26, 50, 62)
-"""Options that enlarge the buffers of a socket, which no limit counts without a cgroup (256 pairs would hold
-2 GB), bind it to an interface, whose name can then be read, or attach a filter."""
+"""Options of ``setsockopt`` that enlarge a socket's buffers, bind it to an interface, or attach a filter.
+
+Without a cgroup no limit counts the buffers: 256 socket pairs would hold 2 GB. The name of an interface could be read
+from a socket that is bound to it."""
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 
 Instruction = Tuple[int, int, int, int]
 
 
 def confine(*, programs: bool, signals: bool, attributes: bool, notify: bool) -> int | None:
-    """Apply the filter to this process for good.
+    """Apply the filter to this process, permanently.
 
-    ``programs`` allows starting programs, ``signals`` sending signals where Landlock scopes them,
-    ``attributes`` changing those of files, for a worker with a user of its own. With ``notify`` every fork
-    waits for the holder of the returned descriptor to allow it.
+    ``programs`` allows starting programs. ``signals`` allows sending signals, if Landlock confines them. ``attributes``
+    allows changing attributes of files, for a worker with its own UID. With ``notify`` the kernel suspends each fork
+    until the holder of the returned descriptor allows or denies it; ``None`` is returned if forks are just denied.
     """
     program = _program(programs, signals, attributes, notify)
     try:
         found = _load(program, _NEW_LISTENER if notify else 0)
     except OSError as error:
-        if notify and error.errno == errno.EINVAL:  # a kernel that cannot ask, like gVisor's
+        if notify and error.errno == errno.EINVAL:  # a kernel without user notifications, like gVisor's
             return confine(programs=programs, signals=signals, attributes=attributes, notify=False)
         raise
     return found if notify else None
 
 
 def keep_off_others() -> None:
-    """Deny the calls that read, write, limit or reschedule other processes, for good; allow all others."""
+    """Permanently deny the calls that read, write, limit or reschedule other processes, and allow all others."""
     denied = _all((*MEMORY_OF_OTHERS, *OTHERS), _denied(errno.EPERM))
     _load([*_of_this_machine(), *denied, *_on_oneself(), (_RET, 0, 0, _ALLOW)], 0)
 
 
 def _on_oneself() -> Iterator[Instruction]:
-    """Allow calls that take a PID only with 0, the caller."""
+    """Yield the instructions that allow the calls in ``ON_ONESELF`` only with PID 0, the caller."""
     for name in ON_ONESELF:
         yield from _only_if(name, _ARG0, 0)
 
@@ -122,7 +134,7 @@ def _load(instructions: Iterable[Instruction], flags: int) -> int:
 
 
 def _of_this_machine() -> list[Instruction]:
-    """Kill callers of another architecture's system calls, whose numbers differ; load the call's number."""
+    """Return the first instructions: kill callers with another architecture's numbers, then load the call's number."""
     column = machine()
     if column is None:
         raise OSError("the numbers of the system calls of this machine are not known")
@@ -139,14 +151,14 @@ def _program(programs: bool, signals: bool, attributes: bool, notify: bool) -> l
     fork = _NOTIFY if notify else _denied(errno.EPERM)
     return [
         *_of_this_machine(),
-        # before anything else: a call newer than the table may do what a denied one does
+        # first of all: a call newer than the table might do the same as a denied one
         (_JGT, 0, 1, NEWEST),
         (_RET, 0, 0, _denied(errno.ENOSYS)),
         *_all(_denied_names(programs, signals), _denied(errno.EPERM)),
         *_all((*ABSENT, *LENT_PAGES), _denied(errno.ENOSYS)),
         *_all(ATTRIBUTES, _denied(errno.ENOTSUP)),
-        *_all(FOR_ALL, _denied(0)),
-        *(() if attributes else _all(IN_VAIN, _denied(0))),
+        *_all(FLUSHES, _denied(0)),  # the error 0 is success
+        *(() if attributes else _all(IGNORED, _denied(0))),
         *(() if programs else _all(FORKS, fork)),
         *(_clone_within() if programs else _clone(fork)),
         *_pair(),
@@ -173,7 +185,7 @@ def _refused_from(first: int, code: int) -> Sequence[Instruction]:
 
 
 def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
-    """Give all of these calls the same verdict."""
+    """Yield the instructions that give all of these calls the same verdict."""
     for name in names:
         found = number(name)
         if found >= 0:
@@ -182,19 +194,19 @@ def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
 
 
 def _where(name: str, judged: Sequence[Instruction]) -> Iterator[Instruction]:
-    """Apply instructions to one call only; the jump over them has 8 bits, so there are at most 255."""
+    """Yield instructions that apply to one call only: at most 255, as the jump over them has 8 bits."""
     yield (_JEQ, 0, len(judged), number(name))
     yield from judged
 
 
 def _only_if(name: str, argument: int, *values: int) -> Iterator[Instruction]:
-    """Allow a call only with one of these argument values."""
+    """Yield the instructions that allow a call only with one of these values of an argument."""
     allowed = _each(values, _ALLOW)
     return _where(name, [(_LD, 0, 0, argument), *allowed, (_RET, 0, 0, _denied(errno.EPERM))])
 
 
 def _unless(name: str, argument: int, *values: int) -> Iterator[Instruction]:
-    """Allow a call except with these argument values."""
+    """Yield the instructions that allow a call except with these values of an argument."""
     refused = _each(values, _denied(errno.EPERM))
     return _where(name, [(_LD, 0, 0, argument), *refused, (_RET, 0, 0, _ALLOW)])
 
@@ -206,7 +218,10 @@ def _each(values: Iterable[int], verdict: int) -> Iterator[Instruction]:
 
 
 def _pair() -> Iterator[Instruction]:
-    """Allow pairs of connected sockets; datagram sockets could send to sockets with names."""
+    """Yield the instructions that allow ``socketpair`` only for Unix sockets with connections.
+
+    Datagram sockets could send to named sockets of other processes.
+    """
     refused = (_RET, 0, 0, _denied(errno.EPERM))
     family = [(_LD, 0, 0, _ARG0), (_JEQ, 1, 0, _AF_UNIX), refused]
     kind = [(_LD, 0, 0, _ARG1), (_AND, 0, 0, _KIND), *_each(_CONNECTED, _ALLOW), refused]
@@ -214,7 +229,7 @@ def _pair() -> Iterator[Instruction]:
 
 
 def _ioctl() -> Iterator[Instruction]:
-    """Allow requests on files and terminals, and none on network devices."""
+    """Yield the instructions that deny ``ioctl`` requests on sockets and input into terminals, and allow others."""
     refused = _denied(errno.EPERM)
     kinds = [(_LD, 0, 0, _ARG1), (_AND, 0, 0, _REQUEST_KIND), *_each(_ON_SOCKETS, refused)]
     one = [(_LD, 0, 0, _ARG1), *_each((_TYPE_FOR_OTHERS,), refused)]
@@ -222,19 +237,19 @@ def _ioctl() -> Iterator[Instruction]:
 
 
 def _clone(fork: int) -> Iterator[Instruction]:
-    """Allow threads; give processes the verdict of a fork."""
+    """Yield the instructions that allow ``clone`` for threads, and give new processes the verdict ``fork``."""
     thread = [(_JSET, 0, 1, _CLONE_THREAD), (_RET, 0, 0, _ALLOW)]
     return _where("clone", [(_LD, 0, 0, _ARG0), *thread, (_RET, 0, 0, fork)])
 
 
 def _clone_within() -> Iterator[Instruction]:
-    """Allow processes without new namespaces."""
+    """Yield the instructions that deny ``clone`` with new namespaces and allow it otherwise."""
     namespace = [(_JSET, 0, 1, _NAMESPACES), (_RET, 0, 0, _denied(errno.EPERM))]
     return _where("clone", [(_LD, 0, 0, _ARG0), *namespace, (_RET, 0, 0, _ALLOW)])
 
 
 def _death_signal() -> Iterator[Instruction]:
-    """Allow setting the parent-death signal to SIGKILL, and to nothing else."""
+    """Yield the instructions that allow ``prctl`` to set the parent-death signal only to SIGKILL."""
     signal = [(_LD, 0, 0, _ARG1), (_JEQ, 1, 0, _SIGKILL), (_RET, 0, 0, _denied(errno.EPERM))]
     option = [(_LD, 0, 0, _ARG0), (_JEQ, 0, len(signal), PR_SET_PDEATHSIG), *signal]
     return _where("prctl", [*option, (_RET, 0, 0, _ALLOW)])

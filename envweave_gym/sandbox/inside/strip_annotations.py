@@ -1,6 +1,6 @@
-"""An import hook for Python 3.6: loads the modules beside this one without their annotations.
+"""An import hook for Python 3.6 that loads the modules of this package without their annotations.
 
-That version has no ``from __future__ import annotations``, and would evaluate annotations it does not know.
+That version has no ``from __future__ import annotations``. It would evaluate the annotations and fail on newer syntax.
 """
 
 import ast
@@ -39,7 +39,7 @@ class Finder:
         self._prefix = package + "."
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The hook that ``importlib`` calls."""
+        """Return the spec of a module of the package, with a loader that strips annotations; called by importlib."""
         spec = PathFinder.find_spec(name, path, target) if name.startswith(self._prefix) else None
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)

@@ -1,5 +1,6 @@
-"""Runs a zygote that is inside namespaces from outside of them: ends it with its host, then removes its
-folder.
+"""The supervisor of a zygote in namespaces: it runs outside of them, and ends the zygote with its host.
+
+Afterwards it removes the scratch folder, which the zygote cannot do from inside.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from .trees import remove_tree
 
 
 def _become(user: int) -> None:
-    """Change this child to the user, without groups."""
+    """Change this process to the user and the group of the same number, without further groups."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def main() -> None:
-    """Run the command in the arguments, whose last word is a descriptor of this process."""
+    """Run the command in the arguments until it ends, and exit with its code.
+
+    The arguments are the host's PID, a UID (0: stay the same user), the scratch folder, and the command. The command's
+    last word is the number of the control socket's descriptor, which it inherits.
+    """
     host, user, folder, *command = sys.argv[1:]
     control, wanted = int(command[-1]), int(user) or None
     become = None if wanted is None else lambda: _become(wanted)

@@ -1,14 +1,15 @@
-"""Numbers of system calls by name, on x86-64 and 64-bit ARM (-1 where there is none)."""
+"""Numbers of system calls by name, on x86-64 and 64-bit ARM; -1 if a machine does not have a call."""
 
 from __future__ import annotations
 
 import platform
 
 MACHINES = {"x86_64": 0, "aarch64": 1, "arm64": 1}
+"""Column of each architecture in the table and in ``AUDIT``."""
 AUDIT = (0xC000003E, 0xC00000B7)
-"""The architecture as a seccomp filter sees it."""
+"""Identifiers of the architectures in seccomp filters (AUDIT_ARCH), by column."""
 NEWEST = 462
-"""The highest number in the table; filters refuse newer calls with ENOSYS."""
+"""Highest call number that the table was checked against; filters deny newer calls with ENOSYS."""
 
 _TABLE = """
 accept 43 202, accept4 288 242, acct 163 89, add_key 248 217, adjtimex 159 171, bind 49 200, bpf 321 280,
@@ -48,11 +49,11 @@ _NUMBERS = {
 
 
 def machine() -> int | None:
-    """Return the column of this machine; None for other architectures."""
+    """Return the column of this machine's architecture, or ``None`` if it is not in the table."""
     return MACHINES.get(platform.machine())
 
 
 def number(name: str) -> int:
-    """Return the number of a call on this machine; -1 where there is none."""
+    """Return the number of a call on this machine; -1 if the machine does not have it."""
     column = machine()
     return -1 if column is None else _NUMBERS[name][column]

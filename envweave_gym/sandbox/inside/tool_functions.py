@@ -1,4 +1,4 @@
-"""Host tools as Python functions with a signature, a docstring and help."""
+"""Creates the functions by which programs call the host's tools, with signature and docstring for ``help``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any, Callable, Dict, List
 
 from .bounded_values import json_within, type_name
 
-_LARGEST, _MANY = 4 << 20, 200_000
-"""The most bytes and values in the arguments of one call."""
+_MAX_BYTES, _MAX_VALUES = 4 << 20, 200_000
+"""Limits of the arguments of one call: bytes, and JSON values."""
 _EMPTY = inspect.Parameter.empty
 Call = Callable[[str, List[Any], Dict[str, Any]], Any]
+"""Function that calls a tool of the host with its name, positional and named arguments."""
 
 
 def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
-    """Create a function that calls the tool; it raises ``TypeError`` for wrong arguments before the host is
-    called.
+    """Return a function that calls the tool that ``spec`` describes.
+
+    It raises ``TypeError`` for arguments that do not fit the signature or cannot be sent, without calling the host.
     """
     name = spec["name"]
     parameters = [
@@ -30,14 +32,14 @@ def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
     signature = inspect.Signature(parameters, return_annotation=spec["returns"])
 
     def send(given: dict[str, Any]) -> Any:
-        budget = [_LARGEST, _MANY]
+        budget = [_MAX_BYTES, _MAX_VALUES]
         return call(name, [], {key: _argument(name, key, value, budget) for key, value in given.items()})
 
     return _function(name, signature, spec["doc"], send)
 
 
 def own_function(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method under the name that programs use."""
+    """Return a function that calls a method of the worker, under the name that programs use."""
     bare = [one.replace(annotation=_EMPTY) for one in inspect.signature(method).parameters.values()]
     return _function(name, inspect.Signature(bare), method.__doc__, lambda given: method(**given))
 

@@ -1,4 +1,4 @@
-"""Removes folders that programs have filled, however deep, locked or linked their content is."""
+"""Removes folders that programs have filled, whatever the depth, permissions and links of their content."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import time
 from typing import Any
 
 _TRIES, _PAUSE_S = 50, 0.002
-"""How often removal starts again, and the pause: a process that is being killed may still write."""
+"""Limit of attempts to remove a folder, and the pause between them: a process being killed may still write."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(folder: str) -> None:
-    """Remove a folder with all its content, as far as permissions allow.
+    """Remove a folder with all its content, as far as this user may.
 
-    Subfolders are moved to the top before they are listed: paths stay short and nothing recurses, however
-    deep they are. Unreadable ones are made readable. Links are removed and never followed.
+    Nested subfolders are moved up into the top folder before they are listed, so any depth works without recursion and
+    without long paths. Unreadable folders are made readable. Links are removed and never followed.
     """
     for _ in range(_TRIES):
         try:
@@ -46,7 +46,7 @@ def _remove(folder: str) -> None:
 
 
 def _emptied(descriptor: int, top: int) -> list[str]:
-    """Remove the files of a folder and move its subfolders to the top; return their names there."""
+    """Remove the files of a folder and move its subfolders into the top folder; return their names there."""
     listed: Any = descriptor if sys.version_info >= (3, 7) else f"/proc/self/fd/{descriptor}"
     with os.scandir(listed) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -64,13 +64,15 @@ def _emptied(descriptor: int, top: int) -> list[str]:
 
 
 def _opened(name: str, above: int | None) -> int:
-    """Open a folder and make it accessible to its owner."""
+    """Open a folder, give its owner all permissions for it, and return the descriptor."""
     try:
         folder = os.open(name, _FOLDER, dir_fd=above)
     except PermissionError:
         found = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
         try:
-            os.chmod(f"/proc/self/fd/{found}", 0o700)  # what was opened, whatever its name means by now
+            os.chmod(
+                f"/proc/self/fd/{found}", 0o700
+            )  # by descriptor: the name may refer to something else by now
         finally:
             os.close(found)
         folder = os.open(name, _FOLDER, dir_fd=above)

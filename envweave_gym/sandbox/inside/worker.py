@@ -1,8 +1,8 @@
-"""The worker: runs one episode of untrusted Python in a confined process.
+"""The worker: a confined process that runs the programs of one episode.
 
-It is forked from the zygote, confines itself, and then follows the orders of its host: run a step, bind
-names, fork. The program shares its process and may forge any report; that changes only what the program
-itself gets to see.
+It is forked from the zygote, confines itself, and then executes the orders of its host: run a step, bind names, fork.
+The programs share the worker's process and may forge its reports. A forged report harms no other episode: it changes
+only the outcome of the program's own step.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from .program import FinalAnswer, Interrupted, command, run, trace_of
 from .tool_functions import function_of, own_function
 
 CONTROL = 3
-"""The descriptor of the channel."""
+"""Number of the channel's descriptor."""
 _STACK_BYTES = 2 << 20
-"""Bytes of a thread's stack, all of which count as memory."""
+"""Size of a thread's stack in bytes; all of it counts against the memory limit."""
 _MAX_VARIABLES = 300
-"""The most variables in a report."""
+"""Limit of the variables in a report."""
 _LONGEST_TRACE = 20_000
-_LARGEST_JSON, _LARGEST_TEXT = 1 << 20, 4 << 20
+_MAX_JSON_BYTES, _MAX_TEXT_BYTES = 1 << 20, 4 << 20
 _DESCRIPTORS = 3
-"""How many descriptors every process is given; those of a ruleset and of a cgroup may follow."""
-_ADOPTION_S = 5.0
-"""How long the zygote may take to become the parent of a copy."""
+"""Number of descriptors that every worker gets: channel, ``stdout``, ``stderr``.
+
+Those of a Landlock ruleset and of a cgroup may follow."""
+_ADOPTION_TIMEOUT_S = 5.0
+"""Seconds that a copy waits for the zygote to become its parent."""
 
 
 def prepare(warm: list[str]) -> Callable[[list[int]], None]:
-    """In the zygote: import the ``warm`` modules; return the function that each worker runs."""
+    """Import the ``warm`` modules and return the function that each worker runs; the zygote calls this."""
     for module in warm:
         try:
             __import__(module)
         except Exception as error:
             raise ImportError(f"warm={module!r} cannot be imported: {error}") from error
-    sys.path.insert(0, "")  # what a program writes into its folder it can import
+    sys.path.insert(0, "")  # so that programs can import modules that they write into their folder
     threading.stack_size(_STACK_BYTES)
     parent = os.getpid()
     return lambda descriptors: _run_worker(descriptors, parent)
@@ -69,9 +71,9 @@ def _run_worker(descriptors: list[int], parent: int) -> None:
 
 
 def enter_cgroup(groups: list[int]) -> list[str]:
-    """Move this process into the memory cgroup given by descriptor, if any; return the layers that this adds.
+    """Move this process into its memory cgroup, if the list contains a descriptor for it.
 
-    Where the kernel refuses, the other limits remain.
+    Return the names of the layers that this adds: none if the kernel refuses, as the other limits remain.
     """
     with suppress(OSError):
         for group in groups:
@@ -81,7 +83,7 @@ def enter_cgroup(groups: list[int]) -> list[str]:
 
 
 def open_channel(descriptors: list[int]) -> Channel:
-    """Keep the channel and the output open, and close every other descriptor."""
+    """Give the standard streams and the channel the descriptors 0 to 3, close all others, and return the channel."""
     control, out, err = descriptors  # all above 3, as the lower numbers were in use when they were received
     for target, source in enumerate((os.open(os.devnull, os.O_RDONLY), out, err, control)):
         if source != target:
@@ -92,7 +94,7 @@ def open_channel(descriptors: list[int]) -> Channel:
 
 
 def use_folder(folder: str) -> None:
-    """Make this the working, home and temporary folder."""
+    """Make a folder the working, home and temporary folder of this process."""
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder)
     tempfile = sys.modules.get("tempfile")
@@ -121,25 +123,25 @@ class Worker:
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         self._names = vars(main)
         self._host_names: dict[str, Any] = {}
-        """The names that are reset to these values before every step."""
+        """The names and values that are bound again before every step."""
         self._step, self._folder = 0, begin["folder"]
         self._rulesets = 0
-        """The number of rulesets that the next copy is given."""
+        """The number of Landlock rulesets that the next copy gets: 0 or 1."""
         self._final: Message | None = None
         self._is_running = self._is_interrupted = self._is_at_memory_limit = False
         self._unfinished_reprs: dict[str, int] = {}
-        """Variables whose ``repr`` is under way, or was when a step timed out."""
+        """The ids of values whose ``repr`` is running or was interrupted by a timeout, by variable name."""
         self._orders: dict[str, Callable[[Message], None]] = {
             "exec": self.step,
             "names": self.name,
             "fork": self.fork,
         }
-        # line buffering: the output of a step that is killed arrives up to its last line
+        # line buffering: if a step is killed, its output has arrived up to the last full line
         self._out, self._err = map(_stream, (1, 2))
         self._own = frozenset(self._names) | {"_", "__builtins__"}
 
     def work(self) -> None:
-        """Execute orders until the host closes the channel."""
+        """Execute orders until the host closes the channel, which raises ``EOFError``."""
         while True:
             order = self.channel.next_order()
             self._orders[order["op"]](order)
@@ -147,7 +149,7 @@ class Worker:
     # Names
 
     def name(self, order: Message) -> None:
-        """Bind values, modules, tools and the functions that end an episode."""
+        """Bind values, modules, tools and the functions that end an episode; report success or the error."""
         try:
             self._bind(order)
         except Exception as error:  # noqa: BLE001 - a module or the host's own program may raise anything
@@ -180,14 +182,14 @@ class Worker:
         self._own |= {*given, *order["imports"], *order["values"]}
 
     def _definitions_of(self, source: str) -> dict[str, Any]:
-        """Run a program of the host; return what it defines."""
+        """Run a program of the host in a namespace of its own; return the public names that it defines."""
         names: dict[str, Any] = {"__name__": "__main__"}
         if source:
             run(source, "<given>", names)
         return {name: value for name, value in names.items() if not name.startswith("_")}
 
     def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a tool; an interrupt of the main thread waits for its reply."""
+        """Call a tool; an interrupt that comes meanwhile is raised after the reply."""
         if threading.current_thread() is not threading.main_thread():
             return self.channel.call(name, args, kwargs)
         was_running, self._is_running = self._is_running, False
@@ -201,12 +203,12 @@ class Worker:
     def _answer_value(self, value: Any) -> None:
         """Give the last answer, which ends the episode at once."""
         try:
-            as_is: Any = [as_json(value, _LARGEST_JSON)]
+            as_is: Any = [as_json(value, _MAX_JSON_BYTES)]
         except ValueError:
             as_is = None
         text = str(value)
-        if weight(text) > _LARGEST_TEXT:
-            most = f"the {_LARGEST_TEXT >> 20} MB that it may have"
+        if weight(text) > _MAX_TEXT_BYTES:
+            most = f"the {_MAX_TEXT_BYTES >> 20} MB that it may have"
             raise ValueError(f"an answer of {len(text)} characters has more than {most}")
         self._final = {"text": text, "json": as_is}
         raise FinalAnswer
@@ -222,31 +224,34 @@ class Worker:
             self._answer_value(self._names[name])
 
     def _list_variables(self) -> str:
-        """Show which variables there are."""
+        """Return the names and types of the variables as text."""
         lines = [f"{name}: {kind}" for name, (kind, _) in self._variables(0).items()]
         return "\n".join(lines) or "there are no variables"
 
     # A step
 
     def step(self, order: Message) -> None:
-        """Run a program and send its report."""
+        """Run a program or command and send its report."""
         self._step += 1
         self._final = None
-        sys.path_importer_cache.pop(self._folder, None)  # modules that the last step has written are found
+        sys.path_importer_cache.pop(self._folder, None)  # so that modules written by the last step are found
         if self._is_at_memory_limit:
             self._limit_memory(self._confinement["memory"])
         self._out, self._err = _reopened(self._out, 1), _reopened(self._err, 2)
         sys.stdout, sys.stderr = self._out, self._err
         signal.signal(signal.SIGINT, self._interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        self._is_interrupted = False  # that of the last step may have come only now
+        self._is_interrupted = False  # unblocking may have delivered an interrupt meant for the last step
         report = self._report(order)
         report["watched"] = self._watched(order["watch"]) if self._final is None else {}
         self._names.update(self._host_names)
         self.channel.send({"ev": "result", "seq": order["seq"], "final": self._final, **report})
 
     def _report(self, order: Message) -> Message:
-        """Run a program and describe its outcome, which runs more of it: ``repr`` of values and errors."""
+        """Run a program and return its report.
+
+        Building the report runs code of the program too, such as ``repr`` of its values, so interrupts stay possible.
+        """
         report: Message = {"success": False, "shown": "", "json": None, "error": "", "error_type": ""}
         try:
             self._is_running = True
@@ -278,7 +283,7 @@ class Worker:
             if value is not None:
                 report["shown"] = shown(value, order["longest"])
                 with suppress(ValueError):
-                    report["json"] = [as_json(value, _LARGEST_JSON)]
+                    report["json"] = [as_json(value, _MAX_JSON_BYTES)]
         report["success"] = True
 
     def _command(self, order: Message, report: Message) -> None:
@@ -286,13 +291,13 @@ class Worker:
         report.update(success=code == 0, shown=str(code), json=[code])
 
     def _interrupt(self, *_: Any) -> None:
-        """Handle SIGINT: interrupt the program, unless it waits for the host."""
+        """Handle SIGINT: raise ``Interrupted`` in the program, unless it waits for the host or has ended."""
         self._is_interrupted = True
         if self._is_running:
             raise Interrupted
 
     def _raise_memory_limit(self, error: BaseException) -> None:
-        """Raise the memory limit to its hard maximum, so that a ``MemoryError`` can be reported."""
+        """Set the memory limit to its hard maximum after a ``MemoryError``, so that the report can be built."""
         if isinstance(error, MemoryError):
             self._is_at_memory_limit = True
             self._limit_memory(resource.getrlimit(resource.RLIMIT_DATA)[1])
@@ -302,7 +307,7 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_DATA, (min(most, hard), hard))
 
     def _variables(self, longest: int) -> dict[str, tuple[str, str]]:
-        """Return the class of each variable, and its ``repr`` of at most this length."""
+        """Return the class name of each variable, and its ``repr`` of at most ``longest`` characters (0: none)."""
         names = [name for name in self._names if name not in self._own and not name.startswith("_")]
         report: dict[str, tuple[str, str]] = {}
         for name in names[:_MAX_VARIABLES]:
@@ -312,7 +317,7 @@ class Worker:
         return report
 
     def _shown(self, name: str, value: Any, longest: int) -> str:
-        """Return the ``repr`` of a variable, or nothing if it used up the time of an earlier step."""
+        """Return the ``repr`` of a variable, or ``""`` if the same ``repr`` made an earlier step time out."""
         if self._unfinished_reprs.get(name) == id(value):
             return ""
         self._unfinished_reprs[name] = id(value)
@@ -320,23 +325,23 @@ class Worker:
             text = shown(value, longest)
         except Interrupted:
             raise
-        except BaseException as error:  # noqa: BLE001 - no way of showing itself ends the step
+        except BaseException as error:  # noqa: BLE001 - whatever a repr raises must not end the step
             text = f"<{type_name(value)} whose repr raises {type_name(error)}>"
         del self._unfinished_reprs[name]
         return text
 
     def _watched(self, names: list[str]) -> dict[str, Any]:
-        """Return the watched variables that are JSON."""
+        """Return the values of the watched variables; those that do not exist or are not JSON are left out."""
         report: dict[str, Any] = {}
         for name in names:
             with suppress(ValueError, KeyError):
-                report[name] = as_json(self._names[name], _LARGEST_TEXT)
+                report[name] = as_json(self._names[name], _MAX_TEXT_BYTES)
         return report
 
     # Forks
 
     def fork(self, order: Message) -> None:
-        """Fork a copy of this process, as another child of the zygote."""
+        """Fork a copy of this process, which becomes a child of the zygote, and report the result."""
         self.channel.send({"ev": "ready"})
         self._rulesets = order["rulesets"]
         descriptors = self.channel.receive_descriptors(_DESCRIPTORS + self._rulesets + order["groups"])
@@ -354,7 +359,7 @@ class Worker:
         self.channel.send(report)
 
     def _fork_copy(self) -> bool:
-        """Fork twice, so that the copy is no child of this process; return True in the copy."""
+        """Fork twice, so that the copy is not a child of this process; return True in the copy, False here."""
         adopt_orphans(False)
         try:
             between = os.fork()
@@ -374,9 +379,9 @@ class Worker:
         return False
 
     def _become_copy(self, descriptors: list[int]) -> None:
-        # The process between exits, and the kernel makes the zygote the parent. Only then can the signal be set
-        # that ends this process with its parent.
-        deadline = time.monotonic() + _ADOPTION_S
+        # The process in between exits, and the kernel makes the zygote the parent of this one. Only then can the
+        # parent-death signal be set.
+        deadline = time.monotonic() + _ADOPTION_TIMEOUT_S
         while os.getppid() != self._parent:
             if time.monotonic() > deadline:
                 os._exit(1)
@@ -404,7 +409,7 @@ def _failure(error: BaseException) -> Message:
 
 
 def _confined(rulesets: list[int]) -> str:
-    """Apply the rulesets of a copy to this process; return why it failed, or nothing."""
+    """Apply the rulesets of a copy to this process; return ``""``, or the reason why it failed."""
     try:
         for ruleset in rulesets:
             confinement.restrict_copy(ruleset)
@@ -414,7 +419,7 @@ def _confined(rulesets: list[int]) -> str:
 
 
 def _entered(folder: str) -> str:
-    """Work in the folder of a copy; return why it failed, or nothing."""
+    """Change into the folder of a copy; return ``""``, or the reason why it failed."""
     try:
         use_folder(folder)
     except OSError as error:

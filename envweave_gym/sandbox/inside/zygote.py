@@ -1,13 +1,14 @@
-"""The zygote: a process with one thread that has imported everything and is forked for each worker.
+"""The zygote: a process with a single thread that imports everything once and is forked for each worker.
 
-Its host starts it with the number of a descriptor (see ``forkserver.py``). On standard input it reads the
-import path, a function ``prepare`` and its argument. It calls that once; the result is called in every child
-with its descriptors.
+The host (``forkserver.py``) starts it with the descriptor number of a control socket. From standard input the zygote
+reads the import path, the name of a function ``prepare``, and that function's argument. It calls ``prepare`` once.
+Every child calls the result with the list of its descriptors.
 
-Then orders come as packets over the descriptor: fork (with the descriptors of the child), kill, adopt what a
-child has forked. Notices go back: ready, adopted, ended. Processes that a child leaves behind are killed.
+Orders of the host come as packets over the control socket: fork (with the child's descriptors), kill, and adopt a
+process that a child has forked. The zygote sends notices back: ready, adopted, ended. It kills processes that a child
+leaves behind.
 
-It ends when its host ends in any way, and kills all children and their descendants.
+It ends when its host ends for any reason, and then kills all children and their descendants.
 """
 
 from __future__ import annotations
@@ -40,40 +41,44 @@ from .kernel import (
 from .trees import remove_tree
 
 PACKET = struct.Struct("<cQ")
-"""The head of an order or notice: its kind, and the key of the child."""
+"""Layout of the head of an order or notice: its kind, and the key of the child that it is about."""
 END = struct.Struct("<idQ")
-"""How a child ended: exit code, seconds of processor time, peak memory in kilobytes."""
+"""Layout of the rest of an ``ENDED`` notice: exit code, processor time in seconds, peak memory in kilobytes."""
 FORK, KILL = b"f", b"k"
+"""Kinds of orders: fork a child, or kill one."""
 EXPECT, ADOPT, GIVE_UP = b"w", b"a", b"g"
-"""A child forks itself: unknown children are left alone until the copy is adopted or given up."""
+"""Kinds of orders about a copy that a child forks of itself: announce it, adopt it, or cancel it.
+
+Between the first and the others, the zygote does not kill children that it does not know."""
 PID = struct.Struct("<i")
-"""Follows :data:`ADOPT`: the PID, as the zygote sees it."""
+"""Layout of the rest of an ``ADOPT`` order: the copy's PID in the zygote's namespace."""
 READY, ENDED, FAILED, ADOPTED = b"r", b"e", b"x", b"t"
-_PACKET = PACKET.size + PID.size
+"""Kinds of notices to the host; ``FAILED`` with key 0 means that the zygote itself could not start."""
+_PACKET_BYTES = PACKET.size + PID.size
 _LONGEST_ERROR = 1000
-"""Characters of a start-up error."""
+"""Limit of characters in the notice about a failed start."""
 _MAX_DESCRIPTORS = 8
-"""Descriptors of a child."""
+"""Limit of descriptors that a child can be given."""
 
 Run = Callable[[List[int]], None]
-"""The function that a child runs with its descriptors."""
+"""Function that a child calls with its descriptors."""
 
 
 class Zygote:
-    """Forks, kills and reaps until the host is gone."""
+    """The main loop of the zygote: forks, kills and reaps children until the host has ended."""
 
     def __init__(self, control: socket.socket, run: Run) -> None:
         self._control, self._run = control, run
         self._pid = os.getpid()
         self._workers: dict[int, int] = {}
         self._expected = 0
-        """How many copies are announced that this process does not fork itself."""
+        """The number of announced copies, which children of this process fork, that are not adopted yet."""
         self._is_untidy = False
-        """Whether children have ended or unknown ones may exist."""
+        """Whether children may have ended, or unknown children may exist, since the last :meth:`_tidy`."""
         self._signals, self._wake = socket.socketpair()
 
     def work(self) -> None:
-        """Follow the orders of the host."""
+        """Execute the orders of the host until it has ended or SIGTERM comes; then kill all children."""
         self._wake.setblocking(False)
         quietly: dict[str, Any] = {"warn_on_full_buffer": False} if sys.version_info >= (3, 7) else {}
         signal.set_wakeup_fd(self._wake.fileno(), **quietly)
@@ -98,10 +103,10 @@ class Zygote:
         self._end()
 
     def _obey(self) -> bool:
-        """Execute the next order; return False if the host is gone."""
+        """Execute the next order; return False if the host has ended."""
         size = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i", [0]).itemsize)
         try:
-            packet, ancillary, _, _ = self._control.recvmsg(_PACKET, size, socket.MSG_CMSG_CLOEXEC)
+            packet, ancillary, _, _ = self._control.recvmsg(_PACKET_BYTES, size, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:  # the host ended without reading all notices
             return False
         if not packet:
@@ -141,7 +146,7 @@ class Zygote:
             os.close(descriptor)
 
     def _be_a_worker(self, descriptors: list[int]) -> NoReturn:
-        """In the child: release what belongs to the zygote, run, and exit."""
+        """Run a new child: release the zygote's resources, call the function of ``prepare``, and exit."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -154,16 +159,16 @@ class Zygote:
             gc.enable()
             self._run(descriptors)
             code = 0
-        except BaseException:  # noqa: BLE001 - nothing may run on into the loop of the zygote
+        except BaseException:  # noqa: BLE001 - a child must never return into the zygote's loop
             traceback.print_exc()
         finally:
             os._exit(code)
 
     def _tidy(self) -> bool:
-        """Kill what ended children left behind, then report their ends; return False if the host is gone.
+        """Kill the processes that ended children left behind, then report those ends; return False without a host.
 
-        A copy is announced before it exists. So the children are listed first, then announcements are read,
-        and only then are unknown children killed.
+        The order prevents that a new copy is killed. A copy is announced before it exists, so children are listed
+        first, then announcements are read, and only then are unknown children killed.
         """
         self._is_untidy = False
         ended = list(self._reaped())
@@ -178,7 +183,7 @@ class Zygote:
         return is_host_there
 
     def _reaped(self) -> Iterator[tuple[int, bytes]]:
-        """Reap ended children; yield key and status of each."""
+        """Reap all ended children; yield the key and the packed ``END`` of each known one."""
         with suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -190,7 +195,7 @@ class Zygote:
                     yield key, END.pack(exit_code(status), seconds, usage.ru_maxrss)
 
     def _end(self) -> None:
-        """Kill all children, and those that become children by that."""
+        """Kill all children, and repeat it for descendants that become children when their parents die."""
         while True:
             pids = children(self._pid) or set(self._workers)
             if not pids:
@@ -200,12 +205,12 @@ class Zygote:
                 self._workers.pop(os.waitpid(-1, 0)[0], None)
 
     def _notify(self, what: bytes, key: int, more: bytes = b"") -> None:
-        with suppress(OSError):  # a host that has gone is noticed as such
+        with suppress(OSError):  # the loop notices that the host has ended
             self._control.send(PACKET.pack(what, key) + more)
 
 
 def _found(name: str) -> Any:
-    """Resolve ``"module:name"``."""
+    """Import a module and return an attribute of it, given as ``"module:name"``."""
     module, _, path = name.partition(":")
     found = importlib.import_module(module)
     for part in path.split("."):
@@ -214,7 +219,7 @@ def _found(name: str) -> Any:
 
 
 def main() -> None:
-    """Start up, and follow orders."""
+    """Start the zygote: read the program from standard input, prepare it, and execute the host's orders."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     source = sys.stdin.buffer
@@ -226,7 +231,7 @@ def main() -> None:
     if start["environ"] is not None:
         os.environ.clear()
         os.environ.update(start["environ"])
-    gc.disable()  # a collection in a child would write to all objects, and so copy the pages shared with this
+    gc.disable()  # a collection would write to all objects, so that no memory could be shared with the children
     adopt_orphans()
     try:
         run = _found(start["prepare"])(pickle.load(source))
@@ -236,8 +241,8 @@ def main() -> None:
         raise
     if threads() > 1:
         print(
-            f"the zygote has {threads()} threads: a module it imported has started some, and what those "
-            "held at a fork (a lock, say) is held for ever in the worker; serve that ID from threads",
+            f"the zygote has {threads()} threads: a module it imported has started some, and a lock that "
+            "they hold at a fork stays locked for ever in the worker; serve that ID from threads",
             file=sys.stderr,
         )
     gc.collect()
