@@ -206,7 +206,7 @@ def test_misuse_of_sub_batches_is_one_sentence() -> None:
         env.send(acts)
     with pytest.raises(ew.ResetNeeded, match="steps of 1 sub-batches are under way; call recv"):
         env.step(acts)
-    with pytest.raises(ew.InvalidArgument, match="min_ready=0 .* rows"):
+    with pytest.raises(ew.InvalidArgument, match=r"min_ready=0 .* rows"):
         env.recv(0)
     assert env.recv(4)[4]["env_id"].tolist() == [0, 1]
     with pytest.raises(ew.InvalidArgument, match="sub_batches=0"):
