@@ -1,4 +1,4 @@
-"""Environments on a server against openenv's, a bare flask-sock echo and a raw socket, all on loopback.
+"""Environments on a server against openenv's, a bare flask-sock echo and raw sockets, all on one machine.
 
 The peer needs a venv of its own, ``.venv-peer``, which ``make peer`` makes; without it its rows are missing.
 """
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import websocket
 import envweave_gym
 from benchmarks.rounds import interleave, show
 from envweave_gym.remote.address import Address
-from envweave_gym.wire.messages import Create, Reset, Step, encode
+from envweave_gym.wire.messages import Create, Reset, Step, Stepped, encode
 from envweave_gym.wire.values import pack
 
 ROUNDS = 7
@@ -158,6 +159,22 @@ def raw_echo(port: int) -> float:
         return statistics.median(timed(lambda: (one.sendall(PAYLOAD), one.recv(4096)), 2000))
 
 
+@contextlib.contextmanager
+def unix_echo(reply: bytes) -> Iterator[Callable[[], float]]:
+    """A raw ping-pong over a Unix socket with a forked process: the payload of a step, and its reply."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        while theirs.recv(1 << 15):
+            theirs.send(reply)
+        os._exit(0)
+    theirs.close()
+    with ours:
+        yield lambda: statistics.median(timed(lambda: (ours.send(PAYLOAD), ours.recv(1 << 15)), 2000))
+    os.waitpid(pid, 0)
+
+
 def single_step(url: str) -> float:
     """The median of a step through the public API, in microseconds."""
     env = gym.make(COUNTER, backend=url, **FOREVER)
@@ -245,6 +262,32 @@ def steps_table(url: str, other: Peer | None, flask: int, raw: int) -> None:
     show("Remote steps: one environment, the median of a step", rows)
 
 
+def subprocess_table() -> None:
+    """A step with ``backend="subprocess"`` beside the same bytes over a raw Unix socket, and its vectors."""
+    info = gym.make(COUNTER, **FOREVER).reset(seed=0)[1]
+    reply = encode(Stepped(1000, pack({"count": np.array(1)}), 0.0, False, False, pack(info)))
+    with unix_echo(reply) as echo:
+        medians = interleave({"ours": lambda: single_step("subprocess"), "raw Unix socket": echo}, ROUNDS)
+    rows = [
+        {"who": who, "us a step": us, "times raw": us / medians["raw Unix socket"]}
+        for who, us in medians.items()
+    ]
+    show("Subprocess steps: one environment, the median of a step", rows)
+    contestants = {
+        f"{name}, {rows}, {backend}": partial(vector_steps, backend, env_id, rows, steps, **kwargs)
+        for name, env_id, rows, steps, kwargs in (
+            ("LineWorld, native", LINE, 1024, 400, {}),
+            ("Counter, one by one", COUNTER, 64, 200, FOREVER),
+        )
+        for backend in ("inproc", "subprocess")
+    }
+    rates = interleave(contestants, ROUNDS)
+    show(
+        "Subprocess vectors: environment steps a second",
+        [{"who": who, "env steps/s": rate} for who, rate in rates.items()],
+    )
+
+
 def vectors_table(url: str, other: Peer | None) -> None:
     contestants: dict[str, Callable[[], float]] = {}
     for rows, steps in ((1, 2000), (8, 1000), (64, 1000), (1024, 400), (8192, 60)):
@@ -316,6 +359,7 @@ def main() -> None:
         steps_table(url, other, flask, raw)
         vectors_table(url, other)
         sessions_table(url, pid, other)
+    subprocess_table()
     sleepers_table()
     isolation_table()
 
