@@ -26,9 +26,8 @@ from envweave_gym.containers.ownership import keep_leased, labels_of_owner, new_
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.core.faults import EnvweaveError, NotAvailable
 from envweave_gym.providers.base import Leftovers, Provider
-from envweave_gym.providers.health import is_healthy
 from envweave_gym.providers.options import errors_name, image_in, options_in
-from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, with_code
+from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, is_healthy, with_code
 
 OPTIONS = ("image", *(field.name for field in fields(ContainerOptions)))
 """The options of ``backend="docker"``, beside ``replicas`` and ``warm``."""

@@ -12,9 +12,8 @@ from typing import Final
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.os_support.process_local import Owner
-from envweave_gym.providers.health import answers, is_healthy
 from envweave_gym.providers.parallel import stop_at_exit
-from envweave_gym.remote.address import remember_token
+from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.upkeep import Upkeep, keep_up
 
 AT_REST: Final = "there is none"
@@ -192,3 +191,20 @@ def with_code(code: int, log: str, advice: str = "") -> str:
     """A phrase with an exit code, the end of the log, and advice if there is any."""
     said = f", and it last said: {last_words(log)}" if log.strip() else ""
     return f"exit code {code}{said}{advice and '; '}{advice}"
+
+
+def is_healthy(url: str, timeout: float = 1.0) -> bool:
+    """Return whether a server takes calls."""
+    return bool(_health(url, timeout))
+
+
+def answers(url: str, timeout: float) -> bool:
+    """Return whether a server answers at all: one that is full, or is stopping, does too."""
+    return _health(url, timeout) is not None
+
+
+def _health(url: str, timeout: float) -> bool | None:
+    try:
+        return Address(url).connector().is_healthy(time.monotonic() + timeout)
+    except (OSError, NotAvailable):
+        return None

@@ -22,6 +22,21 @@ Since 3 the infos of all vectors travel in one form.
 """
 
 
+CONTENT_TYPE = "application/msgpack"
+"""The content type of a frame in the body of an HTTP request or response."""
+
+LARGEST_REPLY = 1 << 30
+"""The limit of a reply in bytes; one that claims to be larger has been mangled on its way."""
+
+TOO_LARGE = b""
+"""Over the Unix socket of an actor, in place of a reply that is sent by a call of Ray instead."""
+
+
+def socket_of_actor(name: str) -> str:
+    """Return the address of the Unix socket at which the actor with this namespace and name listens."""
+    return f"@envweave/{name}"
+
+
 class _Message(msgspec.Struct, array_like=True, gc=False):
     """A message is an array on the wire: its name, then its fields."""
 
@@ -161,10 +176,13 @@ read_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply, ext_hook=u
 """The message of a server."""
 
 __all__ = [
+    "CONTENT_TYPE",
     "DELETE",
     "DONE_ALL_THE_SAME",
     "HEALTH",
+    "LARGEST_REPLY",
     "NUMBERLESS",
+    "TOO_LARGE",
     "VERSION",
     "Answer",
     "Ask",
@@ -185,4 +203,5 @@ __all__ = [
     "read_call",
     "read_hello",
     "read_reply",
+    "socket_of_actor",
 ]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dates
+import pkgutil
 import sys
 from enum import Enum, Flag
+from functools import cache
 from typing import Any, Literal, cast
 
 import msgspec
@@ -18,8 +20,9 @@ from msgspec.msgpack import Ext
 
 from envweave_gym.core.arrays import foreign_array
 from envweave_gym.core.faults import shown
+from envweave_gym.core.program_result import Result
 from envweave_gym.wire import values
-from envweave_gym.wire.values import COMPLEX, MOMENT, RECORD, SET, TUPLE, no_form, pack_exactly
+from envweave_gym.wire.values import COMPLEX, MOMENT, RECORD, RESULT, SET, TUPLE, no_form, pack_exactly
 
 _encode = msgspec.msgpack.Encoder().encode
 _record_decoder = msgspec.msgpack.Decoder(
@@ -204,3 +207,40 @@ def _dataclass(cls: Any, names: list[Any], fields: list[Any]) -> Any:
     for name, field in zip(names, fields, strict=True):
         object.__setattr__(made, name, field)
     return made
+
+
+# Results of programs
+
+_RESULTS = {
+    "result": "envweave_gym.core.program_result:Result",
+    "execution": "envweave_gym.sandbox:Execution",
+}
+"""The classes that travel, by the names they have on the way."""
+
+
+@cache
+def _result_class(name: str) -> type[Result]:
+    return pkgutil.resolve_name(_RESULTS[name])
+
+
+def pack_struct(value: msgspec.Struct) -> Any:
+    """The result of a program arrives as a result; any other struct as a dict of its fields."""
+    if isinstance(value, Result):
+        return pack_result(value)
+    return {name: pack_exactly(getattr(value, name)) for name in value.__struct_fields__}
+
+
+def pack_result(value: Result) -> Any:
+    """What msgspec writes of a result; one of another class travels as its fields."""
+    fields, name = msgspec.to_builtins(value), type(value).__name__.lower()
+    if name in _RESULTS and type(value) is _result_class(name):
+        return Ext(RESULT, values.dumps([name, fields]))
+    return values.pack(fields)
+
+
+def read_result(data: memoryview) -> Result:
+    """The result in the bytes; ``ValueError`` where they are none."""
+    name, fields = values.loads(data)
+    if name not in _RESULTS:
+        raise ValueError(f"there is no result of class {name!r}")
+    return msgspec.convert(fields, _result_class(name))

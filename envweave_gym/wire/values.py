@@ -178,17 +178,8 @@ def pack_exactly(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _members(value)
     if isinstance(value, msgspec.Struct):
-        return _struct(value)
+        return _objects().pack_struct(value)
     return _objects().pack_object(value)
-
-
-def _struct(value: msgspec.Struct) -> Any:
-    """The result of a program is there what it is here; any other struct is a dict of its fields."""
-    from envweave_gym.wire.results import Result, pack_result
-
-    if isinstance(value, Result):
-        return pack_result(value)
-    return {name: pack_exactly(getattr(value, name)) for name in value.__struct_fields__}
 
 
 def _objects() -> Any:
@@ -206,12 +197,6 @@ def _read_pairs(pairs: Any) -> Any:
         return dict(pairs)
     except TypeError:  # a key came in a plain form that cannot be hashed
         return _objects().dict_of(pairs)
-
-
-def _read_result(data: memoryview) -> Any:
-    from envweave_gym.wire.results import read_result
-
-    return read_result(data)
 
 
 def pack_array(value: NDArray[Any]) -> Any:
@@ -403,7 +388,7 @@ _UNPACKED: dict[int, Callable[[memoryview], Any]] = {
     BIG_INT: _read_big_int,
     PAIRS: lambda data: _read_pairs(_decoder.decode(data)),
     GRAPH: lambda data: GraphInstance(*_decoder.decode(data)),
-    RESULT: _read_result,
+    RESULT: lambda data: _objects().read_result(data),
     SET: lambda data: _objects().read_set(data),
     COMPLEX: lambda data: _objects().read_complex(data),
     MOMENT: lambda data: _objects().read_moment(data),

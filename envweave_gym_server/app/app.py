@@ -19,7 +19,6 @@ from envweave_gym_server.protocols.native.websocket import WebSockets
 from envweave_gym_server.protocols.rest.about import about
 from envweave_gym_server.protocols.rest.error_replies import handle_errors
 from envweave_gym_server.protocols.rest.event_stream import events
-from envweave_gym_server.protocols.rest.offer_views import offers as offer_views
 from envweave_gym_server.protocols.rest.session_views import sessions
 from envweave_gym_server.sessions.service import SessionService
 
@@ -54,7 +53,7 @@ def create_app(
     handle_errors(app)
     _limit_connections(app, websockets, 2 * settings.max_sessions)
     _count_errors(app, service.metrics)
-    for routes in (about, offer_views, sessions, events, frames):
+    for routes in (about, sessions, events, frames):
         app.register_blueprint(routes)
     return app
 

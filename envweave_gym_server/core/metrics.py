@@ -1,11 +1,13 @@
-"""Counts of calls, of the seconds they took and of errors, without a lock on the path of a step."""
+"""Counts of calls, of the seconds they took, of errors and of OOM kills, without a lock on the path of a step."""
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from envweave_gym.wire.messages import Ask, Create, Reset, Step
@@ -95,3 +97,22 @@ class Metrics:
             for tally in (self._ended, *self._tallies):
                 total.add(tally)
             return Totals(total, dict(self._reasons), dict(self._errors))
+
+
+TOO_LARGE = "it took more memory than there is; give the server more, as with memory="
+"""Why a process has ended that the kernel has killed."""
+_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""The counters of the two versions of the kernel's control groups."""
+_KILLED = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+def oom_kills() -> int:
+    """The number of processes that were killed so far; 0 where the kernel does not count them."""
+    for path in _COUNTS:
+        try:
+            found = _KILLED.search(Path(path).read_text())
+        except OSError:
+            continue
+        if found is not None:
+            return int(found[1])
+    return 0

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import bytes_of
-from envweave_gym.wire.framing import LARGEST_REPLY
+from envweave_gym.wire.messages import LARGEST_REPLY
 
 _SHORTEST_TOKEN = 8
 """Fewer characters are soon guessed."""

@@ -8,13 +8,33 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 
-from envweave_gym.core.faults import HARMLESS, FaultStorm, NotAvailable, fault_of
+from envweave_gym.core.faults import (
+    HARMLESS,
+    EnvironmentCrashed,
+    Fault,
+    FaultKind,
+    FaultStorm,
+    NotAvailable,
+    fault_of,
+)
 from envweave_gym.core.protocols import name_of
-from envweave_gym.wire.messages import Answer, Ask, Began, Refused, Reply, Reset, Step, Stepped, encode
+from envweave_gym.episode.record import EpisodeRecord
+from envweave_gym.episode.stream import RequestKind, Stream
+from envweave_gym.wire.messages import (
+    Answer,
+    Ask,
+    Began,
+    Refused,
+    Reply,
+    Reset,
+    Step,
+    Stepped,
+    encode,
+    read_reply,
+)
 from envweave_gym.wire.row_streams import holds_results
 from envweave_gym.wire.values import NoForm, exact, pack
 from envweave_gym_server.environments.description import describe
-from envweave_gym_server.environments.lost_episode import lost_step
 from envweave_gym_server.environments.own_thread import OwnThread
 from envweave_gym_server.environments.questions import answer_to
 from envweave_gym_server.environments.reset_options import ResetOptions
@@ -155,3 +175,25 @@ class HostedEnv:
             return exact("observation", env.observe(env.agent_selection)) if agents else None, game
         except HARMLESS as error:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def lost_step(message: Step, last: bytes | None, error: BaseException) -> Stepped | None:
+    """Apply ``on_fault="truncate"`` to an exception that the wrappers of the environment did not catch.
+
+    That is the death of a worker, or an exception that is no ``Exception``. ``last`` is the previous reply,
+    with the last observation and the open request. Returns ``None`` for vectors and games, and if no
+    episode was under way.
+    """
+    before = None if last is None else read_reply(last)
+    if not isinstance(before, Began | Stepped) or not isinstance(before.info, dict):
+        return None
+    stream = before.info.get("stream")
+    if not isinstance(stream, Stream) or not stream.requests:
+        return None
+    request = stream.requests[0]
+    if request.kind != RequestKind.ACT:
+        return None
+    crash = Fault(FaultKind.CRASH, str(error), retryable=True)
+    fault = crash if isinstance(error, EnvironmentCrashed) else fault_of(error)
+    info = EpisodeRecord(seq=request.seq, turn=request.turn).lost(fault, message.action)
+    return Stepped(message.call, pack(before.observation), 0.0, False, True, pack(info))

@@ -18,7 +18,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
 
 from envweave_gym_server.core.logs import JsonLines, named
-from envweave_gym_server.core.oom_kills import TOO_LARGE, oom_kills
+from envweave_gym_server.core.metrics import TOO_LARGE, oom_kills
 from envweave_gym_server.core.owner_pipe import is_gone
 from envweave_gym_server.gunicorn.worker import Worker
 from envweave_gym_server.protocols.client_sockets import SOCKET, TAKEN

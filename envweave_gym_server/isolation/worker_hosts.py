@@ -35,7 +35,7 @@ from envweave_gym.wire.messages import (
 )
 from envweave_gym.wire.values import pack
 from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.environments.lost_episode import lost_step
+from envweave_gym_server.environments.hosted_env import lost_step
 from envweave_gym_server.environments.questions import DESCRIBE
 from envweave_gym_server.isolation.worker_process import DONE, KINDS
 from envweave_gym_server.isolation.worker_setup import setup_for

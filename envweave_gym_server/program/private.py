@@ -23,10 +23,9 @@ from contextlib import suppress
 from typing import Any
 
 from envweave_gym.sandbox.inside.kernel import end_with_parent
-from envweave_gym_server.core.oom_kills import TOO_LARGE, oom_kills
+from envweave_gym_server.core.metrics import TOO_LARGE, oom_kills
 from envweave_gym_server.core.settings import settings_of_owner
-from envweave_gym_server.offers.everything import Everything
-from envweave_gym_server.offers.offers import Offers, offers_of
+from envweave_gym_server.offers.offers import Everything, Offers, offers_of
 from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
 from envweave_gym_server.sessions.drain import Drain
 from envweave_gym_server.sessions.service import SessionService

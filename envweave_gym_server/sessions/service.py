@@ -13,8 +13,7 @@ from envweave_gym_server.core.logs import trace_of
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.core.settings import Settings
 from envweave_gym_server.core.slots import Slots
-from envweave_gym_server.environments.host import Host
-from envweave_gym_server.isolation.host_factory import host_factory
+from envweave_gym_server.isolation.hosts import Host, host_factory
 from envweave_gym_server.offers.descriptions import Descriptions
 from envweave_gym_server.offers.offers import Offer, Offers
 from envweave_gym_server.sessions.session_table import Sessions, rows_of

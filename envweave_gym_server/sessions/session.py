@@ -24,7 +24,7 @@ from envweave_gym.wire.messages import (
 )
 from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
-from envweave_gym_server.environments.host import Host
+from envweave_gym_server.isolation.hosts import Host
 from envweave_gym_server.sessions.reply_log import ReplyLog
 from envweave_gym_server.sessions.session_core import SessionCore, Verdict
 

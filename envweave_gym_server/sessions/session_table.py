@@ -15,7 +15,7 @@ from envweave_gym.core.faults import AtCapacity, shown
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
-from envweave_gym_server.environments.host import Host
+from envweave_gym_server.isolation.hosts import Host
 from envweave_gym_server.sessions.session import CLIENT_CHECK_S, Left, Session, stays
 from envweave_gym_server.sessions.session_core import CREATED, STOPPING, SlotState, TableCore
 

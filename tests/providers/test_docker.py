@@ -26,7 +26,7 @@ from envweave_gym.containers.network import NAME
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.providers.docker import DockerReplica
-from envweave_gym.providers.health import is_healthy
+from envweave_gym.providers.replica import is_healthy
 from envweave_gym.remote.vector import RemoteVectorEnv
 
 __all__ = ["client", "folders"]

@@ -19,7 +19,7 @@ import envweave_gym as ew
 from envweave_gym.containers.container_options import ContainerOptions
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers.docker import DockerReplica
-from envweave_gym.providers.health import is_healthy
+from envweave_gym.providers.replica import is_healthy
 
 __all__ = ["client", "folders"]
 COUNTER, LINE = "envweave/Counter-v0", "envweave/LineWorld-v0"

@@ -26,7 +26,7 @@ from envweave_gym.providers.ray.actor_vector import RayVectorEnv
 from envweave_gym.providers.ray.placement import Placement
 from envweave_gym.providers.ray.ray_replica import RayReplica
 from envweave_gym.testing.traces import same
-from envweave_gym.wire.framing import socket_of_actor
+from envweave_gym.wire.messages import socket_of_actor
 
 __all__ = ["cluster"]
 COUNTER, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "LineWorld", "Echo"))

@@ -15,8 +15,7 @@ from envweave_gym.providers.ray import actor_connector
 from envweave_gym.providers.ray.actor_calls import actor_at
 from envweave_gym.providers.ray.actor_connector import LocalActorTransport
 from envweave_gym.remote.address import Address
-from envweave_gym.wire.framing import socket_of_actor
-from envweave_gym.wire.messages import Began, Create, Created, Reset, encode, read_reply
+from envweave_gym.wire.messages import Began, Create, Created, Reset, encode, read_reply, socket_of_actor
 from envweave_gym_server.protocols.native import framed_listener
 from envweave_gym_server.protocols.native.actor import ActorServer
 

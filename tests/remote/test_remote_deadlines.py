@@ -23,8 +23,7 @@ from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe
 from envweave_gym.remote.session import RemoteSession, at_once
 from envweave_gym.remote.transports.plain_http import HttpTransport
-from envweave_gym.wire.framing import CONTENT_TYPE
-from envweave_gym.wire.messages import Began, Create, Reset
+from envweave_gym.wire.messages import CONTENT_TYPE, Began, Create, Reset
 
 DEADLINE = 0.6
 MUCH = b"x" * 1000

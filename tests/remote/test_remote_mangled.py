@@ -16,8 +16,7 @@ from envweave_gym.net.websocket import WebSocket, frame_head
 from envweave_gym.remote import session
 from envweave_gym.remote.transports import plain_http
 from envweave_gym.wire import frame_limits
-from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
-from envweave_gym.wire.messages import Began, encode
+from envweave_gym.wire.messages import CONTENT_TYPE, LARGEST_REPLY, Began, encode
 
 HEADS = {
     "longer than a number": struct.pack("!BBQ", 0x82, 127, (1 << 64) - 1),

@@ -24,8 +24,7 @@ import envweave_gym as ew
 from envweave_gym.net.dial import proxy_for
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.wire.framing import CONTENT_TYPE
-from envweave_gym.wire.messages import Create
+from envweave_gym.wire.messages import CONTENT_TYPE, Create
 
 __all__ = ["transport", "url"]
 FAR = "http://far.invalid"

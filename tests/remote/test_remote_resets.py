@@ -17,8 +17,7 @@ from servers import running_server
 import envweave_gym as ew
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.session import RemoteSession, at_once
-from envweave_gym.wire.framing import CONTENT_TYPE
-from envweave_gym.wire.messages import Began, Create, Reset
+from envweave_gym.wire.messages import CONTENT_TYPE, Began, Create, Reset
 
 __all__ = ["transport"]
 COUNTER, KUHN = "envweave/Counter-v0", "envweave/KuhnPoker-v0"

@@ -14,13 +14,13 @@ from servers import until
 
 import envweave_gym as ew
 from envweave_gym.net.framed_socket import listen
-from envweave_gym.providers.health import answers, is_healthy
+from envweave_gym.providers.replica import answers, is_healthy
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.testing.traces import same
 from envweave_gym.wire.messages import Create, Step
 from envweave_gym_server.core.settings import settings_of_owner
-from envweave_gym_server.offers.everything import Everything
+from envweave_gym_server.offers.offers import Everything
 from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
 from envweave_gym_server.sessions.service import SessionService
 

@@ -20,8 +20,8 @@ from msgspec.msgpack import Ext
 from servers import TOKEN, running_server, serving_at
 
 from envweave_gym.providers.ray.actor_calls import channel_prefix
-from envweave_gym.wire.framing import CONTENT_TYPE
 from envweave_gym.wire.messages import (
+    CONTENT_TYPE,
     Ask,
     Began,
     Close,

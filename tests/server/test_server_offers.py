@@ -16,8 +16,7 @@ from envweave_gym.envs.games import kuhn_poker, line_race
 from envweave_gym.wire.messages import Create
 from envweave_gym_server import create_app, offer_of_factory
 from envweave_gym_server.offers import offers
-from envweave_gym_server.offers.everything import Everything
-from envweave_gym_server.offers.offers import Offer, Offers, offers_of
+from envweave_gym_server.offers.offers import Everything, Offer, Offers, offers_of
 
 pytestmark = pytest.mark.usefixtures("registries")
 

@@ -23,7 +23,7 @@ from servers import TOKEN, first_line_of, is_there, running_server, until
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym_server import create_app, run_server
 from envweave_gym_server.__main__ import main
-from envweave_gym_server.core import oom_kills
+from envweave_gym_server.core import metrics
 
 COUNTER = "envweave/Counter-v0"
 
@@ -79,8 +79,8 @@ def test_who_was_killed_for_want_of_memory_is_counted_by_either_version_of_contr
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
     counts = [str(tmp_path / one) for one in ("memory.events", "memory/memory.oom_control")]
-    monkeypatch.setattr(oom_kills, "_COUNTS", counts)
-    assert oom_kills.oom_kills() == killed
+    monkeypatch.setattr(metrics, "_COUNTS", counts)
+    assert metrics.oom_kills() == killed
 
 
 def test_the_first_line_is_a_link_with_a_token_that_was_made_up():

@@ -11,7 +11,7 @@ from servers import TOKEN
 from envweave_gym.net.framed_socket import FramedSocket, connect, listen
 from envweave_gym.wire.messages import Hello, encode
 from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.offers.everything import Everything
+from envweave_gym_server.offers.offers import Everything
 from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
 from envweave_gym_server.sessions.service import SessionService
 

@@ -13,8 +13,7 @@ from typing import Any
 from envweave_gym.net.websocket import FINAL, accept_token, apply_mask, frame_head, payload_span
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.wire.framing import CONTENT_TYPE
-from envweave_gym.wire.messages import Began, Create, Created, encode, number_of, read_call
+from envweave_gym.wire.messages import CONTENT_TYPE, Began, Create, Created, encode, number_of, read_call
 
 PACE = 0.05
 """So many seconds pass between two bytes of somebody slow."""

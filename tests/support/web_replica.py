@@ -75,7 +75,7 @@ def main() -> None:
     from envweave_gym_server.app.app import create_app
     from envweave_gym_server.core.owner_pipe import taken_over
     from envweave_gym_server.gunicorn.server import GunicornServer
-    from envweave_gym_server.offers.everything import Everything
+    from envweave_gym_server.offers.offers import Everything
 
     limits: dict[str, Any] = {"max_sessions": 4096, "max_rows": 1 << 20, "max_environments": 1 << 24}
     app = create_app(Everything(), token=start["token"], idle_timeout=60.0, **limits)

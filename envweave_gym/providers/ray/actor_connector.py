@@ -12,7 +12,7 @@ from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.providers.ray.actor_calls import ActorTransport, actor_name, channel_prefix
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.transports import Transport, lost
-from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
+from envweave_gym.wire.messages import TOO_LARGE, socket_of_actor
 
 _CONNECT_TIMEOUT_S = 0.5
 """A live actor accepts at once: the kernel does it."""

@@ -11,7 +11,7 @@ from envweave_gym.net.http import HttpConnection
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_foreign, untrusted
 from envweave_gym.remote.transports import lost
-from envweave_gym.wire.framing import CONTENT_TYPE, LARGEST_REPLY
+from envweave_gym.wire.messages import CONTENT_TYPE, LARGEST_REPLY
 
 
 class HttpTransport:

@@ -8,8 +8,18 @@ from urllib.parse import unquote
 from envweave_gym.net.framed_socket import FramedSocket, connect
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.transports import lost
-from envweave_gym.wire.framing import LARGEST_REPLY
-from envweave_gym.wire.messages import DELETE, HEALTH, Answer, Ask, Hello, Refused, Reply, encode, read_reply
+from envweave_gym.wire.messages import (
+    DELETE,
+    HEALTH,
+    LARGEST_REPLY,
+    Answer,
+    Ask,
+    Hello,
+    Refused,
+    Reply,
+    encode,
+    read_reply,
+)
 
 _NUMBER = -2
 

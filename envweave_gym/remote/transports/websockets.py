@@ -12,7 +12,7 @@ from envweave_gym.net.websocket import ConnectionClosed, HandshakeRefused, open_
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import hung_up, raise_refused, refusal_in, untrusted
 from envweave_gym.remote.transports import lost
-from envweave_gym.wire.framing import LARGEST_REPLY
+from envweave_gym.wire.messages import LARGEST_REPLY
 
 _REFUSALS = (401, 403, 404, 503)
 _CLOSE_FRAME_TIMEOUT_S = 0.2

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from envweave_gym.net.framed_socket import FramedSocket
-from envweave_gym.wire.framing import TOO_LARGE, socket_of_actor
+from envweave_gym.wire.messages import TOO_LARGE, socket_of_actor
 from envweave_gym_server.core.settings import LARGEST_FRAME_OF_OWNER, settings_of_owner
-from envweave_gym_server.offers.everything import Everything
-from envweave_gym_server.offers.offers import offers_of
+from envweave_gym_server.offers.offers import Everything, offers_of
 from envweave_gym_server.protocols.native.framed_listener import FramedListener, listen_when_free
 from envweave_gym_server.sessions.channel import ClientChannel, describe
 from envweave_gym_server.sessions.service import SessionService

@@ -6,8 +6,7 @@ import time
 
 from flask import Blueprint, Response, request
 
-from envweave_gym.wire.framing import CONTENT_TYPE
-from envweave_gym.wire.messages import NUMBERLESS, Answer, Create, Created, encode, pack
+from envweave_gym.wire.messages import CONTENT_TYPE, NUMBERLESS, Answer, Create, Created, encode, pack
 from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.protocols.client_sockets import TAKEN
 from envweave_gym_server.protocols.current_app import service, websockets

@@ -9,8 +9,7 @@ import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from envweave_gym.wire.framing import CONTENT_TYPE
-from envweave_gym.wire.messages import NUMBERLESS, Refused, encode
+from envweave_gym.wire.messages import CONTENT_TYPE, NUMBERLESS, Refused, encode
 from envweave_gym_server.core.errors import refusal_of, status_of
 from envweave_gym_server.core.logs import trace_of
 

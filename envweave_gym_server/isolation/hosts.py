@@ -1,14 +1,36 @@
-"""The choice between environments in the server's process and in worker processes."""
+"""The interface between sessions and environments, in the server's process or in worker processes."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from envweave_gym.wire.messages import Create
+from envweave_gym.wire.messages import Ask, Create, Reset, Step
 from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.environments.host import Host
 from envweave_gym_server.isolation.local_hosts import LocalHosts
 from envweave_gym_server.offers.offers import Offers
+
+
+class Host(Protocol):
+    """Does the calls of one session; the session calls it from one thread at a time."""
+
+    may_be_killed: bool
+    """Whether :meth:`kill` ends a call that is under way."""
+
+    def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
+        """Reset or step; return the frame of the reply, and whether the call was done."""
+        ...
+
+    def answer(self, message: Ask, frame: bytes) -> bytes:
+        """Return the frame that answers a question."""
+        ...
+
+    def kill(self) -> None:
+        """End the call that is under way in another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close the environment."""
+        ...
 
 
 class HostFactory(Protocol):
