@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from code_episodes import CODE_ACT, code_act, ran, settles, value
+from code_episodes import CODE_ACT, ran, settles, value
 from sandboxes import WORKER
 
 import envweave_gym as ew
@@ -20,7 +20,6 @@ from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.envs.code.program_env import MAX_CODE
 from envweave_gym.rewards import RewardFailed, math_transform
 
-__all__ = ["code_act"]
 Make = Callable[..., Any]
 
 

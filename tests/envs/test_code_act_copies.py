@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 import psutil
 import pytest
-from code_episodes import CODE_ACT, code_act, left, ran, settles, value
+from code_episodes import CODE_ACT, left, ran, settles, value
 from gymnasium.vector import AsyncVectorEnv
 
 import envweave_gym as ew
@@ -26,7 +26,6 @@ from envweave_gym.rewards import math_transform
 from envweave_gym.sandbox import Sandbox, Session, sharing
 from envweave_gym.sandbox.forkserver import _Zygote
 
-__all__ = ["code_act"]
 Make = Callable[..., Any]
 TOOL_CALLS: list[int] = []
 HOSTILE = [

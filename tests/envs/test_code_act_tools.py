@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
-from code_episodes import CODE_ACT, code_act, ran, settles, value
-from mcp_servers import gone, misbehaving
+from code_episodes import CODE_ACT, ran, settles, value
+from mcp_servers import gone
 
 import envweave_gym as ew
 from envweave_gym.core.faults import InvalidArgument
@@ -24,7 +24,6 @@ from envweave_gym.episode.stream import EventKind
 from envweave_gym.tools import ToolError, ToolRegistry
 from envweave_gym.tools.mcp.client import McpServer
 
-__all__ = ["code_act", "misbehaving"]
 Make = Callable[..., Any]
 SERVER = str(Path(__file__).parents[1] / "support" / "mcp_misbehaving.py")
 

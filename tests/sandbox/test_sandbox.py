@@ -13,14 +13,6 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.sandbox import Final, Limits, Names, Sandbox, Session, Setup, Variable
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    needs("landlock")
-    made = Sandbox(Setup())
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def session(sandbox: Sandbox) -> Iterator[Session]:
     opened = sandbox.open()

@@ -20,14 +20,6 @@ from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    needs("landlock")
-    made = Sandbox(Setup())
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def session(sandbox: Sandbox) -> Iterator[Session]:
     opened = sandbox.open()

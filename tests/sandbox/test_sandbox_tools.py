@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sandboxes import needs
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.sandbox import Call, Execution, Names, Sandbox, Session, Setup
+from envweave_gym.sandbox import Call, Execution, Names, Sandbox, Session
 from envweave_gym.sandbox.execution import MAX_OPEN_BYTES, Step
 from envweave_gym.tools import ToolError, ToolRegistry
 
@@ -40,14 +39,6 @@ def stop() -> None:
 
 def strange() -> Any:
     return {"a": {1}, "b": float("nan"), "c": "\ud800"}
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    needs("landlock")
-    made = Sandbox(Setup())
-    yield made
-    made.close()
 
 
 @pytest.fixture

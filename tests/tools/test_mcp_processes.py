@@ -17,12 +17,11 @@ from typing import Any
 
 import psutil
 import pytest
-from mcp_servers import HERE, gone, is_alive, misbehaving, process_of
+from mcp_servers import HERE, gone, is_alive, process_of
 
 from envweave_gym.tools import ToolRegistry
 from envweave_gym.tools.mcp.client import McpServer
 
-__all__ = ["misbehaving"]
 Make = Callable[..., McpServer]
 
 OWNER = """

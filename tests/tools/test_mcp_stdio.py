@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mcp_servers import gone, misbehaving, process_of
+from mcp_servers import gone, process_of
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.tools import ToolError, ToolRegistry
 from envweave_gym.tools.mcp.client import McpClosed, McpServer, McpTimeout
 
-__all__ = ["misbehaving"]
 Make = Callable[..., McpServer]
 
 
