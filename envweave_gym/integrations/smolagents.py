@@ -17,7 +17,7 @@ import msgspec
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, shown
 from envweave_gym.envs.code.code_config import ProgramConfig
 from envweave_gym.envs.code.program_env import setup_of
-from envweave_gym.sandbox import Final, Lease, Names, Session
+from envweave_gym.sandbox import Final, Names, Session, SharedSandbox
 from envweave_gym.tools import Parameter, Tool, ToolRegistry
 from envweave_gym.tools.json_values import is_json
 
@@ -82,7 +82,7 @@ class SandboxExecutor:
         self.state: dict[str, Any] = {"_print_outputs": ""}
         """The state that the agent reads: ``_print_outputs`` is the output of the last program, also if it
         failed."""
-        self._timeout, self._lease = config.step_timeout, Lease(setup_of(config))
+        self._timeout, self._sandbox = config.step_timeout, SharedSandbox(setup_of(config))
         self._session: Session | None = None
         self._closing: weakref.finalize[..., Any] | None = None
         """Ends the session when called, or when the executor is garbage collected."""
@@ -124,7 +124,7 @@ class SandboxExecutor:
     def cleanup(self) -> None:
         """End the process; the next program starts a new one without variables."""
         self._end_session()
-        self._lease.close()
+        self._sandbox.close()
         self._variables, self._unsent = {}, {}
 
     # Session and tools
@@ -134,7 +134,7 @@ class SandboxExecutor:
         session = self._session
         if session is None or session.why_lost:
             self._end_session()
-            self._session = session = self._lease.open()
+            self._session = session = self._sandbox.open()
             self._closing = weakref.finalize(self, session.close)
             self._unsent = dict(self._variables)
         if self._unsent is not None:

@@ -6,18 +6,18 @@ from envweave_gym.sandbox.execution import Call, Execution, Final, Usage, Variab
 from envweave_gym.sandbox.sandbox import Sandbox
 from envweave_gym.sandbox.session import Names, Session
 from envweave_gym.sandbox.setup import Limits, Setup
-from envweave_gym.sandbox.sharing import Lease
+from envweave_gym.sandbox.sharing import SharedSandbox
 
 __all__ = [
     "Call",
     "Execution",
     "Final",
-    "Lease",
     "Limits",
     "Names",
     "Sandbox",
     "Session",
     "Setup",
+    "SharedSandbox",
     "Usage",
     "Variable",
 ]

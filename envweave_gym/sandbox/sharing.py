@@ -1,4 +1,4 @@
-"""Shares one sandbox between environments with equal setups; it is closed when its last lease ends."""
+"""Shares one sandbox between environments with equal setups; it is closed when the last share ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envweave_gym.sandbox.session import Session
 from envweave_gym.sandbox.setup import Setup
 
 
-class SharedSandbox:
+class _SandboxOnDemand:
     """A sandbox that is created for its first episode, and again in a forked process or after it was closed."""
 
     def __init__(self, setup: Setup) -> None:
@@ -33,20 +33,20 @@ class SharedSandbox:
             self.sandbox.close()
 
 
-_sandboxes = SharedValues[SharedSandbox]()
+_sandboxes = SharedValues[_SandboxOnDemand]()
 
 
-class Lease:
-    """A share of the sandbox for a setup."""
+class SharedSandbox:
+    """A share of the sandbox for a setup, which all shares of equal setups in this process have in common."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self._share: Share[SharedSandbox] | None = None
+        self._share: Share[_SandboxOnDemand] | None = None
 
-    def hold(self) -> SharedSandbox:
-        """Keep the sandbox open until this lease is closed or garbage-collected."""
+    def hold(self) -> _SandboxOnDemand:
+        """Keep the sandbox open until this share is closed or garbage-collected."""
         if self._share is None:
-            self._share = _sandboxes.take(self.setup, lambda: SharedSandbox(self.setup))
+            self._share = _sandboxes.take(self.setup, lambda: _SandboxOnDemand(self.setup))
         return self._share.value
 
     def open(self) -> Session:

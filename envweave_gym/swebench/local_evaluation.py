@@ -20,7 +20,7 @@ from typing import Any
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.sandbox import Execution, Lease, Limits, Session, Setup, levels
+from envweave_gym.sandbox import Execution, Limits, Session, Setup, SharedSandbox, levels
 from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.swebench.checkouts import GITHUB, Checkout, Recipe
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
@@ -120,9 +120,9 @@ class LocalWorkspace:
     """A workspace in the folder of one sandbox session."""
 
     def __init__(self, checkout: Checkout, setup: Setup) -> None:
-        self._lease, self._session, self._scratch_fd = Lease(setup), None, -1
+        self._sandbox, self._session, self._scratch_fd = SharedSandbox(setup), None, -1
         try:
-            session = self._session = self._lease.open()
+            session = self._session = self._sandbox.open()
             self.testbed, self.scratch = f"{session.folder}/testbed", f"{session.folder}/scratch"
             self._variables = _variables(checkout, self.testbed, self.scratch)
             self._owner = os.stat(session.folder).st_uid
@@ -189,7 +189,7 @@ class LocalWorkspace:
             self._scratch_fd = -1
         if session is not None:
             session.close()
-        self._lease.close()
+        self._sandbox.close()
 
     def _require_session(self) -> Session:
         if self._session is None:

@@ -20,7 +20,7 @@ from absent import absent
 from sandboxes import needs, readable_python
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.sandbox import Lease, Limits, Names, Sandbox, Setup, sharing
+from envweave_gym.sandbox import Limits, Names, Sandbox, Setup, SharedSandbox, sharing
 from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 
@@ -247,30 +247,30 @@ def test_a_forked_host_has_no_sandbox_and_harms_none(sandbox: Sandbox) -> None:
 
 
 def test_an_invalid_setup_is_refused_every_time() -> None:
-    lease = Lease(Setup(python="/nope"))
+    shared = SharedSandbox(Setup(python="/nope"))
     for _ in range(2):
         with pytest.raises(NotAvailable, match="python='/nope' does not run"):
-            lease.open()
-    lease.close()
-    assert lease.setup not in sharing._sandboxes._entries
+            shared.open()
+    shared.close()
+    assert shared.setup not in sharing._sandboxes._entries
 
 
 def test_a_closed_sandbox_is_made_again_for_the_next_episode() -> None:
     needs("landlock")
-    lease = Lease(OWN)
-    lease.open().close()
-    first = lease.hold().sandbox
+    shared = SharedSandbox(OWN)
+    shared.open().close()
+    first = shared.hold().sandbox
     assert first is not None
     first.close()
-    lease.open().close()
-    assert lease.hold().sandbox is not first
-    lease.close()
+    shared.open().close()
+    assert shared.hold().sandbox is not first
+    shared.close()
     assert OWN not in sharing._sandboxes._entries
 
 
-def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:
+def test_a_share_that_is_held_keeps_the_sandbox_open() -> None:
     needs("landlock")
-    one, two = Lease(OWN), Lease(OWN)
+    one, two = SharedSandbox(OWN), SharedSandbox(OWN)
     session = one.open()
     session.name(Names())
     two.hold()
@@ -281,9 +281,9 @@ def test_a_lease_that_is_held_has_the_sandbox_go_on() -> None:
     assert not Path(os.path.dirname(os.path.dirname(session.folder))).exists()
 
 
-def test_equal_setups_share_a_sandbox_and_the_last_lease_ends_it() -> None:
+def test_equal_setups_share_a_sandbox_and_the_last_share_ends_it() -> None:
     needs("landlock")
-    one, two = Lease(OWN), Lease(OWN)
+    one, two = SharedSandbox(OWN), SharedSandbox(OWN)
     first, second = one.open(), two.open()
     assert os.path.dirname(os.path.dirname(first.folder)) == os.path.dirname(os.path.dirname(second.folder))
     first.close()

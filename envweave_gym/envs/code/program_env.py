@@ -23,7 +23,7 @@ from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.os_support.parent_process import end_with_parent
 from envweave_gym.rewards.program_source import is_prose, program_in
 from envweave_gym.rewards.transforms import RewardFunction, judged, require_function
-from envweave_gym.sandbox import Execution, Lease, Limits, Names, Session, Setup, levels
+from envweave_gym.sandbox import Execution, Limits, Names, Session, Setup, SharedSandbox, levels
 from envweave_gym.sandbox.worker_process import WorkerDied
 
 MAX_CODE = 65_536
@@ -73,7 +73,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
                 "success": Discrete(2),
             }
         )
-        self._lease = Lease(self._setup())
+        self._sandbox = SharedSandbox(self._setup())
         self._session: Session | None = None
         self._closing: weakref.finalize[..., Any] | None = None
         """Ends the session when this environment is collected."""
@@ -196,7 +196,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     def _open_session(self) -> Session:
         """Open a session and replay the episode in it; the session may be lost with the zygote meanwhile."""
         self._end_session()
-        session = self._adopt(self._lease.open())
+        session = self._adopt(self._sandbox.open())
         try:
             self._replay(session)
         except BaseException as error:
@@ -273,7 +273,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         self._is_closed = True
         self._end_session()
         self._offered.close()
-        self._lease.close()
+        self._sandbox.close()
 
     # Copies
 
@@ -290,7 +290,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
                 other._adopt(session.fork()).use_tools(other._tools)
             except (NotAvailable, WorkerDied):  # a thread goes on, say: the copy replays the episode
                 return other
-            other._lease.hold()  # the sandbox of the fork outlives this environment
+            other._sandbox.hold()  # the sandbox of the fork outlives this environment
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -298,13 +298,13 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         return state | {
             "_session": None,
             "_closing": None,
-            "_lease": self._lease.setup,
+            "_sandbox": self._sandbox.setup,
             "_offered": self._offered.copy(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lease = Lease(state["_lease"])
+        self._sandbox = SharedSandbox(state["_sandbox"])
         self._tools = JournaledTools(self._offered, self._journal)
 
 
