@@ -1,4 +1,4 @@
-"""Environments on a server, which behave as those in this process do."""
+"""Environments, vectors and games on servers, which behave as those in this process do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from envweave_gym.remote.upkeep import users_of
 
 
 def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
-    """One environment of one of the servers; what it says of itself is asked at once, so errors come here."""
+    """Make an environment on one of the servers; its description is requested here, where errors belong."""
     from envweave_gym.remote.env import RemoteEnv
 
     return _known(RemoteEnv(env_id, _one_of(urls), **kwargs))
 
 
 def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs: dict[str, Any]) -> Any:
-    """A vector whose rows are spread over the servers."""
+    """Make a vector with a shard on each server."""
     from envweave_gym.remote.transports import VECTORS
 
     schemes = {url.partition("://")[0] for url in urls}
@@ -31,7 +31,7 @@ def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs
 
 
 def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], kwargs: dict[str, Any]) -> Any:
-    """A game of one of the servers."""
+    """Make a game on one of the servers."""
     from envweave_gym.remote.games import RemoteAEC, RemoteParallel
 
     kind = RemoteAEC if api == "aec" else RemoteParallel
@@ -39,20 +39,20 @@ def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], k
 
 
 def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
-    """The API of what a server has under this name."""
+    """Return the API of an environment on a server."""
     from envweave_gym.remote.address import Address
-    from envweave_gym.remote.descriptions import describe, remote_name, wanted
+    from envweave_gym.remote.descriptions import create_message, describe, remote_name
     from envweave_gym.remote.served import CALL_DEADLINE
 
     name, own = remote_name(env_id, urls[0]), {**kwargs}
     token, deadline = own.pop("token", None), own.pop("call_deadline", CALL_DEADLINE)
     check_deadline(name, "call_deadline", deadline)
     address = Address.of(name, urls[0], token)
-    return describe(address, wanted(name, env_id, "", own), deadline)["api"]
+    return describe(address, create_message(name, env_id, "", own), deadline)["api"]
 
 
 def _one_of(urls: list[str]) -> str:
-    """The one that this process uses least, so that many environments spread over all; any of several."""
+    """Return a server that this process uses least, so that environments spread over all."""
     return min(urls, key=lambda url: (users_of(url.rstrip("/")), random.SystemRandom().random()))
 
 
@@ -60,7 +60,7 @@ def _known(env: Any) -> Any:
     try:
         described = env.description
     except BaseException:
-        env.close()  # nobody else will, and its server may be there for it alone
+        env.close()  # its server may have been started for it alone
         raise
     if isinstance(env, gym.Env | gym.vector.VectorEnv):
         env.spec = _spec_of(env, described)
@@ -76,7 +76,7 @@ def _rows_again(env_id: str, urls: list[str], num_envs: int, autoreset_mode: str
 
 
 def _spec_of(env: Any, described: dict[str, Any]) -> EnvSpec | None:
-    """The spec of an environment elsewhere, which makes it there again; ``None`` where its name is no ID."""
+    """Return the spec that makes the environment on its server again; ``None`` if its name is no ID."""
     env_id, kwargs = described.get("env_id", env.name), env._spec_arguments()
     arguments: dict[str, Any] = {"disable_env_checker": True, "order_enforce": False, "kwargs": kwargs}
     if isinstance(env, gym.Env):

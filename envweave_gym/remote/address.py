@@ -1,4 +1,4 @@
-"""Where a server is, and the token that it asks for."""
+"""The address of a server: its URL, and a reference to its token."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _tokens: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Address:
-    """The URL of a server, and where its token is: ``env:NAME``, ``file:PATH``, or unsaid."""
+    """The URL of a server, and the reference to its token: ``env:NAME``, ``file:PATH``, or ``None``."""
 
     url: str
     token: str | None = None
     since: float = field(default_factory=time.monotonic, compare=False, repr=False)
-    """When it was written down: what was at a place before says nothing about who is there later."""
+    """When it was made: servers that were stopped before then say nothing about this one."""
 
     @classmethod
     def of(cls, name: str, url: Any, token: Any = None) -> Address:
@@ -46,12 +46,12 @@ class Address:
         return cls(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)
 
     def headers(self) -> dict[str, str]:
-        """The headers that show the token, where there is one."""
+        """Return the headers with the token, if there is one."""
         token = self.secret()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def secret(self) -> str:
-        """The token itself; empty where there is none."""
+        """Return the token; empty if there is none."""
         token = self._secret() or ""
         if not (token.isascii() and token.isprintable()):
             raise self._no_token()
@@ -77,22 +77,22 @@ class Address:
         return InvalidArgument(f"{self.url}: {where} holds no token, which is one line of ASCII characters")
 
     def connector(self) -> Connector:
-        """Return what connects to it, by the scheme of its URL."""
+        """Return the connector for the scheme of its URL."""
         return connector_to(self)
 
     def ensure(self) -> None:
-        """Start the server where this process keeps it."""
+        """Start the server, if this process keeps it up and it does not run."""
         upkeep.ensure(self.url)
 
     def revive(self) -> None:
-        """Start the server again where it has died; that it does not start is a loss as any, and may pass."""
+        """Start the server again if it has died; a failure is a loss like any other, and may pass."""
         try:
             self.ensure()
         except NotAvailable as error:
             raise ConnectionError(f"{self.url}: {error}") from None
 
     def is_stopped(self) -> bool:
-        """Whether this process has stopped the server for good, so that nobody will ever start it again."""
+        """Whether this process has stopped the server for good."""
         return upkeep.was_stopped(self.url, self.since)
 
     def shortcut(self) -> tuple[str, int] | None:
@@ -101,12 +101,12 @@ class Address:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the URL, which says how frames get there."""
+        """The scheme of the URL, which selects the transport."""
         return self.url.partition(":")[0]
 
 
 def _parts(url: Any) -> SplitResult | None:
-    """The parts of a URL; none of what is no URL of a server."""
+    """Return the parts of a URL; ``None`` if it is no URL of a server."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in CONNECTORS or not parts.hostname or parts.port == 0:
@@ -120,7 +120,7 @@ def _parts(url: Any) -> SplitResult | None:
 
 
 def _surplus(parts: SplitResult) -> str:
-    """The sentence about what stands behind the URL of a server."""
+    """Return the error message for a query or a fragment in a URL."""
     ends = {"?": parts.query, "#": parts.fragment}
     there = f"leave out what comes after {' and '.join(repr(mark) for mark, end in ends.items() if end)}"
     if "token" in parse_qs(parts.query, keep_blank_values=True):

@@ -1,4 +1,4 @@
-"""Batches of rows, and infos of vectors: taken apart for many servers, and put together again."""
+"""Splits batches of actions by server, and joins the observations and infos of several servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 
 
 def part_of(space: Space[Any], batch: Any, rows: slice) -> Any:
-    """Some rows of a batch; ``space`` is that of one row."""
+    """Return some rows of a batch; ``space`` is that of one row."""
     if isinstance(space, Dict):
         return {key: part_of(inner, batch[key], rows) for key, inner in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -25,7 +25,7 @@ def part_of(space: Space[Any], batch: Any, rows: slice) -> Any:
 
 
 def rows_of(space: Space[Any], batch: Any, size: int) -> list[Any]:
-    """The rows of a batch as single environments have them."""
+    """Split a batch into the rows as single environments return them."""
     if isinstance(space, Dict):
         columns = {key: rows_of(inner, batch[key], size) for key, inner in space.spaces.items()}
         return [{key: column[row] for key, column in columns.items()} for row in range(size)]
@@ -37,35 +37,35 @@ def rows_of(space: Space[Any], batch: Any, size: int) -> list[Any]:
 
 
 def joined(space: Space[Any], batches: Sequence[Any]) -> Any:
-    """The batches one after the other, as one."""
+    """Concatenate batches."""
     if len(batches) == 1:
         return batches[0]
     if isinstance(space, Dict):
         return {key: joined(inner, [one[key] for one in batches]) for key, inner in space.spaces.items()}
     if isinstance(space, Tuple):
         inner = enumerate(space.spaces)
-        return tuple(joined(one, [batch[place] for batch in batches]) for place, one in inner)
+        return tuple(joined(one, [batch[index] for batch in batches]) for index, one in inner)
     if isinstance(batches[0], np.ndarray):
         return np.concatenate(batches)
     return tuple(chain.from_iterable(batches))
 
 
-def kept(batch: Any) -> Any:
-    """A batch with arrays of its own, which nobody else changes."""
+def copied(batch: Any) -> Any:
+    """Copy a batch, with its arrays."""
     if isinstance(batch, np.ndarray):
         return batch.copy()
     if isinstance(batch, dict):
-        return {key: kept(one) for key, one in batch.items()}
-    return tuple(kept(one) for one in batch) if isinstance(batch, tuple) else batch
+        return {key: copied(one) for key, one in batch.items()}
+    return tuple(copied(one) for one in batch) if isinstance(batch, tuple) else batch
 
 
 def batch_of(space: Space[Any], rows: Sequence[Any]) -> Any:
-    """Rows as a batch."""
+    """Stack rows into a batch."""
     return concatenate(space, rows, create_empty_array(space, len(rows), fn=np.zeros))
 
 
 def travels(value: Any) -> bool:
-    """Whether a server sees this value as it is, so that it can judge whether it is an action."""
+    """Whether a value arrives unchanged, so that the server can check whether it is an action."""
     kind = type(value)
     if kind in _TRAVELLING or isinstance(value, np.generic):
         return True
@@ -83,22 +83,22 @@ _TRAVELLING = (int, float, bool, str, bytes, type(None))
 
 
 class JoinedStreams:
-    """The streams of vectors one after the other."""
+    """Builds the stream of a row from the streams of several vectors."""
 
     def __init__(self, parts: Sequence[StreamRows | None], sizes: Sequence[int]) -> None:
         self._parts, self._ends = parts, list(accumulate(sizes))
 
     def __call__(self, row: int) -> Any:
         """The stream of a row."""
-        place = bisect_right(self._ends, row)
-        part = self._parts[place]
-        return None if part is None else part[row - (self._ends[place - 1] if place else 0)]
+        index = bisect_right(self._ends, row)
+        part = self._parts[index]
+        return None if part is None else part[row - (self._ends[index - 1] if index else 0)]
 
 
 def merged(infos: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Join the infos of vectors to those of one; ``sizes`` are the numbers of their rows.
+    """Join the infos of vectors of ``sizes`` rows.
 
-    As in Gymnasium's vectors the first row that says something decides its dtype; rows that do not are blank.
+    As in Gymnasium's vectors, the first row that has a key decides its dtype, and rows without it are blank.
     """
     if len(infos) == 1:
         return infos[0]

@@ -14,7 +14,7 @@ import numpy as np
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.errors import Strange, raise_refused
+from envweave_gym.remote.errors import NotAServer, raise_refused
 from envweave_gym.remote.transports import lost
 from envweave_gym.wire.frame_limits import check_reply
 from envweave_gym.wire.messages import Answer, Create, Refused, encode, read_reply
@@ -27,15 +27,12 @@ _PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)
 
 
 def remote_name(env_id: str, url: str) -> str:
-    """What errors call an environment: its ID without the module it is in, or where it is.
-
-    Of a URL that is left out what may be a secret.
-    """
+    """Return the name of an environment in errors: its ID without a module, else the URL without secrets."""
     return env_id.rpartition(":")[2] or (_SECRET.sub("", url) if isinstance(url, str) else url)
 
 
-def wanted(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:
-    """What to ask a server for; ``kwargs`` arrive there as they are, or are refused here."""
+def create_message(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:
+    """Return the create message of an environment; refuse ``kwargs`` that the wire would change."""
     for argument, value in kwargs.items():
         if not _travels(value):
             raise InvalidArgument(
@@ -57,10 +54,7 @@ def _travels(value: Any) -> bool:
 
 
 def describe(address: Address, create: Create, deadline: float) -> dict[str, Any]:
-    """What the server says of an environment: asked once in a process, and known to those forked from it.
-
-    Each caller gets a copy of its own.
-    """
+    """Return a copy of the server's description, which is requested once and cached, also for forked processes."""
     return copy.deepcopy(_described(address, encode(create), deadline))
 
 
@@ -80,7 +74,7 @@ def _described(address: Address, create: bytes, deadline: float) -> dict[str, An
 
 
 def _request(address: Address, create: bytes, until: float) -> bytes:
-    """The reply of a server, which is asked again where its connection is lost."""
+    """Request a description, again after a pause if the connection is lost."""
     for pause in _PAUSES:
         try:
             return _request_once(address, create, until)
@@ -95,7 +89,7 @@ def _request_once(address: Address, create: bytes, until: float) -> bytes:
     address.ensure()
     try:
         return address.connector().describe(create, until)
-    except Strange as error:
+    except NotAServer as error:
         raise NotAvailable(str(error)) from None
     except OSError as error:
         raise lost(address.url, error) from None

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from gymnasium.spaces import Space
 
-from envweave_gym.core.arguments import check_options, check_reproducible
+from envweave_gym.core.arguments import check_options
 from envweave_gym.core.faults import (
     HARMLESS,
-    RESET_DEADLINE_S,
     Fault,
     InvalidAction,
     InvalidArgument,
     shown,
 )
 from envweave_gym.core.reply_parsing import read_action
-from envweave_gym.core.seeding import HashedRandomness, Seeds
+from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.record import EpisodeRecord
-from envweave_gym.remote.served import CALL_DEADLINE, FAULTS, LOSSES, ServedEnvironment, Spaces
+from envweave_gym.remote.base import Remote
+from envweave_gym.remote.served import FAULTS, LOSSES
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack, packer_of
 
 _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
 
-class RemoteEnv(HashedRandomness[Any, Any]):
+class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride]
     """An environment on a server, with the same spaces, episodes, streams and errors as in this process.
 
     - The first access to the spaces fetches the description; the first reset opens a session.
@@ -39,51 +38,16 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     - Pickles and copies hold the address, not the session, which belongs to the process that opened it.
     """
 
-    def __init__(
-        self,
-        env_id: str,
-        url: str,
-        *,
-        token: str | None = None,
-        on_fault: str = "truncate",
-        reset_deadline: float = RESET_DEADLINE_S,
-        call_deadline: float = CALL_DEADLINE,
-        reproducible: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """``kwargs`` go to the environment; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
+    _api, _sends_faults = "gym", True
 
-        ``reproducible=True`` seeds every reset, also of environments that could go on without a seed.
-        """
-        given = {"on_fault": on_fault, "reset_deadline": reset_deadline, **kwargs}
-        client = {"token": token, "call_deadline": call_deadline, "reproducible": reproducible}
-        self._made = partial(RemoteEnv, env_id, url, **client, **given)
-        self._served = ServedEnvironment(
-            env_id,
-            url,
-            api="gym",
-            token=token,
-            on_fault=on_fault,
-            reset_deadline=reset_deadline,
-            call_deadline=call_deadline,
-            kwargs=given,
-        )
-        self.name = self._served.name
-        check_reproducible(self.name, reproducible)
-        self._served.reproducible = reproducible
-        self._render_mode = kwargs.get("render_mode")
-        self._spaces, self._seeds = Spaces(self._served), Seeds(self.name)
+    def _prepare(self, render_mode: Any) -> None:
+        self._render_mode = render_mode
         self.record, self._lost = EpisodeRecord(self.name), False
         self._last: Any = None
         self._packer: Callable[[Any], Any] | None = None
         """Packs actions, once the action space is known."""
 
-    # The description by the server
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """The server's description of the environment."""
-        return self._served.description
+    # The server's description
 
     @property
     def observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -94,11 +58,6 @@ class RemoteEnv(HashedRandomness[Any, Any]):
     def action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The space of actions."""
         return self._spaces.of(self.description, "action_space")
-
-    @property
-    def metadata(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The metadata of the environment."""
-        return self.description["metadata"]
 
     @property
     def render_mode(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -228,13 +187,10 @@ class RemoteEnv(HashedRandomness[Any, Any]):
 
     def _spec_arguments(self) -> dict[str, Any]:
         """The constructor arguments, for the spec."""
-        return dict(zip(("env_id", "url"), self._made.args, strict=True)) | self._made.keywords
+        return dict(zip(("env_id", "url"), self._make_again.args, strict=True)) | self._make_again.keywords
 
     def __reduce__(self) -> Any:
-        return _again, (self._made, self.spec)
-
-    def __str__(self) -> str:
-        return f"<RemoteEnv<{self.name} at {self._served.address.url}>>"
+        return _again, (self._make_again, self.spec)
 
 
 def _again(make: Callable[[], RemoteEnv], spec: Any) -> RemoteEnv:

@@ -1,4 +1,4 @@
-"""What a server refuses, as the exception that it would be in this process."""
+"""Converts refusals of a server to the exceptions that an environment in this process would raise."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _ABOUT_SERVERS = ("Unauthorized", "Forbidden", "NoSession", "RequestEntityTooLar
 _TOO_LARGE = 413
 """The status of a response to a body that is too large."""
 _UNWELCOME = (1003, 1008, 1010)
-"""The codes of close frames after which another WebSocket would be closed too."""
+"""Codes of close frames after which the server would close another WebSocket too."""
 
 
-class Strange(ConnectionError):
-    """What answers is no server; it may be something before one, so that asking again may help."""
+class NotAServer(ConnectionError):
+    """The peer is no server. It may be a proxy before one, so that a second attempt may succeed."""
 
 
 def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
-    """Raise what the server says; what only servers know of is an error of the server.
+    """Raise a refusal; a kind that only servers know is :class:`SessionLost`.
 
-    ``why_ended`` is what the one before it ended of, which cannot know that itself.
+    ``why_ended`` says why the previous server process has ended, which its successor cannot know.
     """
     if refused.kind == "NoSession" and why_ended:
         raise faults.SessionLost(f"{url}: the server of this session has ended: {why_ended}")
@@ -70,11 +70,11 @@ def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
 
 
 _OF_MORE = (UnicodeError, BaseExceptionGroup)
-"""Exceptions that take more than a message."""
+"""Exceptions whose constructors take more than a message."""
 
 
 def crash(cause: str, message: str) -> faults.EnvironmentCrashed:
-    """The exception of a constructor elsewhere; of the built-in type ``cause`` too, if there is one."""
+    """Return the exception of a remote constructor; it is a ``cause`` too, if that is a built-in type."""
     error = _crash_type(cause)(message)
     error.cause = cause
     return error
@@ -94,7 +94,7 @@ def _crash_type(cause: str) -> type[faults.EnvironmentCrashed]:
 
 
 def hung_up(closed: ConnectionClosed, url: str) -> Exception:
-    """The error for a WebSocket that the server has closed: a loss, unless it would close another too."""
+    """Return the error for a WebSocket that the server has closed: a loss, unless it would close the next one."""
     if closed.code == TOO_BIG:
         return faults.InvalidArgument(f"{url}: {closed.reason or 'the frame is larger than it takes'}")
     kind = faults.NotAvailable if closed.code in _UNWELCOME else ConnectionError
@@ -102,14 +102,14 @@ def hung_up(closed: ConnectionClosed, url: str) -> Exception:
 
 
 def untrusted(url: str, error: ssl.SSLCertVerificationError) -> Exception:
-    """That the certificate of a server is none to trust, which the next one will not be either."""
+    """Return the error for a certificate that is not trusted; a second attempt would not be either."""
     return faults.NotAvailable(
         f"{url} is not trusted: {error.verify_message}; REQUESTS_CA_BUNDLE names the certificates to trust"
     )
 
 
 def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
-    """Raise what an answer means that is no frame: the words of a server, or of what stands before it."""
+    """Raise the error for an HTTP response that is no frame, of a server or of a proxy before it."""
     refused = refusal_in(body)
     if refused is not None:
         raise_refused(refused, url)
@@ -117,11 +117,11 @@ def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
         raise faults.InvalidArgument(f"{url}: the frame is larger than what stands before the server takes")
     if status in GATEWAY_ERRORS:
         raise ConnectionError(f"{url} is not reached: HTTP {status}")
-    raise Strange(f"{url} is no envweave-gym server: HTTP {status}")
+    raise NotAServer(f"{url} is no envweave-gym server: HTTP {status}")
 
 
 def refusal_in(body: bytes | None) -> Refused | None:
-    """What the server says in the body of an error, where that is one of its own."""
+    """Return the refusal in the body of an HTTP error, if a server of ours has written it."""
     try:
         given = msgspec.json.decode(body or b"", type=_Error)
     except msgspec.MsgspecError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from gymnasium.spaces import Space
@@ -10,19 +9,19 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.env import AECIterable
 
 from envweave_gym.core.actions import AgentActions
-from envweave_gym.core.arguments import check_options, check_reproducible
-from envweave_gym.core.faults import RESET_DEADLINE_S, Fault, InvalidAction
+from envweave_gym.core.arguments import check_options
+from envweave_gym.core.faults import Fault, InvalidAction
 from envweave_gym.core.protocols import check_agent
 from envweave_gym.core.reply_parsing import read_action
-from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.game_record import GameRecord, Infos, ParallelStep
 from envweave_gym.episode.stream import Request
-from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, ServedEnvironment, Spaces
+from envweave_gym.remote.base import Remote
+from envweave_gym.remote.served import LOSSES
 from envweave_gym.wire.values import pack
 
 
-class RemoteGame:
+class RemoteGame(Remote):
     """A game on a server, which behaves as the same game does in this process, seeds and errors included.
 
     - The first access to agents or spaces fetches the description; the first reset opens a session.
@@ -34,34 +33,9 @@ class RemoteGame:
     - Pickles and copies hold the address, not the session, which belongs to the process that opened it.
     """
 
-    _api = ""
-
-    def __init__(
-        self,
-        env_id: str,
-        url: str,
-        *,
-        token: str | None = None,
-        on_fault: str = "truncate",
-        reset_deadline: float = RESET_DEADLINE_S,
-        call_deadline: float = CALL_DEADLINE,
-        reproducible: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """``kwargs`` go to the game; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
-
-        ``reproducible=True`` seeds every reset, also of games that could go on without a seed.
-        """
-        how: Any = {"on_fault": on_fault, "reset_deadline": reset_deadline, "call_deadline": call_deadline}
-        client: Any = {"token": token, "reproducible": reproducible}
-        self._again = partial(type(self), env_id, url, **client, **how, **kwargs)
-        self._served = ServedEnvironment(env_id, url, api=self._api, token=token, kwargs=kwargs, **how)
-        self.name = self._served.name
-        check_reproducible(self.name, reproducible)
-        self._served.reproducible = reproducible
+    def _prepare(self, render_mode: Any) -> None:
         self._record, self._agent_actions = GameRecord(self.name), AgentActions(self.name)
-        self._spaces, self._seeds = Spaces(self._served), Seeds(self.name)
-        self.render_mode = kwargs.get("render_mode")
+        self.render_mode = render_mode
         self._begin()
 
     def _begin(self) -> None:
@@ -70,16 +44,6 @@ class RemoteGame:
         self._requests: tuple[Request, ...] = ()
 
     # Descriptions by the server
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """The server's description of the game."""
-        return self._served.description
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The metadata of the game."""
-        return self.description["metadata"]
 
     @property
     def possible_agents(self) -> list[str]:
@@ -196,12 +160,10 @@ class RemoteGame:
         return self._seen[agent] if agent in self._seen else placeholder(self.observation_space(agent))
 
     def __reduce__(self) -> Any:
-        return self._again, ()
+        return self._make_again, ()
 
-    def __str__(self) -> str:
-        return f"<{type(self).__name__}<{self._served.name} at {self._served.address.url}>>"
-
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride]

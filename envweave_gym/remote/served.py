@@ -20,7 +20,7 @@ from envweave_gym.core.faults import (
 )
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.address import Address
-from envweave_gym.remote.descriptions import describe, remote_name, wanted
+from envweave_gym.remote.descriptions import create_message, describe, remote_name
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.wire.foreign_spaces import opaque, rebuilt
 from envweave_gym.wire.messages import Step
@@ -64,7 +64,7 @@ class ServedEnvironment:
         self.address = Address.of(self.name, url, token)
         self.truncates = on_fault == "truncate"
         self._reset_deadline, self._call_deadline = reset_deadline, call_deadline
-        self._create = wanted(self.name, env_id, api, kwargs)
+        self._create = create_message(self.name, env_id, api, kwargs)
         upkeep.join(self.address.url, self)
         self._described: dict[str, Any] | None = None
         self.current: RemoteSession | None = None

@@ -16,7 +16,7 @@ from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools, Options, RecordColumns, options_of
 from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.episode.vector_infos import VectorInfos, infos_of_rows
-from envweave_gym.remote.batches import batch_of, kept, part_of, rows_of
+from envweave_gym.remote.batches import batch_of, copied, part_of, rows_of
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import at_once
 from envweave_gym.wire.messages import Reply, Reset, Step
@@ -158,7 +158,7 @@ class ShardCalls:
             messages.append(Step(0, pack_array(part) if plain else pack(part)))
         replies = at_once([one.current or one.session() for one in live], messages)
         _raise_refusal(replies)
-        results = [ShardResult.without_step(one, kept(one.last), {}) for one in left]
+        results = [ShardResult.without_step(one, copied(one.last), {}) for one in left]
         for shard, reply in zip(live, replies, strict=True):
             if isinstance(reply, Exception):
                 shard.broken = shard.lost(reply)
@@ -260,7 +260,7 @@ class ShardCalls:
             shard.resumed = False
             new = rows_of(self._observation_space, observation, shard.size)
             observation = self._mixed(shard, reset, new)
-        shard.live, shard.broken, shard.last = True, None, kept(observation)
+        shard.live, shard.broken, shard.last = True, None, copied(observation)
         return ShardResult.without_step(shard, observation, reply.info)
 
     def _lost_reset(self, shard: Shard, reset: RowsReset) -> ShardResult:
@@ -300,14 +300,14 @@ def _stepped(shard: Shard, reply: Any) -> ShardResult:
         shard.shaky = False
         shard.faults.clear()
     observation = reply.observation
-    shard.last = observation.copy() if type(observation) is np.ndarray else kept(observation)
+    shard.last = observation.copy() if type(observation) is np.ndarray else copied(observation)
     return ShardResult(shard, observation, reply.info, reply.reward, terminated, truncated)
 
 
 def _lost_result(shard: Shard, lost: dict[int, dict[str, Any]]) -> ShardResult:
     """The result of a shard whose rows were lost: the last observations, and infos that say so."""
     result = ShardResult.without_step(
-        shard, kept(shard.last), infos_of_rows([lost.get(row) for row in shard.numbers])
+        shard, copied(shard.last), infos_of_rows([lost.get(row) for row in shard.numbers])
     )
     result.lost = lost
     return result

@@ -1,4 +1,4 @@
-"""The servers that this process keeps up itself: started when needed, ended when nobody uses them."""
+"""Servers that this process keeps up: starts them when needed, and ends them when nobody uses them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Upkeep:
-    """How a server is kept up."""
+    """The callbacks that keep a server up, and why it ended last."""
 
     ensure: Callable[[], None]
     """Starts it unless it runs."""
@@ -35,19 +35,19 @@ class Upkeep:
     """When it was last found to have ended, and why."""
 
     def has_ended(self, why: str) -> None:
-        """Take down why it has ended, for those whose sessions are lost."""
+        """Record why it has ended, for the errors of lost sessions."""
         self.ended = time.monotonic(), why
 
 
 _kept: dict[str, Upkeep] = {}
 _stopped: dict[str, float] = {}
-"""Those that this process has kept up and has stopped for good, and when."""
+"""When this process has stopped a server for good, by URL."""
 _users: ProcessLocal[dict[str, dict[int, weakref.finalize[..., Any]]]] = ProcessLocal(dict)
 """The users of each server, and the finalizer of each user."""
 
 
 def keep_up(url: str, upkeep: Upkeep | None) -> None:
-    """Keep the server behind this URL up from now on, or no more."""
+    """Keep the server behind this URL up from now on; ``None`` stops that."""
     if upkeep is not None:
         _kept[url] = upkeep
         _stopped.pop(url, None)
@@ -56,7 +56,7 @@ def keep_up(url: str, upkeep: Upkeep | None) -> None:
 
 
 def ensure(url: str) -> None:
-    """Start the server where this process keeps it up."""
+    """Start the server, if this process keeps it up and it does not run."""
     if (upkeep := _kept.get(url)) is not None:
         upkeep.ensure()
 
@@ -67,17 +67,17 @@ def is_kept(url: str) -> bool:
 
 
 def is_trusted(url: str) -> bool:
-    """Whether this process keeps the server up, and imports what it names."""
+    """Whether this process keeps the server up, and trusts it to name classes to import."""
     return (upkeep := _kept.get(url)) is not None and upkeep.trusted
 
 
 def was_stopped(url: str, since: float) -> bool:
-    """Whether this process has stopped the server for good since then; another may have its port later."""
+    """Whether this process has stopped the server for good after ``since``; later another may have its port."""
     return _stopped.get(url, -math.inf) >= since
 
 
 def why_ended(url: str, since: float) -> str:
-    """Why the server has ended since then, as far as this process knows."""
+    """Return why the server has ended after ``since``; empty if this process does not know."""
     upkeep = _kept.get(url)
     if upkeep is None or upkeep.ended is None:
         return ""
@@ -89,7 +89,7 @@ def why_ended(url: str, since: float) -> str:
 
 
 def join(url: str, user: Any) -> None:
-    """``user`` will use the server, until it leaves or is forgotten."""
+    """Register ``user`` of the server, until it leaves or is collected."""
     users = _users.value.setdefault(url, {})
     if id(user) not in users:
         users[id(user)] = forgotten = weakref.finalize(user, _forgotten, url, id(user))
@@ -97,7 +97,7 @@ def join(url: str, user: Any) -> None:
 
 
 def leave(url: str, user: Any) -> None:
-    """``user`` does not use the server any more."""
+    """Remove ``user``; the last one ends the server."""
     forgotten = _users.value.get(url, {}).pop(id(user), None)
     if forgotten is not None:
         forgotten.detach()
@@ -105,12 +105,12 @@ def leave(url: str, user: Any) -> None:
 
 
 def users_of(url: str) -> int:
-    """How many of this process use the server."""
+    """Return the number of users in this process."""
     return len(_users.value.get(url, ()))
 
 
 def _forgotten(url: str, number: int) -> None:
-    """A user was collected. That may happen in the middle of anything, so another thread does the rest."""
+    """Remove a user that was collected, in another thread: a finalizer may run at any time, under any lock."""
     if _users.value.get(url, {}).pop(number, None) is None or users_of(url):
         return
     try:
@@ -137,7 +137,7 @@ def _end_unless_used(url: str) -> None:
 
 
 class Start:
-    """A start that is under way in a thread of its own."""
+    """A start of a server that runs in its own thread."""
 
     def __init__(self, url: str, upkeep: Upkeep) -> None:
         self._url, self._upkeep = url, upkeep
@@ -156,7 +156,7 @@ class Start:
             self._is_over.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end; what takes longer is a ``TimeoutError``, and goes on."""
+        """Wait for its end; after ``TimeoutError`` the start goes on."""
         if not self._is_over.wait(seconds):
             raise TimeoutError(f"{self._url} is still being started")
         if self._error is not None:
@@ -164,11 +164,11 @@ class Start:
 
 
 _starts = ProcessLocal(dict[str, Start])
-"""Those that are under way, by URL."""
+"""The starts that are under way, by URL."""
 
 
 def begin(url: str) -> Start | None:
-    """Begin to start the server where this process keeps it up, without waiting for it."""
+    """Begin to start the server, if this process keeps it up, without waiting for it."""
     upkeep, start = _kept.get(url), _starts.value.get(url)
     if upkeep is None or start is not None:
         return start
@@ -181,6 +181,6 @@ def begin(url: str) -> Start | None:
 
 
 def shortcut_to(url: str) -> tuple[str, int] | None:
-    """Return a host and port that reach the server more directly than its URL, if this process knows them."""
+    """Return a host and port that bypass what the URL leads through, if this process knows them."""
     upkeep = _kept.get(url)
     return None if upkeep is None or upkeep.shortcut is None else upkeep.shortcut()

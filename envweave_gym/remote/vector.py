@@ -20,8 +20,8 @@ from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument
 from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import RecordColumns
-from envweave_gym.remote.batches import joined, kept, merged, travels
-from envweave_gym.remote.descriptions import describe, remote_name, wanted
+from envweave_gym.remote.batches import copied, joined, merged, travels
+from envweave_gym.remote.descriptions import create_message, describe, remote_name
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.shards import RowsReset, Shard, ShardCalls, ShardResult, ends_of, in_order
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteVectorEnv(CheckedVector):
-    """Steps environments of servers, one frame a server: as a vector in this process, call for call.
+    """Steps environments on servers, with one frame for each server, as a vector in this process would.
 
-    - With several servers the rows are spread over them in order, and all are waited for at once.
-    - A bad call is refused before any row has moved, by the server or, where there are several, before them.
+    - Several servers have a shard of the rows each, and step them at the same time.
+    - A bad call is refused before any row has moved: by the server, or here if there are several.
     - When a server is lost all its rows end, with ``truncated``, reward 0, the last observation,
       ``info["fault"]`` and a stream that says so; the rows of the others go on. They start anew, in another
       session, when the autoreset mode or a reset by hand wants them to. ``on_fault="raise"`` raises instead.
@@ -99,14 +99,14 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def _single(self) -> Create:
-        """What to ask for to learn about one row."""
-        return wanted(self.name, self._env_id, "vector", self._row_arguments(1))
+        """The create message of a vector with one row, for its description."""
+        return create_message(self.name, self._env_id, "vector", self._row_arguments(1))
 
-    # What the servers say of it
+    # Descriptions by the servers
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """What the first server that answers says of the environment."""
+        """The description by the first server that answers."""
         found = self._first_answer(lambda shard: describe(shard.address, self._single, self._call_deadline))
         most, widest = found["max_rows"], -(-self.num_envs // len(self._urls))
         if widest > most:
@@ -158,7 +158,7 @@ class RemoteVectorEnv(CheckedVector):
         spaces = self.single_observation_space, self.single_action_space
         return ShardCalls(self._shards, self._record, *spaces, self._rows_of_actions)
 
-    # What users call
+    # The interface of Gymnasium
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -179,7 +179,7 @@ class RemoteVectorEnv(CheckedVector):
             self._stopped(error)
             raise
         others = [one for one in self._shards if not rows[one.rows].any()]
-        results += [ShardResult.without_step(one, kept(one.last), {}) for one in others]
+        results += [ShardResult.without_step(one, copied(one.last), {}) for one in others]
         observations, infos = self._joined(in_order(results))
         self._record.adopt_reset(rows, infos.get("seq", self._record.seq))
         return observations, infos
@@ -208,14 +208,14 @@ class RemoteVectorEnv(CheckedVector):
         return stepped if self.groups is None else self._in_groups(stepped)
 
     def render(self) -> tuple[Any, ...] | None:
-        """What the rows draw; those that are lost what they drew last, or ``None``."""
+        """The rendered frames of the rows; of lost rows the last ones, or ``None``."""
         if self.render_mode is None:
             return super().render()
         drawn = (shard.picture() or (None,) * shard.size for shard in self._shards)
         return tuple(chain.from_iterable(drawn))
 
     def stream_state(self) -> tuple[dict[str, Any], ...]:
-        """What :func:`envweave_gym.state_of` gives: the state of each row, or the counters of a lost one."""
+        """The states that :func:`envweave_gym.state_of` returns; of a lost row only the counters."""
         return tuple(chain.from_iterable(map(self._states_of, self._shards)))
 
     def _states_of(self, shard: Shard) -> list[dict[str, Any]]:
@@ -226,7 +226,7 @@ class RemoteVectorEnv(CheckedVector):
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """The action of one row that ``text`` means; where all are lost, any action, which no row takes."""
+        """Parse a reply into the action of one row; if all rows are lost, any action, as none takes it."""
         if not self.description["parses"]:
             return read_action(self.single_action_space, text)
         for shard in self._shards:
@@ -244,7 +244,7 @@ class RemoteVectorEnv(CheckedVector):
         return gone[0].ask("parse_action", [text, agent])  # which says why nobody answers
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> tuple[Any, ...]:
-        """The public attribute of each row, as its server has it; methods are not called from elsewhere."""
+        """The public attribute of each row on its server; methods cannot be called."""
         if arguments or keywords:
             raise InvalidArgument(
                 f"{self.name}: call({shown(name)}) takes no arguments here; methods of environments "
@@ -270,7 +270,7 @@ class RemoteVectorEnv(CheckedVector):
         """
 
     def _spec_arguments(self) -> dict[str, Any]:
-        """The arguments that make it again, by ``gymnasium.make_vec``."""
+        """The arguments for the spec of ``gymnasium.make_vec``."""
         return {"env_id": self._env_id, "urls": self._urls, "vectorization_mode": "vector_entry_point"} | (
             self._arguments()
         )
@@ -295,7 +295,7 @@ class RemoteVectorEnv(CheckedVector):
             self._record.stop(error)
 
     def _checked_actions(self, actions: Any) -> Any:
-        """The actions as they are sent; a wrong one is refused here, unless the only server will do that."""
+        """Return the actions to send; refuse a wrong one, unless the only server will do that."""
         self._record.check_step(self.name)
         space = self._choices
         if space is not None:
@@ -307,7 +307,7 @@ class RemoteVectorEnv(CheckedVector):
         return actions
 
     def _rows_of_actions(self, actions: Any) -> list[Any]:
-        if self._choices is not None:  # they are checked already
+        if self._choices is not None:  # _checked_actions has checked them
             return list(actions)
         return super()._rows_of_actions(actions)
 
@@ -321,7 +321,7 @@ class RemoteVectorEnv(CheckedVector):
     # Questions
 
     def _ask(self, question: str, argument: Any) -> Any:
-        """What any of the environments answers; where none is there, one that is made for this."""
+        """Ask a live shard; if there is none, an environment that is made for this question."""
         for shard in self._shards:
             if shard.live:
                 return shard.ask(question, argument)
@@ -335,7 +335,7 @@ class RemoteVectorEnv(CheckedVector):
             session.close()
 
     def _first_answer(self, ask: Callable[[Shard], Any]) -> Any:
-        """What the first server that can be reached says."""
+        """Return the answer of the first server that can be reached."""
         for shard in self._shards[:-1]:
             try:
                 return ask(shard)
@@ -345,8 +345,8 @@ class RemoteVectorEnv(CheckedVector):
 
 
 def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:
-    """The rows of each server, in order; no server has two more than another."""
-    bounds = [rows * place // len(urls) for place in range(len(urls) + 1)]
+    """Assign the rows to the servers in order, with at most one row of difference."""
+    bounds = [rows * index // len(urls) for index in range(len(urls) + 1)]
     parts = zip(urls, bounds, bounds[1:], strict=False)
     return [(url, slice(first, stop)) for url, first, stop in parts if first < stop]
 
