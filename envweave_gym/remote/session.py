@@ -30,6 +30,8 @@ _WARN_AFTER_S = 0.4
 """A call that has not reached its server for this long logs it; its attempts are 0.25 s apart by then."""
 _warned_of: set[str] = set()
 """URLs of servers of which that was logged, and which have not been reached since."""
+_of_parent: list[Transport | None] = []
+"""Transports that a forked process has inherited."""
 _log = logging.getLogger(__name__)
 _SEND, _RECEIVE, _DELIVER = Action.SEND, Action.RECEIVE, Action.DELIVER
 
@@ -59,6 +61,8 @@ class RemoteSession:
 
     def _disown(self) -> None:
         """In a forked process: leave the session to the parent."""
+        # Closing a transport may shut the connection down, which is the parent's too; collecting one warns.
+        _of_parent.append(self._transport)
         self._transport, self._is_disowned = None, True
         self._core.forget()
 
