@@ -22,7 +22,7 @@ from envweave_gym.episode.stream import metrics
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 
 MAX_REPLY = 65_536
-"""Characters of a reply."""
+"""Limit of a reply in characters."""
 _MAX_HINT = 2048
 
 
@@ -99,6 +99,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         """Return the first step of the solution as a hint, unless it reveals the answer."""
         opening = "I can read no answer there." if answer is None else "That is not right."
         first, *more = self._problem.steps or ("",)
+        # A step that contains the result would give the answer away.
         if more and len(first) <= _MAX_HINT and self._expected not in numbers_in(first):
             return f"{opening} This is a first step: {first} Go on from there, and answer again."
         return f"{opening} Go through your steps, and answer again."

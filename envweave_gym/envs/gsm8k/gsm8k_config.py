@@ -16,7 +16,7 @@ SYSTEM_PROMPT = (
     "Solve the problem step by step. Then write the answer, which is a number, on a last line behind '#### '."
 )
 MAX_PROMPT = 65_536
-"""Characters of a system prompt: every observation has it, and clients of servers may give it."""
+"""Limit of a system prompt in characters: every observation has it, and clients of servers may give it."""
 _DATASET = wire('a name on the hub, a path, or `"synthetic"`', only=(GSM8K.hub, SYNTHETIC))
 _SPLIT = wire('`"train"` or `"test"`')
 

@@ -12,7 +12,7 @@ from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
 from envweave_gym.envs.tasks.option_letters import placed
 
 _MAX_OPTIONS = 1024
-"""Characters of a prompt beside its question."""
+"""Limit of a prompt in characters, without its question."""
 
 
 class GSM8KMCQEnv(ChoiceEnv[Problem]):

@@ -1,10 +1,10 @@
 """Parses answers in free text: finds the number of a reply and reads it as a rational number.
 
 A reply gives its answer after ``####``, in ``\\boxed{…}``, after "the answer is", or else with its last
-number. The first two are the forms a reply may be asked for; of several in one form the last counts. What
-hedges in such a place ("5 or 7", "10-3") gives no answer. Numbers are read as they are written in many places
-(``1,000``, ``1{,}000``, ``2½``, ``\\frac{3}{4}``, ``1.5e3``, digits and signs of any script) and compared
-exactly. A percent sign, a currency and any other unit say nothing: ``50%`` is 50.
+number. The first two are the forms a reply may be asked for; of several in one form the last counts. An
+ambiguous answer in such a place ("5 or 7", "10-3") counts as none. Many notations are read (``1,000``,
+``1{,}000``, ``2½``, ``\\frac{3}{4}``, ``1.5e3``, digits and signs of any script), as exact fractions. A
+percent sign, a currency and any other unit are ignored: ``50%`` is 50.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 MOST_DIGITS = 100
 """Limit of the digits, and of the exponent, of a number."""
-_MOST_PLACES = 5
+_MAX_MARKERS = 5
 """Limit of markers, boxes and sentences that are examined, from the end of a reply."""
 
 
@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     value: Fraction
     formatted: bool
-    """Whether it was given after ``####`` or in a box."""
+    """Whether the answer was given after ``####`` or in a box."""
 
     def __str__(self) -> str:
         return str(self.value)
@@ -36,10 +36,11 @@ class Answer(msgspec.Struct, frozen=True):
 def read_answer(reply: str) -> Answer | None:
     """Return the answer of ``reply``; ``None`` if it gives none, or several in one place."""
     text = _plain(reply)
+    # The first form that occurs decides, even if its answer is ambiguous.
     for fields, formatted in ((_marked(text), True), (_boxed(text), True), (_stated(text), False)):
         for field in fields:
             value = _first_number(field)
-            return None if value is None else Answer(value, formatted)
+            return None if value is None else Answer(value, formatted)  # the last field of a form counts
     return _last_number(text)
 
 
@@ -63,6 +64,7 @@ _BOX = re.compile(r"\\f?boxed\s*(\{|(?=[\d.$-]))")
 _STATEMENT = re.compile(
     r"\banswer[\s*_`]*(?:(?:is|was|will be|would be|equals)\b[\s*_`]*:?|[:=])|<answer>", re.IGNORECASE
 )
+# Words that may stand between an introduction and its number.
 _FILLER = re.compile(
     r"(?:[\s*`_(\[{$:=]|\\boxed|\b(?:the|a|final|answer|result|total|is|of|equals?|to|exactly|therefore|thus|hence|"
     r"so|simply|just|about|approximately|now|usd|eur|[a-z](?=\s*=)|[a-z]{1,2}(?=\$))\b)*",
@@ -91,7 +93,7 @@ def _stated(text: str) -> Iterator[str]:
 
 
 def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
-    return [match.end() for match in pattern.finditer(text)][: -_MOST_PLACES - 1 : -1]
+    return [match.end() for match in pattern.finditer(text)][: -_MAX_MARKERS - 1 : -1]
 
 
 def _field(text: str, start: int, stop: re.Pattern[str]) -> str | None:
@@ -109,8 +111,8 @@ def _end_of_number(field: str) -> int:
 
 
 def _boxed(text: str) -> Iterator[str]:
-    """The content of each box that holds a digit, last box first."""
-    boxes = list(_BOX.finditer(text))[: -_MOST_PLACES - 1 : -1]
+    """Yield the content of each box that holds a digit, last box first."""
+    boxes = list(_BOX.finditer(text))[: -_MAX_MARKERS - 1 : -1]
     for box in boxes:
         content = _braced(text, box.end()) if box[1] else text[box.end() :].partition("\n")[0]
         if content is not None and any(map(str.isdecimal, content)):
@@ -118,7 +120,7 @@ def _boxed(text: str) -> Iterator[str]:
 
 
 def _braced(text: str, start: int) -> str | None:
-    """Return the text up to the brace that closes the one before ``start``."""
+    """Return the text from ``start``, just after an opening brace, up to the brace that closes it."""
     depth = 1
     for match in re.compile(r"[{}]").finditer(text, start):
         depth += 1 if match[0] == "{" else -1
@@ -256,7 +258,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
         divisor = _decimal(match["below"])
         value = value / divisor if divisor else None
     if value is not None and match["whole"]:
-        value = value + int(match["whole"]) if value < 1 else None
+        value = value + int(match["whole"]) if value < 1 else None  # 2 1/2, but not 2 3/2
     value = _scaled(value, match["e"] or match["ten"])
     is_negative = (match["sign"] == "-") != (match["inner"] == "-")
     return -value if value is not None and is_negative else value

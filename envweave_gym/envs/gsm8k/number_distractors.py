@@ -1,9 +1,10 @@
 """Wrong options for a word problem: the results of common mistakes.
 
-Candidates are what the solution computes on the way, its last calculation with a term forgotten or with
-another operation, the result with a step too many or too few, and factors of 2 and 10. Of these, as many are
-above the result as a draw says, from none to all three: so the result is the largest, the second, the third
-and the smallest option equally often, and its rank tells nothing. All options are written alike.
+Candidates are the intermediate results of the solution, its last calculation with a term forgotten or with
+another operation, the result with a step too many or too few, and factors of 2 and 10. A draw decides how
+many of the chosen ones exceed the result, from none to all three. So the result is the largest, the second,
+the third and the smallest option equally often, and its rank tells nothing. All options have the same
+notation.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _chosen(right: int, slips: list[int], key: int) -> list[int]:
     # The rank of the result must be uniform, or "take the second largest" would be a strategy.
     wanted = draw % (WRONG + 1)
     # Few word problems have a negative result: such an option would be excluded at a glance.
-    lowest = None if right < 0 else min(right, 1)
+    lowest = None if right < 0 else min(right, 1)  # no negative options beside a positive result
     fitting = [one for one in dict.fromkeys(slips) if lowest is None or one >= lowest]
     below = _drawn([one for one in fitting if one < right], WRONG - wanted, right, -1, mix(draw, 1))
     if right >= 0:
@@ -87,7 +88,7 @@ def _drawn(slips: list[int], count: int, right: int, sign: int, draw: int) -> li
     order = sorted(range(len(slips)), key=lambda place: place * 2 + (draw >> 3 * place) % 8)
     chosen, step, one = [slips[place] for place in order[:count]], 1, right
     # Numbers that fill up end with as many zeros as the result, so that a round one does not give it away.
-    while right and right % (step * 10) == 0:
+    while right and right % (step * 10) == 0:  # a round result gets round neighbours
         step *= 10
     while len(chosen) < count:
         one += sign * step

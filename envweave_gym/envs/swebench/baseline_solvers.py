@@ -1,7 +1,7 @@
 """Trivial solvers as baselines: a model must beat them before its accuracy means anything.
 
-Each values an option by something that is no understanding: the words it shares with the issue, whether the
-issue names it, how often it is the answer of other issues. Its inverse takes the option that is worth least.
+Each ranks options without understanding: by the words that a path shares with the issue, by whether the issue
+names it, or by how often it is the answer of other issues. Its inverse takes the option of the lowest rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SolverInput:
     issue: str
     options: tuple[str, ...]
     answers: Counter[str]
-    """How often each file of the repository is the answer of a row."""
+    """The number of rows whose answer is a file, by file of the repository."""
     right: int
 
     @cached_property
@@ -48,7 +48,7 @@ class SolverInput:
 
 
 Solver = Callable[[SolverInput, str], Any]
-"""What an option is worth to a solver."""
+"""Function from a question and an option to the option's rank for a solver, which takes the highest."""
 
 _LEVELS = list(reversed(Leak))
 
@@ -81,7 +81,7 @@ SOLVERS: dict[str, Solver] = {
     ),
     "length of the path": lambda question, path: len(path),
 }
-"""The solvers by what they look at."""
+"""The solvers, by the property that they rank options by."""
 
 
 @dataclass(frozen=True)

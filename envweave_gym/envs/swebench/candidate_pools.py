@@ -1,7 +1,7 @@
 """Pools of candidate files for an issue: from the rows alone, from a file, or from checkouts.
 
-The better the source, the better the wrong options: rows know the answers of other issues and the few files
-that issues and tests name; a file or a checkout knows what is in the tree.
+A better source gives more plausible wrong options. Rows contain only the answers of other issues, and the few
+files that issues and tests name. A file of candidates or a checkout covers the whole tree.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from envweave_gym.envs.swebench.repository_trees import check_commits, files_at,
 
 ROWS = "rows"
 DEFAULT_FILE = f"{SOURCE.name}_mcq.jsonl"
-"""The candidates of the test split; used if the file is beside the data."""
+"""Name of the file with the candidates of the test split, which is used if it is beside the data."""
 
 
 class Pool(Protocol):
     """A source of candidates."""
 
     kind: str
-    """Its name in the state of an episode."""
+    """The name of the pool in the state of an episode."""
 
     def of(self, instance: Instance) -> Candidates:
         """Return the candidates of an instance."""
@@ -94,9 +94,9 @@ class Repository:
     """Facts about the files of a repository, collected from all its rows."""
 
     answers: Counter[str] = field(default_factory=Counter)
-    """The files that must change, and of how many issues."""
+    """The number of issues that each file is the answer of."""
     texts: list[tuple[str, str]] = field(default_factory=list)
-    """Their issues and test patches."""
+    """The issues and the test patches of the rows."""
 
     def roots(self) -> dict[str, str]:
         """Return the packages of the repository."""
@@ -234,6 +234,7 @@ def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[
         instance_id=instance.instance_id,
         answer=answer,
         # Once for each issue that it answers: frequent answers are drawn more often.
+        # As often as it is an answer: draws are weighted by that.
         popular=tuple(path for path in other for _ in range(answers[path])),
         near=_most(rest, lambda path: _folders_shared(path, answer)),
         lexical=_most(list(filter(is_source, other)), lambda path: overlap(path, words)),

@@ -1,9 +1,9 @@
 """Draws wrong options that trivial solvers cannot tell from the right one.
 
-Files picked at random are solved by the words they share with the issue; always the most similar files, by
-choosing the least similar; files that never are an answer, by knowing which ones are. So most of the wrong
-options are *popular*, which here means: the answer of other issues. And how many of them look more likely
-than the right one is drawn too, so that the right one is the most likely as often as the least.
+A solver finds the right file among random files by the words that it shares with the issue. Among the most
+similar files it chooses the least similar one, and among files that are never an answer it needs a list of
+answers. So most wrong options are *popular*: the answer of other issues. A draw also decides how many of them
+look more likely than the right one, so that its rank tells nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     popular: tuple[_Path, ...] = ()
     """Files that are the answer of other issues."""
     near: tuple[_Path, ...] = ()
-    """Files in the same folder, or not far."""
+    """Files in the same folder or near it."""
     sibling: tuple[_Path, ...] = ()
     """Files in the same folder."""
     lexical: tuple[_Path, ...] = ()
@@ -41,7 +41,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     """Files that the issue names."""
 
     def paths(self) -> tuple[str, ...]:
-        """Return all files."""
+        """Return the answer and all candidates."""
         kinds = (self.popular, self.near, self.sibling, self.lexical, self.mentioned)
         return (self.answer, *(path for kind in kinds for path in kind))
 
@@ -59,7 +59,7 @@ def distractors(candidates: Candidates, issue: str, count: int, key: int) -> tup
         misfit = sum(_misfit(ranking, picked, above) for ranking in rankings)
         if best is None or misfit < best[0]:
             best = misfit, picked
-        if not misfit:
+        if not misfit:  # the drawn rank is met exactly
             break
     return best[1] if best else ()
 
@@ -84,7 +84,7 @@ def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
 
 
 def _popular_among(count: int, draw: _Draw) -> int:
-    """The number of popular files among ``count``: all but one or two, and at least one."""
+    """Return the number of popular files among ``count``: all but one or two, and at least one."""
     return max(1, count - 1 - (draw.below(4) == 0))
 
 
@@ -133,7 +133,7 @@ def _rankings(answer: str, issue: str) -> tuple[Callable[[str], int], Callable[[
 
 
 def _misfit(ranking: Callable[[str], int], picked: Sequence[str], above: int) -> int:
-    """The distance of the answer's rank from ``above`` among the picked files; a tie counts a half."""
+    """Return the distance of the answer's rank from ``above`` among the picked files; a tie counts a half."""
     likelier = [ranking(path) for path in picked]
     higher, lower = likelier.count(1), likelier.count(-1)
     return abs(higher - above) + abs(len(picked) - lower - above)

@@ -10,7 +10,7 @@ from functools import lru_cache
 HIDDEN = "<file>"
 """The replacement of a hidden name in an issue."""
 MAX_PATH = 300
-"""Characters of a path; files with longer ones are no options."""
+"""Limit of a path in characters; files with longer ones are no options."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SOURCE_FOLDER = re.compile(r"^(?:lib|src)/")
@@ -20,18 +20,21 @@ _TEST_NAME = re.compile(r"test_.*|.*_tests?\.py|tests?\.py|conftest\.py")
 
 
 class Leak(StrEnum):
-    """How the text of an issue names the file that must change; the first that applies."""
+    """How clearly the text of an issue names the file that must change.
+
+    The members go from the clearest to none, and the first one that applies is taken.
+    """
 
     PATH = "path"
-    """By its path in the repository, or as it is installed."""
+    """The issue has its path in the repository, or its installed path."""
     DOTTED = "dotted"
-    """As a module: ``package.module``."""
+    """The issue has its module: ``package.module``."""
     NAME = "name"
-    """By the name of the file."""
+    """The issue has its file name."""
     STEM = "stem"
-    """The name without its ending stands there as a word."""
+    """The issue has its file name without the suffix, as a word."""
     NONE = "none"
-    """Not at all."""
+    """The issue does not name it."""
 
 
 NAMED = (Leak.PATH, Leak.DOTTED, Leak.NAME)
@@ -55,7 +58,7 @@ def overlap(path: str, issue_words: frozenset[str]) -> int:
 
 
 def leak_of(path: str, issue: str) -> Leak:
-    """Return how an issue names a file."""
+    """Return how clearly an issue names a file."""
     installed, module, name = names_of(path)
     if installed in issue:
         return Leak.PATH
@@ -100,6 +103,7 @@ def masked(issue: str, paths: Iterable[str]) -> str:
     if not hidden:
         return issue
     # A regular expression takes the first alternative that matches, so longer names must come first.
+    # The longest first, as a regular expression takes the first alternative that matches.
     longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
     return re.sub(rf"(?<![\w.])(?:{'|'.join(longest_first)})(?!\w)", HIDDEN, issue)
 
@@ -124,7 +128,7 @@ def mentioned_paths(text: str, roots: dict[str, str]) -> list[str]:
 
 
 def _rooted(parts: Sequence[str], roots: dict[str, str]) -> str:
-    """Cut a path before the last part that is a package; empty if there is none."""
+    """Return the end of a path from its last part that is a package, or an empty text if there is none."""
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] in roots:
             return roots[parts[place]] + "/".join(parts[place:])

@@ -56,6 +56,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         issue = self.issue = self._shown_issue(task, candidates)
         self._instance_id, self._leak = task.instance_id, leak_of(candidates.answer, issue)
         # The draw depends on the instance and not on its row, so a filtered data set asks the same questions.
+        # By the ID and not by the index, which differs between files of rows.
         key = mix(self.key, _number_of(task.instance_id))
         wrong = self.wrong_options(candidates, key)
         if not wrong:

@@ -35,9 +35,9 @@ Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 APPLIES, SOME_PASS = 0.1, 0.4
 """Shaped rewards: for a patch that applies, and at most for tests that begin to pass."""
 MAX_ISSUE = 30_000
-"""Characters of an issue that are shown; the longest of Lite has 24,770."""
+"""Limit of the characters of an issue that are shown; the longest of Lite has 24,770."""
 MAX_REPLY = MAX_CHARS
-"""Characters of a reply."""
+"""Limit of a reply in characters."""
 _FRAME = 4000
 _LEFT_OUT = "\n[…]"
 _TASK = (
@@ -54,12 +54,12 @@ _NEITHER = f"I can read neither a diff nor a command there; there is {USAGE}."
 class SWEBenchPatchEnv(InstanceEnv[Any, str]):
     """Shows an issue of a real project, applies the diff in the reply and runs the tests of the issue.
 
-    ``reward="shaped"`` pays :data:`APPLIES` for a patch that applies, and up to :data:`SOME_PASS` for tests that pass
-    and did not before, as long as others still do. With ``turns=N`` up to N - 1 replies may look at the repository,
-    or run its tests, before the one that is final.
+    ``reward="shaped"`` pays :data:`APPLIES` for a patch that applies, and up to :data:`SOME_PASS` for tests
+    that pass and did not before, as long as others still do. With ``turns=N`` up to N - 1 replies may look at
+    the repository, or run its tests, before the final one.
 
-    ``info`` of every reset and step has the same keys: what became of the patch, once the episode is over. A
-    fault of the place where it was tried ends the episode as one, and never as a reward.
+    ``info`` of every reset and step has the same keys, with the outcome of the patch once the episode is
+    over. A failure of the container or sandbox ends the episode as a fault, and never as a reward.
     """
 
     metadata: dict[str, Any] = {
@@ -79,7 +79,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         tasks = instances(config.dataset, config.split)
         super().__init__(tasks, dataset=config.dataset, split=config.split)
         self.evaluation = Evaluation()
-        """What became of the last patch."""
+        """The outcome of the last patch."""
         self._instance: Instance | None = None
         self._workspace = EpisodeWorkspace()
         self._messages: list[dict[str, str]] = []
@@ -192,6 +192,7 @@ def shaped(found: Evaluation, before: float) -> float:
     """Return the shaped reward of a patch; ``before`` is the share of its tests that passes without it."""
     if found.resolved or not found.applied:
         return float(found.resolved)
+    # The share of the failing tests that the patch has added, of those that it could add.
     gained = max(0.0, found.f2p - before) / (1.0 - before) if before < 1.0 else 0.0
     return APPLIES + SOME_PASS * gained * found.p2p
 

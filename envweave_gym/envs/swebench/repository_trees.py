@@ -1,7 +1,7 @@
-"""Checkouts of repositories: finds the one of an instance and lists the files of its base commit.
+"""Finds the checkout of an instance, and lists the files of its base commit.
 
-Of a git repository the tree of the commit is read, whatever is checked out, so one full clone serves all
-issues of its project; a bare one will do. A folder without git is read as it is.
+In a git repository the tree of the commit is read, whatever is checked out. So one full clone, even a bare
+one, serves all issues of its project. A folder without git is read as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.data.swebench_lite import Instance
 
 GIT_TIMEOUT_S = 30.0
-"""Time limit of one git command."""
+"""Limit in seconds of one git command."""
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
@@ -36,7 +36,7 @@ def tree_of(places: tuple[Path, ...], instance: Instance) -> Path:
 
 
 def git_of(folder: Path) -> Path | None:
-    """Return the git directory of a checkout or a bare repository."""
+    """Return the git directory of a checkout or a bare repository, or ``None`` if the folder is neither."""
     if (folder / ".git").exists():
         return folder / ".git"
     return folder if (folder / "HEAD").is_file() and (folder / "objects").is_dir() else None
@@ -83,7 +83,7 @@ def _git(git: Path, *command: str, given: str = "") -> str:
     """Run a git command on the repository ``git`` and return its output."""
     try:
         done = subprocess.run(
-            ["git", f"--git-dir={git}", *command],
+            ["git", f"--git-dir={git}", *command],  # --git-dir: no repository of a parent folder
             input=given.encode(),
             capture_output=True,
             timeout=GIT_TIMEOUT_S,

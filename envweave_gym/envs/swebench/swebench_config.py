@@ -14,7 +14,7 @@ from envweave_gym.swebench.evaluation import TESTS_TIMEOUT_S, Trial
 from envweave_gym.swebench.grading import Tests
 
 MAX_ISSUE = 1_000_000
-"""Upper bound of ``max_issue``."""
+"""Upper limit of ``max_issue``, in characters."""
 MAX_TURNS = 100
 _DATASET = wire('a name on the hub, a path, or `"synthetic"`', only=(SOURCE.hub, SYNTHETIC))
 _SPLIT = wire('`"test"` (300 issues) or `"dev"` (23)')
@@ -97,7 +97,7 @@ class PatchConfig(Config, frozen=True, kw_only=True):
         one_of("observation", self.observation, ("text", "chat"))
 
     def trial(self) -> Trial:
-        """Return how patches are tried; checks the arguments that say so."""
+        """Return how patches are tried; refuse invalid arguments of it."""
         backend = self.evaluation
         if backend is None:
             backend = "local" if self.dataset == SYNTHETIC else "docker"
