@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 __all__ = ["client"]
 
 ROOT = Path(__file__).parent.parent
+ROOMS = ("envweave_gym", "envweave_gym_server")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # These pages need packages that live in venvs of their own; `make trainers` runs what they show.
 ELSEWHERE = {"trainers.md"}
@@ -65,6 +66,19 @@ def test_what_derives_from_the_code_is_up_to_date():
     command = [sys.executable, ROOT / ".ci" / "derived_docs.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_the_architecture_page_names_files_and_methods_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    files = re.findall(r"`([\w/]+\.py)`", page)
+    ends = [f"/{path.relative_to(ROOT)}" for path in [*sources, ROOT / "envweave_gym_pytest.py"]]
+    assert [name for name in files if not any(end.endswith(f"/{name}") for end in ends)] == []
+    texts = [path.read_text() for path in sources]
+    for kind, member in re.findall(r"`([A-Z]\w+)\.([a-z_]\w*)`", page):
+        homes = [text for text in texts if re.search(rf"^class {kind}\b", text, re.M)]
+        known = rf"^    (?:def {member}\(|{member}:)"
+        assert any(re.search(known, text, re.M) for text in homes), f"{kind}.{member}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

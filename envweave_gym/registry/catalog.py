@@ -312,6 +312,10 @@ def _ours_first(plug_in: EntryPoint) -> tuple[bool, str, str]:
 
 
 def _package(plug_in: EntryPoint) -> str:
+    if plug_in.value == f"{__name__}:CARDS":
+        return (
+            PACKAGE  # without its distribution's name, for which all metadata would be parsed at every import
+        )
     # Entry points without a distribution, as tests make them, are known by their module.
     return plug_in.dist.name if plug_in.dist is not None else plug_in.value.partition(".")[0]
 
