@@ -85,7 +85,7 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]):
     assert err.splitlines()[-1].startswith("envweave: envweave/Counter-v0 takes no argument 'nope'")
 
 
-def test_what_is_not_there_yet_is_a_failure_not_wrong_usage(capsys: pytest.CaptureFixture[str]):
+def test_a_missing_feature_is_a_failure_and_no_wrong_usage(capsys: pytest.CaptureFixture[str]):
     assert main(["info", "prime://owner/name"]) == 1
     assert "needs the Prime Hub resolver, which this version does not have yet" in capsys.readouterr().err
 
@@ -107,7 +107,7 @@ def test_a_reader_that_goes_away_is_no_error(unbuffered: str):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_broken_pipe_inside_an_environment_is_told(capfd: pytest.CaptureFixture[str]):
+def test_a_broken_pipe_inside_an_environment_is_a_fault_with_its_reason(capfd: pytest.CaptureFixture[str]):
     def factory() -> gym.Env[Any, Any]:
         raise BrokenPipeError("the worker is gone")
 

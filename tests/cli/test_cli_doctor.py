@@ -196,7 +196,7 @@ def _answer(engine: socket.socket, reply: bytes, asked: list[bytes]) -> None:
         ([GONE, GONE], "2 containers of owners that are gone", "remove with 'envweave doctor --sweep'"),
     ],
 )
-def test_doctor_counts_what_killed_owners_left(
+def test_doctor_counts_leftovers_of_killed_owners(
     containers: Any, says: str, todo: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ):
     path = str(tmp_path / "docker.sock")
@@ -216,7 +216,7 @@ def test_doctor_counts_what_killed_owners_left(
     assert b"%22label%22" in asked[1]
 
 
-def test_sweeping_removes_what_killed_owners_left(client: Any):
+def test_sweeping_removes_leftovers_of_killed_owners(client: Any):
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     name = owner.stdout.readline().strip()
@@ -241,7 +241,7 @@ class Engine:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_sweeping_says_what_it_has_removed(
+def test_sweeping_lists_the_removed_containers(
     as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -261,10 +261,10 @@ def test_sweeping_says_what_it_has_removed(
         assert json.loads(first) == {"removed": removed, "unseen": []}
         assert json.loads(second) == {"removed": {kind: [] for kind in removed}, "unseen": []}
     else:
-        told = [
+        reported = [
             f"removed {what}" for what in ("container one", "container two", "network envweave", "fleet old")
         ]
-        assert first.splitlines() == told
+        assert first.splitlines() == reported
         assert second == "nothing was left behind\n"
 
 
@@ -316,7 +316,7 @@ def test_a_broken_plug_in_is_named_and_a_failure(tmp_path: Path):
         ("machine", "missing", 0),
     ],
 )
-def test_what_is_broken_is_a_failure_and_what_is_optional_may_be_missing(
+def test_a_broken_part_is_a_failure_and_an_optional_one_may_be_missing(
     part: Any, status: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     checks = [
@@ -364,7 +364,7 @@ def test_an_engine_of_another_machine_is_none(
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_a_socket_that_nobody_answers_is_closed(
+def test_a_socket_without_a_server_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     path = tmp_path / "docker.sock"

@@ -57,14 +57,14 @@ def keeper(tmp_path: Path, name: str = "default") -> psutil.Process:
 def test_a_fleet_in_the_background_is_up_when_the_command_returns(fleet: Envweave, tmp_path: Path):
     done = fleet("up", COUNTER, "--backend=subprocess", "--replicas=2", "--detach", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert (told["name"], len(told["urls"])) == ("default", 2)
-    env = eval(told["python"], {"gymnasium": gym})
+    reported = json.loads(done.stdout)
+    assert (reported["name"], len(reported["urls"])) == ("default", 2)
+    env = eval(reported["python"], {"gymnasium": gym})
     assert env.reset(seed=1)[0].keys() == {"count"}
     servers = keeper(tmp_path).children(recursive=True)
     (known,) = json.loads(fleet("status", "--json").stdout)["fleets"]
     assert (known["state"], known["name"], known["backend"]) == ("up", "default", "subprocess")
-    assert [one["url"] for one in known["replicas"]] == told["urls"]
+    assert [one["url"] for one in known["replicas"]] == reported["urls"]
     assert {(one["state"], one["restarts"]) for one in known["replicas"]} == {("healthy", 0)}
     assert sorted(one["sessions"] for one in known["replicas"]) == [0, 1]
     env.close()
@@ -76,8 +76,8 @@ def test_a_fleet_in_the_background_is_up_when_the_command_returns(fleet: Envweav
 
 def test_its_token_is_in_a_file_for_its_owner_alone(fleet: Envweave, tmp_path: Path):
     done = fleet("up", "--backend=subprocess", "--detach", "--json")
-    told = json.loads(done.stdout)
-    file = Path(told["token_file"])
+    reported = json.loads(done.stdout)
+    file = Path(reported["token_file"])
     folder = tmp_path / "envweave" / "fleets"
     assert file == folder / "default.token"
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, file, folder / "default.json")]
@@ -85,7 +85,7 @@ def test_its_token_is_in_a_file_for_its_owner_alone(fleet: Envweave, tmp_path: P
     token = file.read_text().strip()
     assert token not in done.stdout
     assert token not in (folder / "default.json").read_text()
-    url = told["urls"][0]
+    url = reported["urls"][0]
     gym.make(COUNTER, backend=url, token=f"file:{file}").close()
     with pytest.raises(ew.NotAvailable, match="token"):
         gym.make(COUNTER, backend=url)
@@ -144,7 +144,7 @@ def test_a_keeper_that_was_killed_is_said_and_forgotten(fleet: Envweave, tmp_pat
     assert fleet("status").stdout == "no fleet is up; 'envweave fleet up' starts one\n"
 
 
-def test_a_name_whose_keeper_was_killed_is_free_again(fleet: Envweave, tmp_path: Path):
+def test_a_name_whose_owner_was_killed_is_free_again(fleet: Envweave, tmp_path: Path):
     fleet("up", "--backend=subprocess", "--detach")
     process = keeper(tmp_path)
     process.kill()
@@ -172,9 +172,7 @@ def test_of_two_that_want_a_name_one_gets_it(tmp_path: Path, monkeypatch: pytest
     assert files(tmp_path) == []
 
 
-def test_who_has_lost_a_name_leaves_the_files_of_who_has_won_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_loser_of_a_name_leaves_the_files_of_the_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     token = str(own_token_file("x"))
     gone = FleetFile(name="x", backend="subprocess", token_file=token, began="1")
@@ -290,7 +288,7 @@ def test_a_process_with_the_number_of_a_dead_keeper_is_not_taken_for_it():
         ([], 2, "see envweave fleet --help"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_a_failing_command_prints_one_line(
     words: list[str], code: int, sentence: str, fleet: Envweave, tmp_path: Path, request: Any
 ):
     if "image" in str(words):
@@ -308,13 +306,13 @@ def test_containers_of_a_keeper_that_was_killed_are_swept(tmp_path: Path, client
 
     done = fleet("up", COUNTER, "--replicas=2", "--memory=400m", "--option=pids=100", "--detach", "--json")
     assert done.stderr == ""
-    told = json.loads(done.stdout)
-    token = {"token": f"file:{told['token_file']}"}
-    env = gym.make(COUNTER, backend=told["urls"], **token)
+    reported = json.loads(done.stdout)
+    token = {"token": f"file:{reported['token_file']}"}
+    env = gym.make(COUNTER, backend=reported["urls"], **token)
     env.reset(seed=1)
     env.close()
     with pytest.raises(ew.UnknownEnvironment):
-        gym.make("envweave/LineWorld-v0", backend=told["urls"], **token)
+        gym.make("envweave/LineWorld-v0", backend=reported["urls"], **token)
     process = keeper(tmp_path)
     mine = of(client, process.pid)
     given = [one.attrs["HostConfig"] for one in mine]

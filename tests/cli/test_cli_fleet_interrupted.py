@@ -22,7 +22,7 @@ def files(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_one_in_the_foreground_ends_cleanly_when_it_is_told(how: signal.Signals, tmp_path: Path):
+def test_a_server_in_the_foreground_ends_cleanly_on_a_signal(how: signal.Signals, tmp_path: Path):
     command = [PROGRAM, "fleet", "up", "--backend=subprocess", "--replicas=2"]
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -39,7 +39,7 @@ def test_one_in_the_foreground_ends_cleanly_when_it_is_told(how: signal.Signals,
 
 
 @pytest.mark.parametrize("words", [[], ["--detach"]], ids=["foreground", "background"])
-def test_who_is_interrupted_while_it_starts_leaves_nothing(words: list[str], tmp_path: Path):
+def test_an_interrupt_during_a_start_leaves_nothing(words: list[str], tmp_path: Path):
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     command = [PROGRAM, "fleet", "up", "--backend=subprocess", "--replicas=2", *words]
     process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -86,8 +86,8 @@ def test_a_second_interruption_does_not_cut_its_end_short_and_a_third_does(
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == b"it ends\n"
         process.send_signal(signal.SIGINT)
-        told = process.stderr.readline().decode()
-        assert told.startswith("envweave: the fleet is ending; once more ends this command at once")
+        reported = process.stderr.readline().decode()
+        assert reported.startswith("envweave: the fleet is ending; once more ends this command at once")
         if times == 3:
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == code

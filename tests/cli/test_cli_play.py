@@ -215,6 +215,6 @@ def test_observations_are_written_for_people():
 
 
 @pytest.mark.parametrize("reward", [0.5, float("nan"), float("-inf")])
-def test_every_reward_is_told(reward: float):
+def test_every_reward_is_recorded(reward: float):
     event = Event(UNNUMBERED, EventKind.REWARD, None, None, {"reward": jsonable(reward)})
     assert event_line(event, None) == f"reward: {reward}"

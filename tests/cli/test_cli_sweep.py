@@ -100,8 +100,8 @@ def test_pods_of_a_keeper_that_was_killed_are_deleted_where_they_are(
     name = orphan("team")
     dead("old", backend="kubernetes", cluster={"namespace": "team"})
     out, err = said(capsys, "fleet", *words, "--json", code=1 if words[0] == "status" else 0)
-    told = json.loads(out)
-    known = told["fleets"][0] if words[0] == "status" else told
+    reported = json.loads(out)
+    known = reported["fleets"][0] if words[0] == "status" else reported
     assert (known["removed"], known["unseen"], err) == ([name], [], [])
     until(lambda: name not in api.names("pods", "team"))
     assert find_all() == ([], [])
@@ -120,7 +120,7 @@ def test_containers_of_a_keeper_that_was_killed_are_named(
     assert find_all() == ([], [])
 
 
-def test_who_cannot_look_does_not_say_that_nothing_was_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_search_does_not_report_that_nothing_was_left(capsys: pytest.CaptureFixture[str]) -> None:
     dead("boxes", backend="docker")
     dead("pods", backend="kubernetes")
     for name, why in (("boxes", "no container engine answers"), ("pods", "no cluster is known")):

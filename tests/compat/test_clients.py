@@ -185,7 +185,7 @@ def test_a_client_without_an_environment_is_refused() -> None:
 
 
 @pytest.mark.parametrize("base_url", ["localhost:8000", "", 8000])
-def test_what_is_no_url_is_refused(base_url: Any) -> None:
+def test_an_invalid_url_is_refused(base_url: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"EchoEnv: base_url={base_url!r} is not a URL like"):
         EchoEnv(base_url)
 
@@ -196,7 +196,7 @@ def test_a_server_that_is_not_there_is_said_so() -> None:
 
 
 @pytest.mark.parametrize("message", ["x" * 5000, "\ud800", 5, None])
-def test_what_is_no_action_is_refused_by_name_and_the_episode_goes_on(
+def test_an_invalid_action_is_refused_by_name_and_the_episode_goes_on(
     base_url: str | None, message: Any
 ) -> None:
     with EchoEnv(base_url) as env:
@@ -249,7 +249,7 @@ def test_a_result_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("action", ["1 + 1", None, 5])
-def test_what_is_no_action_of_a_client_is_refused_and_the_episode_goes_on(action: Any) -> None:
+def test_an_invalid_action_of_a_client_is_refused_and_the_episode_goes_on(action: Any) -> None:
     with CodingEnv() as env:
         env.reset()
         with pytest.raises(InvalidAction, match=rf"{action!r} is no action of CodingEnv".replace("+", "[+]")):

@@ -124,7 +124,7 @@ def test_an_action_without_a_program_is_refused(code: Any) -> None:
         CodeAction(code=code)
 
 
-def test_what_is_no_action_is_refused(made: Any) -> None:
+def test_an_invalid_action_is_refused(made: Any) -> None:
     env = made(create_codeact_env())
     env.reset()
     with pytest.raises(InvalidArgument, match="'1' is no action; give CodeAction"):

@@ -169,7 +169,7 @@ def test_images_and_spaces_are_run_in_containers(monkeypatch: pytest.MonkeyPatch
     assert made[0][1]["memory"] == "1g"
 
 
-def test_what_needs_to_be_installed_is_refused_with_what_to_do():
+def test_a_missing_installation_is_refused_with_advice():
     with pytest.raises(NotAvailable, match=r"REPLEnv\(base_url='https://openenv-repl-env\.hf\.space'\)"):
         REPLEnv.from_hub("openenv/repl-env", use_docker=False)
     with pytest.raises(NotAvailable, match="install and run /my/project"):

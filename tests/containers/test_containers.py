@@ -80,7 +80,7 @@ def test_containers_of_this_process_are_not_left_behind() -> None:
     assert not is_left_behind(labels_of_owner())
 
 
-def test_containers_of_a_dead_process_are_left_behind() -> None:
+def test_containers_of_a_dead_process_are_listed_as_leftovers() -> None:
     program = "import json, envweave_gym.containers.ownership as o; print(json.dumps(o.labels_of_owner()))"
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -83,7 +83,7 @@ def test_members_are_admitted_as_their_json(space: Space[Any]) -> None:
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_what_the_space_does_not_contain_is_refused(space: Space[Any]) -> None:
+def test_an_action_outside_the_space_is_refused(space: Space[Any]) -> None:
     admit = admission(space)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Box warns of whatever it has to cast, before it says no

@@ -52,7 +52,7 @@ def test_numbers_become_an_array_of_the_space(space: Any, value: Any, expected: 
         *[(REALS, [0, last]) for last in (1e39, -1e300, "0.5", None, 1j)],
     ],
 )
-def test_what_would_be_changed_is_refused(space: Any, value: Any) -> None:
+def test_values_that_would_be_changed_are_refused(space: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r"is not an array of numbers|does not fit|inhomogeneous"):
         as_array(space, value)
 

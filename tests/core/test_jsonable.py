@@ -92,7 +92,7 @@ def test_whatever_an_action_holds_becomes_json(value: Any, expected: Any) -> Non
         assert form.decode(form.encode(plain)) == plain
 
 
-def test_what_stands_for_nan_and_for_huge_ints_is_read_back() -> None:
+def test_forms_of_nan_and_huge_ints_are_read_back() -> None:
     assert math.isnan(float(jsonable(math.nan)))
     assert int(jsonable(-(2**100)), 0) == -(2**100)
     assert int(jsonable(10**5000), 0) == 10**5000

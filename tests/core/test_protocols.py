@@ -109,7 +109,7 @@ def test_the_protocols_are_recognised() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, 3, "envweave/Echo-v0", []])
-def test_what_is_no_environment_is_called_that(nothing: Any) -> None:
+def test_a_value_that_is_no_environment_is_refused(nothing: Any) -> None:
     for question in (state_of, lambda env: parse_action(env, "1")):
         with pytest.raises(InvalidArgument, match="that is no environment of Gymnasium or PettingZoo"):
             question(nothing)

@@ -119,7 +119,7 @@ def test_the_only_agent_of_gymnasium_may_be_named() -> None:
     [Duel(), ParallelStream(Duel()), BaseParallelWrapper(Duel()), parallel_to_aec(Duel())],
     ids=lambda env: type(env).__name__,
 )
-def test_a_game_reads_the_reply_of_the_agent_it_is_told(env: Any) -> None:
+def test_a_game_parses_the_reply_of_the_given_agent(env: Any) -> None:
     assert parse_action(env, "2", agent="number_0") == 2
     assert parse_action(env, "2", agent="word_1") == "2"
     with pytest.raises(
@@ -134,7 +134,7 @@ def test_a_game_reads_the_reply_of_the_agent_it_is_told(env: Any) -> None:
         parse_action(env, "3", agent="number_0")
 
 
-def test_the_own_parser_of_a_game_is_told_the_agent() -> None:
+def test_the_parser_of_a_game_gets_the_agent() -> None:
     for env in (Turns(), AECStream(Turns()), aec_to_parallel(Turns()), BaseWrapper(Turns())):
         assert [parse_action(env, "me", agent=agent) for agent in ("a_0", "b_1")] == [0, 1]
         with pytest.raises(InvalidArgument, match="needs agent=…"):

@@ -112,7 +112,7 @@ def test_junk_and_doubt_about_an_operator_are_refused(reply: str) -> None:
         ("`0`", 0),
     ],
 )
-def test_a_walker_is_told_where_to_go(reply: str, action: int) -> None:
+def test_replies_to_lineworld_name_a_direction(reply: str, action: int) -> None:
     race = pettingzoo.make("parallel", RACE)
     for env, agent in (
         (gym.make(LINE), None),

@@ -196,5 +196,5 @@ def test_jsonable_form_comes_back(kind: str) -> None:
     assert same(list(back), values(kind))
 
 
-def test_isinstance_text_holds_for_those_who_ask() -> None:
+def test_unicode_is_an_instance_of_text() -> None:
     assert all(isinstance(text_space(leaf), Text) for leaf in LEAVES)

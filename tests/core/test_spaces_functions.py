@@ -74,7 +74,7 @@ def test_every_such_function_is_registered_by_exact_type(space: type[Unicode]) -
             assert function.registry[space] is not function.registry[Text], name
 
 
-def test_a_subclass_of_somebody_else_is_registered_too() -> None:
+def test_a_foreign_subclass_is_registered_too() -> None:
     class Shouted(Unicode):
         pass
 

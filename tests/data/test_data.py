@@ -270,7 +270,7 @@ def test_a_last_line_need_not_end(tmp_path: Path):
         ("gsm8k", "train", "there is no such file or folder"),
     ],
 )
-def test_what_names_no_data_set_is_refused_with_the_three_ways(dataset: str, split: str, says: str):
+def test_an_unknown_data_set_is_refused_with_the_three_ways(dataset: str, split: str, says: str):
     with pytest.raises((InvalidArgument, NotAvailable)) as caught:
         rows_of(SOURCE, dataset, split)
     assert says in str(caught.value)

@@ -65,7 +65,7 @@ def test_a_letter_beyond_the_options_is_none() -> None:
         read_letter("Answer: C", 2)
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_an_invalid_text_is_refused() -> None:
     with pytest.raises(InvalidAction, match="not out of int"):
         read_letter(2, 4)  # pyright: ignore[reportArgumentType]
 

@@ -79,7 +79,7 @@ def test_output_before_an_error_is_observed(code_act: Make) -> None:
     assert observation["exception"].endswith("ZeroDivisionError: division by zero")
 
 
-def test_a_traceback_shows_lines_of_the_program_and_nothing_of_ours(code_act: Make) -> None:
+def test_a_traceback_shows_only_lines_of_the_program(code_act: Make) -> None:
     env = code_act()
     env.step("def broken():\n    return [][0]")
     trace = env.step("broken()")[0]["exception"]
@@ -182,7 +182,7 @@ def test_the_last_program_of_a_reply_is_the_action(code_act: Make, reply: str, c
         "<think>21 * 2</think>The answer is 42.",
     ],
 )
-def test_plain_words_are_refused_with_what_to_write_instead(code_act: Make, reply: str) -> None:
+def test_a_reply_in_plain_words_is_refused_with_advice(code_act: Make, reply: str) -> None:
     with pytest.raises(InvalidAction, match=rf"^{CODE_ACT}: .* is no program; .*python.*final_answer"):
         ew.parse_action(code_act(), reply)
 
@@ -225,7 +225,7 @@ def test_the_step_limit_truncates(code_act: Make) -> None:
     assert env.step("1")[2:4] == (False, True)
 
 
-def test_a_name_of_ours_means_the_same_in_the_next_step(code_act: Make) -> None:
+def test_a_built_in_name_has_the_same_meaning_in_the_next_step(code_act: Make) -> None:
     env = code_act()
     env.step("final_answer = None")
     assert env.step("final_answer(1)")[2] is True
@@ -287,15 +287,15 @@ def test_a_process_that_was_killed_between_steps_is_a_loss(code_act: Make, check
 
 def test_the_task_is_in_the_first_message(code_act: Make) -> None:
     env = code_act(task="Add 1 and 2.")
-    (told,) = ew.messages_of(env.reset()[1])
-    assert told["content"].startswith("Add 1 and 2.\n\nWrite a Python program")
-    (told,) = ew.messages_of(env.reset(options={"task": "Add 3 and 4."})[1])
-    assert told["content"].startswith("Add 3 and 4.\n")
+    (reported,) = ew.messages_of(env.reset()[1])
+    assert reported["content"].startswith("Add 1 and 2.\n\nWrite a Python program")
+    (reported,) = ew.messages_of(env.reset(options={"task": "Add 3 and 4."})[1])
+    assert reported["content"].startswith("Add 3 and 4.\n")
 
 
 def test_the_first_message_names_final_answer_also_without_a_task(code_act: Make) -> None:
-    (told,) = ew.messages_of(code_act().reset()[1])
-    how, _, functions = told["content"].partition("\n\n")
+    (reported,) = ew.messages_of(code_act().reset()[1])
+    how, _, functions = reported["content"].partition("\n\n")
     assert "```python" in how
     assert "final_answer" in how
     assert functions.splitlines() == [
@@ -306,10 +306,10 @@ def test_the_first_message_names_final_answer_also_without_a_task(code_act: Make
 
 def test_a_step_tells_what_it_showed(code_act: Make) -> None:
     env = code_act(render_mode="ansi")
-    (told,) = ew.messages_of(env.step("print('seen')\n40 + 2")[4])
-    assert told["content"] == env.render() == "seen\n42"
-    (told,) = ew.messages_of(env.step("x = 1")[4])
-    assert told["content"] == "(no output)"
+    (reported,) = ew.messages_of(env.step("print('seen')\n40 + 2")[4])
+    assert reported["content"] == env.render() == "seen\n42"
+    (reported,) = ew.messages_of(env.step("x = 1")[4])
+    assert reported["content"] == "(no output)"
 
 
 def test_the_state_tells_the_variables(code_act: Make) -> None:

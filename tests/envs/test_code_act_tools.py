@@ -86,8 +86,8 @@ def test_tools_are_given_in_any_form(code_act: Make, tools: Any) -> None:
 
 def test_the_tools_are_in_the_first_message(code_act: Make) -> None:
     env = code_act(tools=[add], files=True, task="Add.")
-    (told,) = ew.messages_of(env.reset()[1])
-    task, how, functions = told["content"].split("\n\n")
+    (reported,) = ew.messages_of(env.reset()[1])
+    task, how, functions = reported["content"].split("\n\n")
     assert task == "Add."
     assert "final_answer" in how
     assert functions.splitlines() == [
@@ -118,10 +118,10 @@ def test_wrong_arguments_fail_before_anything_is_called(code_act: Make) -> None:
 def test_calls_and_their_results_are_events(code_act: Make) -> None:
     env = code_act(tools=[add, fail])
     events = env.step("add(1, b=2)\ntry:\n    fail('no')\nexcept ToolError: pass")[4]["stream"].events
-    told = [
+    reported = [
         (one.kind, one.data) for one in events if one.kind in (EventKind.TOOL_CALL, EventKind.TOOL_RESULT)
     ]
-    assert told == [
+    assert reported == [
         (EventKind.TOOL_CALL, {"name": "add", "arguments": {"a": 1, "b": 2}}),
         (EventKind.TOOL_RESULT, {"name": "add", "result": 3}),
         (EventKind.TOOL_CALL, {"name": "fail", "arguments": {"why": "no"}}),
@@ -130,7 +130,7 @@ def test_calls_and_their_results_are_events(code_act: Make) -> None:
     assert [one.seq for one in events] == list(range(events[0].seq, events[0].seq + len(events)))
 
 
-def test_the_calls_of_an_episode_have_so_many_bytes_and_no_more(code_act: Make) -> None:
+def test_the_bytes_of_an_episodes_calls_are_limited(code_act: Make) -> None:
     env = code_act(tools={"take": size_of, "give": text_of})
     loop = (
         f"taken = 0\ntry:\n  while True: take('x' * {(4 << 20) - 99}); taken += 1\n"
@@ -173,7 +173,7 @@ def test_calls_run_side_by_side_and_the_clock_stops_meanwhile(code_act: Make) ->
     assert value(env, program) == [0, 1, 2, 3]
 
 
-def test_an_answer_that_comes_after_its_step_is_nobodys(code_act: Make) -> None:
+def test_an_answer_after_its_step_is_dropped(code_act: Make) -> None:
     asked, may_end = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -347,7 +347,7 @@ def test_a_server_that_is_made_already_is_its_hosts(
 
 def test_a_server_that_never_answers_is_an_error_of_the_program(code_act: Make, tmp_path: Path) -> None:
     spec = server("silent_in_calls", timeout=0.3)
-    spec["args"].append(str(tmp_path / "told"))
+    spec["args"].append(str(tmp_path / "reported"))
     env = code_act(tools=spec)
     assert ran(env, "add(1)").error_type == "ToolError"
     assert value(env, "1 + 1") == 2

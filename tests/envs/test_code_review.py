@@ -189,16 +189,16 @@ def test_the_author_never_sees_the_tests():
     env = code_review.env()
     for seed in range(30):
         env.reset(seed=seed)
-        told = {agent: [] for agent in AGENTS}
+        reported = {agent: [] for agent in AGENTS}
         for agent in env.agent_iter():
             observation, _, terminated, truncated, info = env.last()
-            told[agent] += [m["content"] for m in envweave_gym.messages_of(info)]
+            reported[agent] += [m["content"] for m in envweave_gym.messages_of(info)]
             if agent == AUTHOR:
                 assert "expected" not in observation["prompt"]
             env.step(None if terminated or truncated else wrong(seed) if agent == AUTHOR else 1)
-        assert not any("expected" in text for text in told[AUTHOR])
-        assert len(told[REVIEWER]) == 3
-        assert all(" gives " in text and "expected " in text for text in told[REVIEWER])
+        assert not any("expected" in text for text in reported[AUTHOR])
+        assert len(reported[REVIEWER]) == 3
+        assert all(" gives " in text and "expected " in text for text in reported[REVIEWER])
 
 
 def test_prompts_are_the_messages_of_the_agents_turn():
@@ -217,7 +217,7 @@ def test_prompts_are_the_messages_of_the_agents_turn():
     assert generate(12).source(generate(12).broken) in record[2].data["content"]
 
 
-def test_the_waiting_reviewer_is_told_to_wait():
+def test_the_waiting_reviewer_sees_that_it_must_wait():
     env = started(3)
     assert env.observe(REVIEWER)["prompt"] == "Wait for the author."
     env.step(0)
@@ -233,7 +233,7 @@ def test_the_outcome_is_a_metrics_event():
     assert numbers.data == {"accepted": 1, "solved": 1, "reviews": 2}
 
 
-def test_state_and_render_show_what_stands():
+def test_state_and_render_show_the_current_state():
     env = code_review.env(render_mode="ansi")
     env.reset(seed=2)
     assert env.render() == generate(2).source()

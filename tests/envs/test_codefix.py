@@ -81,7 +81,7 @@ def test_the_broken_operator_is_plausible():
         assert program.source().count(f"  # fix: {program.broken}\n") == 1
 
 
-def test_what_is_handed_out_is_the_callers_own():
+def test_returned_values_belong_to_the_caller():
     untouched = {}
     for seed in range(300):
         program = generate(seed)

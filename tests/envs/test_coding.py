@@ -54,9 +54,9 @@ def test_the_value_of_the_last_expression_comes_last(env: Any, code: str, stdout
 
 
 def test_the_first_message_says_how_to_act(env: Any) -> None:
-    (told,) = ew.messages_of(env.reset()[1])
-    assert told["role"] == "user"
-    assert "```python" in told["content"]
+    (reported,) = ew.messages_of(env.reset()[1])
+    assert reported["role"] == "user"
+    assert "```python" in reported["content"]
     with pytest.raises(InvalidAction, match=f"^{CODING}: 'The answer is 42.' is no program; .*python"):
         ew.parse_action(env, "The answer is 42.")
 

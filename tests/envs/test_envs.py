@@ -139,7 +139,7 @@ def test_lineworld_starts_off_its_goal_and_reaches_every_cell() -> None:
     assert max(counts) < 145
 
 
-def test_lineworld_observes_place_and_goal_as_fractions() -> None:
+def test_lineworld_observes_positions_as_fractions() -> None:
     env = line(length=11)
     observation, _ = env.reset(seed=0)
     assert observation.dtype == np.float32
@@ -207,7 +207,7 @@ def test_lineworld_draws_by_its_episodes_seed() -> None:
     assert len({str(walk(seed)) for seed in range(20)}) > 10
 
 
-def test_lineworld_has_forty_steps_unless_told_otherwise() -> None:
+def test_lineworld_has_forty_steps_by_default() -> None:
     for kwargs, limit in (({}, 40), ({"max_steps": 7}, 7)):
         env = gym.make(LINE, length=1000, **kwargs)
         env.reset(seed=0)

@@ -119,8 +119,8 @@ def test_rewards_are_for_the_number_and_for_the_form(
     assert earned == pytest.approx(reward)
     assert (terminated, truncated) == (True, False)
     assert (info["correct"], info["formatted"], info["answer"]) == (correct, formatted, answer)
-    (told,) = stream_of(info).of_kind(EventKind.METRICS)
-    assert told.data == {"correct": int(correct), "formatted": int(formatted), "replies": 1}
+    (reported,) = stream_of(info).of_kind(EventKind.METRICS)
+    assert reported.data == {"correct": int(correct), "formatted": int(formatted), "replies": 1}
 
 
 def test_by_default_the_right_number_is_one_and_nothing_else_counts(clips: str) -> None:
@@ -292,7 +292,7 @@ def test_wrong_options_are_refused_and_the_episode_goes_on(options: dict[str, An
         env.reset(options=options)
 
 
-def test_a_result_that_is_no_number_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_result_that_is_no_number_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     env = made(dataset=written(tmp_path / "rows.jsonl", Problem("Who?", "#### Natalia")))
     with pytest.raises(
         envweave_gym.InvalidArgument, match=r"problem 0, 'Natalia', is no number; give a data set"

@@ -236,8 +236,8 @@ def test_right_wrong_and_malformed_are_paid_as_the_documents_say(
             assert (got, terminated, truncated) == (earned, True, False)
             assert info["correct"] == (reply == replies[0])
             assert (info["chosen"] >= 0) == (reply in replies[:2])
-            (told,) = stream_of(info).of_kind(EventKind.METRICS)
-            assert told.data == {"correct": int(info["correct"]), "formatted": int(info["chosen"] >= 0)}
+            (reported,) = stream_of(info).of_kind(EventKind.METRICS)
+            assert reported.data == {"correct": int(info["correct"]), "formatted": int(info["chosen"] >= 0)}
 
 
 def test_an_index_chooses_an_option_and_a_reply_is_read_as_one() -> None:
@@ -253,7 +253,7 @@ def test_an_index_chooses_an_option_and_a_reply_is_read_as_one() -> None:
         env.step(4)
 
 
-def test_the_right_option_is_not_told_before_the_step() -> None:
+def test_the_right_option_is_hidden_before_the_step() -> None:
     env = made(render_mode="ansi")
     shown, info = env.reset(seed=3)
     assert set(info) == {"index", "split", "stream", "seq"}
@@ -276,7 +276,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(kwargs: dict[str, Any], sai
         made(**kwargs)
 
 
-def test_a_result_that_is_no_number_is_told_when_it_is_asked_for(tmp_path: Any) -> None:
+def test_a_result_that_is_no_number_is_an_error_when_it_is_read(tmp_path: Any) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "Who?", "answer": "#### Natalia"}\n')
     env = made(dataset=str(path))

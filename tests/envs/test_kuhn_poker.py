@@ -48,8 +48,10 @@ WINS = {
 
 def cards_dealt(game: Any) -> str:
     """The cards, as the operator reads them."""
-    told = [event for event in game.record.events if event.kind == EventKind.REVEAL and len(event.to) == 1]
-    return "".join(event.data["card"] for event in told)
+    reported = [
+        event for event in game.record.events if event.kind == EventKind.REVEAL and len(event.to) == 1
+    ]
+    return "".join(event.data["card"] for event in reported)
 
 
 def seed_of(cards: str) -> int:
@@ -132,8 +134,10 @@ def test_a_card_stays_hidden_until_the_showdown(history: str, cards: str) -> Non
     turns.reset(seed=SEEDS[cards])
     shown = rounds.reset(seed=SEEDS[cards])
     for infos in (turns.infos, shown[-1]):
-        told = [infos[reader]["stream"].of_kind(EventKind.REVEAL) for reader in rounds.agents]
-        assert [[event.data for event in events] for events in told] == [[{"card": card}] for card in cards]
+        reported = [infos[reader]["stream"].of_kind(EventKind.REVEAL) for reader in rounds.agents]
+        assert [[event.data for event in events] for events in reported] == [
+            [{"card": card}] for card in cards
+        ]
     for place, move in enumerate([*history, None]):
         known = showdown and move is None
         for number, other in ((0, cards[1]), (1, cards[0])):
@@ -152,18 +156,18 @@ def test_a_card_stays_hidden_until_the_showdown(history: str, cards: str) -> Non
             shown = rounds.step({turns.possible_agents[place % 2]: MOVES.index(move)})
 
 
-def test_what_a_player_sees_depends_on_its_own_card_alone() -> None:
+def test_an_observation_depends_only_on_the_players_own_card() -> None:
     """The seed apart, which only says how the hand was made."""
 
     def story(cards: str, reader: str) -> list[str]:
         game = env()
         game.reset(seed=SEEDS[cards])
-        told = []
+        reported = []
         for move in "pb":
             game.step(MOVES.index(move))
             info = repr(game.infos[reader]).replace(f"'seed': {SEEDS[cards]}", "")
-            told.append(info + repr(game.observe(reader)))
-        return told
+            reported.append(info + repr(game.observe(reader)))
+        return reported
 
     assert story("KQ", "player_0") == story("KJ", "player_0") != story("QJ", "player_0")
     assert story("QJ", "player_1") == story("KJ", "player_1") != story("JQ", "player_1")
@@ -283,11 +287,11 @@ def test_an_unknown_argument_is_refused_by_name(make: Any) -> None:
 def test_resets_of_the_plain_game_follow_from_the_last_seed() -> None:
     def hands(game: KuhnPoker) -> list[Any]:
         game.reset(seed=11)
-        told = []
+        reported = []
         for _ in range(20):
             game.reset()
-            told.append([game.observe(player).tolist() for player in game.possible_agents])
-        return told
+            reported.append([game.observe(player).tolist() for player in game.possible_agents])
+        return reported
 
     assert hands(raw_env()) == hands(raw_env())
     assert len({str(hand) for hand in hands(raw_env())}) > 3
@@ -313,18 +317,18 @@ def test_human_rendering_prints_every_move(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("form", ["aec", "parallel"])
-def test_each_player_is_told_the_rules_its_own_card_and_the_words_for_its_move(form: str) -> None:
+def test_each_prompt_has_the_rules_the_players_card_and_the_names_of_moves(form: str) -> None:
     game: Any = pettingzoo.make(form, ID)
     infos: Any = game.reset(seed=SEEDS["KJ"])
     infos = game.infos if infos is None else infos[1]
-    told = {player: texts(infos[player]) for player in game.possible_agents}
-    assert "king" in told["player_0"][0].rpartition("card is")[2]
-    assert "jack" in told["player_1"][0].rpartition("card is")[2]
-    assert told["player_0"][1:] == ["It is your move. Answer with one word: check or bet."]
-    assert told["player_1"][1:] == []
+    reported = {player: texts(infos[player]) for player in game.possible_agents}
+    assert "king" in reported["player_0"][0].rpartition("card is")[2]
+    assert "jack" in reported["player_1"][0].rpartition("card is")[2]
+    assert reported["player_0"][1:] == ["It is your move. Answer with one word: check or bet."]
+    assert reported["player_1"][1:] == []
 
 
-def test_a_player_is_told_the_moves_so_far_and_what_answers_a_bet() -> None:
+def test_a_prompt_has_the_moves_so_far_and_the_answers_to_a_bet() -> None:
     game = make_aec()
     game.reset(seed=0)
     game.step(parse_action(game, "Check.", "player_0"))
@@ -338,4 +342,4 @@ def test_a_player_is_told_the_moves_so_far_and_what_answers_a_bet() -> None:
 
 
 def texts(info: Any) -> list[str]:
-    return [told["content"] for told in messages_of(info)]
+    return [reported["content"] for reported in messages_of(info)]

@@ -28,9 +28,9 @@ def test_a_program_finds_its_context_and_the_names_of_a_repl():
 
 def test_the_task_is_in_the_first_message():
     with episode(options={"context": "a" * LONG, "task_prompt": "Count."}) as played:
-        (told,) = ew.messages_of(played.info)
-    assert told["content"].startswith("Count.\n\n`context` is a str with 10000 characters.")
-    assert "a" * 600 not in told["content"]
+        (reported,) = ew.messages_of(played.info)
+    assert reported["content"].startswith("Count.\n\n`context` is a str with 10000 characters.")
+    assert "a" * 600 not in reported["content"]
 
 
 def test_all_programs_of_a_reply_are_one_action():
@@ -302,9 +302,9 @@ def test_the_state_does_not_repeat_the_context():
 def test_sub_calls_are_events():
     with episode(llm_query_fn=str.upper) as played:
         played.run("llm_query('a')")
-        called, told = (event for event in played.info["stream"].events if event.kind.startswith("tool"))
+        called, reported = (event for event in played.info["stream"].events if event.kind.startswith("tool"))
         assert called.data == {"name": "llm_query", "arguments": {"prompt": "a"}}
-        assert told.data == {"name": "llm_query", "result": "A"}
+        assert reported.data == {"name": "llm_query", "result": "A"}
 
 
 def test_copies_and_pickles_go_on():

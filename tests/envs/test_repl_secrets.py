@@ -115,9 +115,9 @@ def test_a_program_cannot_read_the_token_of_its_host(monkeypatch: pytest.MonkeyP
 
 def test_a_reply_that_repeats_the_token_is_shown_without_it(client: REPLEnv):
     client.reset(context="x", hf_token=TOKEN)
-    told = client.execute("llm_query('which key is that?')")
-    assert told.observation.result.stdout == "'It is …, I hear.'\n"
-    assert TOKEN not in repr(told)
+    reported = client.execute("llm_query('which key is that?')")
+    assert reported.observation.result.stdout == "'It is …, I hear.'\n"
+    assert TOKEN not in repr(reported)
 
 
 def test_a_short_key_is_an_ordinary_word_of_replies(monkeypatch: pytest.MonkeyPatch):

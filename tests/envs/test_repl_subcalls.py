@@ -125,7 +125,7 @@ def test_a_prompt_that_is_no_text_is_sent_as_json():
         assert played.run("llm_query({'a': [1]})")["stdout"] == "'{\"a\": [1]}'\n"
 
 
-def test_nobody_answers_and_says_so():
+def test_questions_without_a_session_fail_with_the_reason():
     with episode() as played:
         assert "Error: nobody answers sub-calls: give llm_query_fn=" in played.run("llm_query('a')")["stdout"]
 
@@ -353,15 +353,15 @@ def test_an_answer_may_stand_in_a_reply():
 
 
 def test_a_model_that_has_no_more_steps_is_asked_once_more():
-    told: list[str] = []
+    reported: list[str] = []
 
     def chat(messages: list[dict[str, str]]) -> str:
-        told.append(messages[-1]["content"])
-        return "FINAL(late)" if "no more steps" in told[-1] else fenced("1")
+        reported.append(messages[-1]["content"])
+        return "FINAL(late)" if "no more steps" in reported[-1] else fenced("1")
 
     with episode(rlm=chat, rlm_max_iterations=2) as played:
         assert played.run("rlm_query('a')")["stdout"] == "'late'\n"
-    assert len(told) == 3
+    assert len(reported) == 3
 
 
 def test_a_model_that_gives_no_answer_is_an_error():

@@ -161,7 +161,7 @@ def test_prompts_and_answers_are_for_those_they_concern(team: Team):
 
 
 @pytest.mark.parametrize("team", [{"rewards": "roles"}], indirect=True)
-def test_with_roles_only_those_who_answered_share_the_outcome(team: Team):
+def test_with_roles_only_agents_that_answered_share_the_outcome(team: Team):
     team.root("1/0")
     assert team.rewards == {"root": -0.05, "sub_0": 0.0, "sub_1": 0.0, "sub_2": 0.0, "sub_3": 0.0}
     team.root("llm_query_batched(['a', 'b'])")

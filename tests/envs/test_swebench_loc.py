@@ -171,7 +171,7 @@ def test_masked_issues_name_no_file(tmp_path: Path, leak: str) -> None:
     assert not any(name in issue for name in ("toolbox/text", "toolbox.text", "text.py"))
 
 
-def test_accuracy_is_told_by_leak() -> None:
+def test_accuracy_is_reported_for_each_leak() -> None:
     infos = [
         {"leak": "path", "correct": True},
         {"leak": "none", "correct": False},
@@ -183,7 +183,7 @@ def test_accuracy_is_told_by_leak() -> None:
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_accuracy_is_told_of_vectors_too(mode: AutoresetMode) -> None:
+def test_accuracy_is_reported_for_vectors_too(mode: AutoresetMode) -> None:
     envs = SyncVectorEnv([toy] * 3, autoreset_mode=mode)
     envs.reset(seed=[1, 2, 3])
     right = np.array([env.unwrapped.question.right for env in envs.envs])  # pyright: ignore

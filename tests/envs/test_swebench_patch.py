@@ -70,7 +70,7 @@ def test_the_prompt_has_the_issue_and_nothing_of_its_patches() -> None:
         f"<think>{reply(TOY[0].patch)}",
     ],
 )
-def test_what_cannot_be_tried_is_worth_nothing_and_starts_nothing(
+def test_a_refused_patch_earns_nothing_and_opens_no_workspace(
     action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
@@ -381,7 +381,7 @@ def test_a_vector_and_a_server_give_the_same_as_one_here() -> None:
 
 
 @pytest.mark.usefixtures("images")
-def test_what_passes_without_a_patch_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_baseline_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     env = SWEBenchPatchEnv(dataset="synthetic", evaluation="docker", reward="shaped", timeout=30)
     known = Baselines()
     monkeypatch.setattr(swebench_patch, "BASELINES", known)

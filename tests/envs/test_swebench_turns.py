@@ -60,7 +60,7 @@ def test_no_more_run_at_once_than_may() -> None:
     assert (running, most) == (0, 2)
 
 
-def test_whoever_waits_too_long_is_told_so() -> None:
+def test_a_wait_that_is_too_long_is_an_error() -> None:
     with slot(1), pytest.raises(AtCapacity, match=r"1 evaluations have been running for 0.05 s"):
         slot(1, timeout=0.05).__enter__()
     with slot(1, timeout=0.05):
@@ -153,7 +153,7 @@ def test_a_container_that_sees_the_slots_of_its_machine_waits_for_those_who_have
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "two", 10_000])
-def test_what_is_no_limit_is_refused(wrong: object) -> None:
+def test_an_invalid_limit_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgument, match="is no number of evaluations"):
         check_at_once(wrong)
 
@@ -261,7 +261,7 @@ def test_an_image_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("keep", [0, -1, "all", True])
-def test_what_is_no_number_of_images_is_refused(keep: Any) -> None:
+def test_an_invalid_number_of_images_is_refused(keep: Any) -> None:
     with pytest.raises(InvalidArgument, match="is no number of images"):
         Options(keep_images=keep)
 
@@ -287,7 +287,7 @@ def test_without_pidfds_the_pipe_of_multiprocessing_tells_that_the_owner_is_gone
     os.close(reader)
 
 
-def test_who_waits_looks_for_the_folder_of_the_slots_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_evaluation_looks_for_the_slots_folder_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Path] = []
 
     def counted(name: str) -> Path:

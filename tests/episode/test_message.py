@@ -71,7 +71,7 @@ def test_the_typed_message_says_the_same() -> None:
         Message.of(event).role = "user"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_what_a_reader_changes_does_not_change_the_stream() -> None:
+def test_changes_by_a_reader_do_not_change_the_stream() -> None:
     info = info_of(message("user", PARTS), message("assistant", tool_calls=[CALL]))
     for one in messages_of(info):
         for parts in (one.get("content"), one.get("tool_calls")):

@@ -77,7 +77,7 @@ def test_the_stream_of_a_step_stays_equal(look: Any) -> None:
     assert data_equivalence(stream_of_a_step(), BUILT)
 
 
-def test_what_is_done_to_an_action_later_does_not_change_the_stream() -> None:
+def test_a_later_change_of_an_action_does_not_change_the_stream() -> None:
     env = envweave_gym.make("envweave/Counter-v0")
     env.reset(seed=0)
     action = {"delta": 1}
@@ -121,26 +121,26 @@ def test_events_are_seen_by_those_they_name() -> None:
 
 
 def test_numbering_leaves_the_given_events_alone() -> None:
-    told = [message("user", "a"), message("user", "b")]
-    assert [event.seq for event in number(told, 5)] == [5, 6]
-    assert [event.seq for event in number(told[:1], 9)] == [9]
+    reported = [message("user", "a"), message("user", "b")]
+    assert [event.seq for event in number(reported, 5)] == [5, 6]
+    assert [event.seq for event in number(reported[:1], 9)] == [9]
     assert number([], 3) == ()
-    assert [event.seq for event in told] == [UNNUMBERED, UNNUMBERED]
+    assert [event.seq for event in reported] == [UNNUMBERED, UNNUMBERED]
 
 
-def test_all_that_is_told_comes_in_the_order_in_which_it_was_told() -> None:
+def test_events_come_in_the_order_in_which_they_were_emitted() -> None:
     emitter = Emitter().listen()
-    told = [message("user", str(i)) for i in range(6)]
-    emitter.emit(told[0])
-    emitter.emit(*told[1:3])
+    reported = [message("user", str(i)) for i in range(6)]
+    emitter.emit(reported[0])
+    emitter.emit(*reported[1:3])
     emitter.emit()
-    for one in told[3:]:
+    for one in reported[3:]:
         emitter.emit(one)
-    assert list(drain(emitter)) == told
+    assert list(drain(emitter)) == reported
     assert list(drain(emitter)) == []
 
 
-def test_an_emitter_drops_what_is_told_before_somebody_listens() -> None:
+def test_an_emitter_drops_events_before_a_listener_is_attached() -> None:
     emitter = Emitter()
     emitter.emit(message("user", "too early"))
     assert list(drain(emitter.listen())) == []
@@ -154,7 +154,7 @@ def test_makers_of_events() -> None:
     assert reveal(("a",), cards=np.array([1, 2])).data == {"cards": [1, 2]}
 
 
-def test_an_agent_of_a_game_is_not_told_the_seed_that_decides_what_is_hidden():
+def test_an_agent_of_a_game_does_not_see_the_seed():
     start = Event(0, EventKind.EPISODE_START, None, None, {"seed": 7, "options": {"deal": "KQ"}})
     assert start.as_seen_by("player_0") == Event(0, EventKind.EPISODE_START)
     secret = Event(1, EventKind.REVEAL, None, ("player_0",), {"card": "K"})

@@ -250,7 +250,7 @@ def test_infos_of_a_foreign_vector_do_not_say_how_many_rows_there_are() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, 3, "info", [None]])
-def test_what_is_no_info_is_called_that(nothing: Any) -> None:
+def test_a_value_that_is_no_info_is_refused(nothing: Any) -> None:
     for read in (stream_of, messages_of, trainable):
         with pytest.raises(InvalidArgument, match="is no info; give what reset"):
             read(nothing)

@@ -134,7 +134,7 @@ def test_one_that_connects_and_one_that_accepts_exchange_frames(address: str) ->
         server.close()
 
 
-def test_an_address_at_which_nobody_listens_is_refused_at_once() -> None:
+def test_an_address_without_a_listener_fails_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(ConnectionRefusedError):
         connect("@envweave/tests/nobody", started + 5)

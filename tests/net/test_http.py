@@ -146,7 +146,7 @@ MANGLED = {
 
 
 @pytest.mark.parametrize("data", MANGLED.values(), ids=MANGLED)
-def test_what_is_no_response_is_a_lost_connection(data: bytes) -> None:
+def test_bytes_that_are_no_response_are_a_lost_connection(data: bytes) -> None:
     with peer(says(data, again=False)) as there, pytest.raises(ConnectionError):
         get(there)
 

@@ -79,7 +79,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("data", HEADS.values(), ids=HEADS)
-def test_what_is_no_frame_of_a_server_is_refused(data: bytes) -> None:
+def test_an_invalid_frame_of_a_server_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         read(data)
 
@@ -129,7 +129,7 @@ def test_a_client_answers_pings_and_learns_why_a_server_closes() -> None:
         client.close()
 
 
-def test_what_a_server_says_in_one_piece_with_its_handshake_is_not_lost() -> None:
+def test_frames_in_one_piece_with_the_handshake_are_not_lost() -> None:
     def talks(talk: Talk) -> None:
         headers, _ = talk.request()
         talk.send(talk.switching(headers) + frame_of(b"first", masked=False))

@@ -33,7 +33,7 @@ def test_a_child_of_a_child_has_another_again() -> None:
     assert in_child(check)
 
 
-def test_what_a_forked_child_drops_is_not_finalised() -> None:
+def test_a_forked_child_does_not_finalise_dropped_values() -> None:
     """A finaliser may wait for a lock that a thread of the parent held."""
 
     class Held:

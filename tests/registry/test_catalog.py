@@ -43,7 +43,7 @@ def test_every_card_is_registered_for_the_apis_it_has(card: EnvCard):
 
 
 @pytest.mark.parametrize("card", [c for c in CARDS if not c.is_game], ids=lambda card: card.id)
-def test_gymnasium_is_told_to_add_no_wrappers(card: EnvCard):
+def test_specs_disable_the_wrappers_of_gymnasium(card: EnvCard):
     spec = gym.spec(card.id)
     assert spec.max_episode_steps is None
     assert spec.additional_wrappers == ()
@@ -76,7 +76,7 @@ def test_registering_again_changes_nothing():
 
 
 @pytest.mark.usefixtures("registries")
-def test_registering_again_brings_back_what_somebody_deleted():
+def test_registering_again_restores_deleted_ids():
     del gym.registry["envweave/Echo-v0"]
     del pettingzoo.aec_registry["envweave/KuhnPoker-v0"]
     with pytest.raises(gym.error.NameNotFound):
@@ -90,14 +90,14 @@ def test_registering_again_brings_back_what_somebody_deleted():
 
 
 @pytest.mark.usefixtures("registries")
-def test_an_id_of_ours_that_somebody_replaced_stays_theirs_with_a_warning():
+def test_an_id_that_another_package_replaced_stays_replaced_with_a_warning():
     theirs = gym.envs.registration.EnvSpec("envweave/Echo-v0", entry_point="theirs:Env")
     gym.registry["envweave/Echo-v0"] = theirs
     del gym.registry["envweave/Counter-v0"]
     complaint = "envweave/Echo-v0 is registered already, with entry point 'theirs:Env'"
-    with pytest.warns(UserWarning, match=re.escape(complaint)) as told:
+    with pytest.warns(UserWarning, match=re.escape(complaint)) as reported:
         register_all()
-    assert len(told) == 1
+    assert len(reported) == 1
     assert gym.registry["envweave/Echo-v0"] is theirs
     assert "envweave/Counter-v0" in gym.registry
 
@@ -178,7 +178,7 @@ def test_an_envcard_is_checked_like_a_dict():
         register_card(EnvCard(**wrong))
 
 
-def test_an_id_nobody_declares_is_unknown():
+def test_an_undeclared_id_is_unknown():
     with pytest.raises(UnknownEnvironment, match="no installed package declares 'plug/Gone-v0'"):
         card_of("plug/Gone-v0")
 
@@ -186,11 +186,11 @@ def test_an_id_nobody_declares_is_unknown():
 def test_the_table_for_authors_has_every_field_of_a_card() -> None:
     page = (Path(__file__).parents[2] / "docs" / "authors.md").read_text()
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (?:`(.*?)`)? ?\| \S", page, re.MULTILINE)
-    told = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    reported = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
     usual = {one.name: one.default for one in msgspec.structs.fields(EnvCard)}
     factories = {one.name: one.default_factory for one in msgspec.structs.fields(EnvCard)}
-    assert list(told) == list(usual)
-    for name, default in told.items():
+    assert list(reported) == list(usual)
+    for name, default in reported.items():
         if default:
             made = usual[name] if factories[name] is msgspec.NODEFAULT else factories[name]()
             assert default == repr(made), name

@@ -139,7 +139,7 @@ def first_reward(name: str, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["list", "array", "dict"])
-def test_rewards_that_are_no_number_are_told_in_a_sentence_and_made_one(objectives: str, kind: str):
+def test_rewards_that_are_no_number_are_refused_or_converted(objectives: str, kind: str):
     with pytest.raises(TypeError, match=r"tests/Objectives-v0: the reward .* reward='sum'") as caught:
         first_reward(objectives, kind=kind)
     assert "\n" not in str(caught.value)

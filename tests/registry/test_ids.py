@@ -272,7 +272,7 @@ def test_a_factory_must_build_an_environment():
 # The arguments of make
 
 
-def test_what_games_do_not_take():
+def test_arguments_that_games_do_not_take_are_refused():
     for name in (KUHN, RACE):
         for kwargs in (
             {"num_envs": 2},
@@ -287,7 +287,7 @@ def test_what_games_do_not_take():
         assert "takes no argument 'autoreset_mode'" in refusal(name, autoreset_mode="SameStep")
 
 
-def test_what_is_wrong_for_every_name(names: list[str]):
+def test_mistakes_that_every_name_refuses(names: list[str]):
     for name in [*names, KUHN, "CartPole-v1"]:
         assert "api='cooperative' is unknown; there are 'gym', 'parallel', 'aec'" in refusal(
             name, api="cooperative"
@@ -337,7 +337,7 @@ def test_an_unknown_name_answers_with_the_nearest(names: list[str], name: str, n
 
 
 @pytest.mark.parametrize("name", ["", " ", ":", "::", "./here:X", "1module:X", "what is this?", "-v0", "☃"])
-def test_what_is_no_name_at_all_is_unknown(name: str):
+def test_a_value_that_is_no_name_is_unknown(name: str):
     with pytest.raises(UnknownEnvironment, match=re.escape(f"no environment is called {name!r}: ")):
         ew.make(name)
 
@@ -402,7 +402,7 @@ def test_the_grammar_of_names_is_in_the_help_and_on_a_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "names.md").read_text()
     schemes = [f"{scheme}://" for scheme in SCHEMES]
     assert [scheme for scheme in schemes if scheme not in page] == []
-    told = inspect.getdoc(ew.make) or ""
+    reported = inspect.getdoc(ew.make) or ""
     known = [scheme for scheme in schemes if scheme not in ("https://", "openenv+https://")]
-    assert [scheme for scheme in known if scheme not in told] == []
-    assert "``module:ID``" in told
+    assert [scheme for scheme in known if scheme not in reported] == []
+    assert "``module:ID``" in reported

@@ -246,7 +246,7 @@ def test_make_vec_takes_the_step_limit_by_either_name(env_id: str, name: str):
 
 
 @pytest.mark.usefixtures("registries")
-def test_a_reset_is_tried_again_until_its_deadline_through_every_door():
+def test_a_reset_is_retried_until_its_deadline_over_every_transport():
     path = "scripted_envs:Scripted"
     register_card({"id": "tests/Card-v0", "doc": "Follows a script.", "gym": path})
     gym.register("tests/Foreign-v0", entry_point=path)

@@ -226,15 +226,15 @@ print(json.dumps([told, len(caught), sorted(envweave_gym.cards()), [works(name) 
 
 def test_a_broken_plug_in_is_one_warning_and_breaks_nothing_else(mixed: Path):
     works = ["envweave/Echo-v0", "envweave/KuhnPoker-v0", "tidy/Guess-v0", "rows/Good-v0", "flat/Guess-v0"]
-    told, count, ids, working = run(mixed, WARNINGS.format(first="", works=works))
+    reported, count, ids, working = run(mixed, WARNINGS.format(first="", works=works))
     assert all(working)
     assert set(works) <= set(ids)
     assert [name for name in ids if name.startswith("rows/")] == ["rows/Good-v0"]
-    assert count == len(told)
-    assert all("\n" not in text for text in told.values())
+    assert count == len(reported)
+    assert all("\n" not in text for text in reported.values())
     left_out = "its environments are left out:"
-    rows = told.pop("'rows' (rows:CARDS)")
-    assert told == {
+    rows = reported.pop("'rows' (rows:CARDS)")
+    assert reported == {
         "'raises' (raises:CARDS)": f"{left_out} RuntimeError: no luck",
         "'leaves' (leaves:CARDS)": f"{left_out} SystemExit: not on this machine",
         "'nothing' (nothing:CARDS)": f"{left_out} TypeError: 'int' object is not callable",
@@ -265,9 +265,9 @@ def test_a_broken_plug_in_is_one_warning_and_breaks_nothing_else(mixed: Path):
 
 
 def test_cards_beside_environments_are_left_out_where_the_plug_in_comes_first(mixed: Path):
-    told, _, ids, _ = run(mixed, WARNINGS.format(first="import flat", works=["tidy/Guess-v0"]))
+    reported, _, ids, _ = run(mixed, WARNINGS.format(first="import flat", works=["tidy/Guess-v0"]))
     assert "flat/Guess-v0" not in ids
-    assert "partially initialized module 'flat'" in told["'flat' (flat:CARDS)"]
+    assert "partially initialized module 'flat'" in reported["'flat' (flat:CARDS)"]
     code = """
 import warnings
 warnings.simplefilter("ignore")

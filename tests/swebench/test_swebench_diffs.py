@@ -59,7 +59,7 @@ def test_fences_in_the_lines_of_a_file_end_no_block() -> None:
 
 
 @pytest.mark.parametrize("reply", ["", "no idea", "```python\nprint(1)\n```", "--- nothing\n", "diff of a"])
-def test_what_has_no_diff_gives_none(reply: str) -> None:
+def test_a_reply_without_a_diff_gives_none(reply: str) -> None:
     assert diff_in(reply) == ""
     assert parsed(reply).changes == ()
 
@@ -101,7 +101,7 @@ def test_for_a_file_with_crlf_there_is_the_same_diff_with_such_lines() -> None:
         ("--- /etc/passwd\n+++ /etc/passwd\n", "change", "/etc/passwd", "/etc/passwd"),
     ],
 )
-def test_what_a_diff_touches_is_read_from_its_headers(header: str, kind: str, old: str, new: str) -> None:
+def test_the_paths_of_a_diff_come_from_its_headers(header: str, kind: str, old: str, new: str) -> None:
     (change,) = parsed(header + "@@ -1 +1 @@\n-a\n+b\n").changes
     assert (change.kind, change.old, change.new) == (kind, old, new)
 
@@ -137,7 +137,7 @@ def test_lines_that_look_like_headers_are_lines_of_their_hunk() -> None:
     assert parsed(text).text == text
 
 
-def test_several_files_without_the_lines_of_git_are_told_apart() -> None:
+def test_several_files_without_git_headers_are_separate_changes() -> None:
     one = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
     assert parsed(one.format("x") + one.format("y")).paths == ("x", "y")
 
@@ -172,7 +172,7 @@ def test_a_diff_that_is_cut_off_is_not_applied_and_says_so() -> None:
         "similarity index 100%\nrename from x.py\nrename to y.py\n",
     ],
 )
-def test_what_has_no_hunk_and_needs_none_is_whole(header: str) -> None:
+def test_a_change_that_needs_no_hunk_is_whole(header: str) -> None:
     assert cut_off(parsed(f"diff --git a/x.py b/x.py\n{header}")) is None
 
 

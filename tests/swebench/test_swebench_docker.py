@@ -80,7 +80,7 @@ BECOMES = {
 }
 
 
-def test_what_becomes_of_a_patch() -> None:
+def test_the_evaluation_of_each_kind_of_patch() -> None:
     found = at_once([patch for patch, _ in BECOMES.values()])
     for (name, (_, expected)), one in zip(BECOMES.items(), found, strict=True):
         assert summary(one) == expected, name
@@ -140,7 +140,7 @@ PRINTS = {
 }
 
 
-def test_what_a_patch_prints_resolves_nothing_and_is_no_fault() -> None:
+def test_output_of_a_patch_resolves_nothing_and_is_no_fault() -> None:
     for name, one in zip(PRINTS, at_once([at_import(code) for code in PRINTS.values()]), strict=True):
         assert one.fault is None, name
         assert not one.resolved, name
@@ -157,7 +157,7 @@ def test_tests_that_do_not_end_are_dead_two_seconds_after_their_time(client: Any
     assert ours(client) == []
 
 
-def test_what_takes_too_much_memory_or_prints_too_much_resolves_nothing() -> None:
+def test_too_much_memory_or_output_resolves_nothing() -> None:
     hungry = evaluate(
         TEXT, at_import("x = bytearray(1 << 30)\nx[::4096] = b'x' * len(x[::4096])", fixed=True), SMALL
     )
@@ -259,7 +259,7 @@ def test_a_workspace_that_is_not_closed_ends_with_its_connection(client: Any) ->
     assert ours(client) == []
 
 
-def test_what_differed_before_and_is_changed_again_is_of_the_patch() -> None:
+def test_a_file_that_differed_before_and_changes_again_counts_as_touched() -> None:
     readme = FILES["README.md"] + "more\n"
     untracked = ("new.py", "two words.py", "ignored.so")
     diff = TEXT.patch + diff_between("README.md", readme, readme.replace("more", "less"))
@@ -280,7 +280,7 @@ def test_what_differed_before_and_is_changed_again_is_of_the_patch() -> None:
         workspace.close()
 
 
-def test_what_was_changed_before_is_not_taken_for_the_patch() -> None:
+def test_earlier_changes_do_not_count_as_the_patch() -> None:
     workspace = open_workspace(TEXT)
     try:
         workspace.run("echo more >> README.md; touch new.py; chmod +x toolbox/money.py", 10)

@@ -65,7 +65,7 @@ def test_a_patch_whose_applying_does_not_end_has_timed_out(place: Place) -> None
     assert found.problem == "applying it did not end within 2 s"
 
 
-def test_what_passes_without_a_patch_is_kept_by_all_that_decides_it(place: Place) -> None:
+def test_the_baseline_is_cached_by_everything_that_decides_it(place: Place) -> None:
     known = Baselines(max_entries=3)
     place.ran = whole(*TEXT.fail_to_pass)
     assert [known.pass_rate(TEXT, Trial()) for _ in range(2)] == [1.0, 1.0]

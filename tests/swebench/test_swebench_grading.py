@@ -56,7 +56,7 @@ def test_a_test_that_passed_before_and_fails_now_resolves_nothing() -> None:
     assert verdict.p2p == pytest.approx(2 / 3)
 
 
-def test_what_is_not_in_the_log_has_not_passed() -> None:
+def test_tests_that_are_not_in_the_log_have_not_passed() -> None:
     verdict = grade(TEXT, log(dict.fromkeys(TEXT.pass_to_pass, "PASSED")))
     assert (verdict.resolved, verdict.f2p, verdict.p2p) == (False, 0.0, 1.0)
 
@@ -128,7 +128,7 @@ def test_faults_of_the_environment_are_named() -> None:
         (("all", 1.5), "max_tests=1.5 is no number of tests"),
     ],
 )
-def test_what_narrows_nothing_is_refused(given: tuple[object, object], sentence: str) -> None:
+def test_an_invalid_selection_of_tests_is_refused(given: tuple[object, object], sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         check_tests(*given)
 
@@ -141,13 +141,13 @@ def test_what_narrows_nothing_is_refused(given: tuple[object, object], sentence:
         ({"failing": (), "passing": ()}, "has no FAIL_TO_PASS"),
     ],
 )
-def test_an_instance_that_nobody_can_judge_is_refused(lacking: dict[str, object], sentence: str) -> None:
+def test_an_instance_that_cannot_be_graded_is_refused(lacking: dict[str, object], sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         check_instance(Instance(**{**_row(TEXT), **lacking}))
 
 
 @pytest.mark.parametrize("column", ["log_parser", "eval_type"])
-def test_what_the_official_package_does_not_know_is_refused(column: str) -> None:
+def test_names_unknown_to_the_official_package_are_refused(column: str) -> None:
     with pytest.raises(InvalidArgument, match=f"has {column}='of nobody', which the official package"):
         grade(Instance(**{**_row(TEXT), column: "of nobody"}), log(statuses()))
 
@@ -160,12 +160,12 @@ def python(program: str, *arguments: str) -> str:
 
 
 def test_grading_imports_what_it_needs_and_leaves_the_package_to_others() -> None:
-    told = python(
+    reported = python(
         "import sys, envweave_gym.swebench.grading as g; g.official_grading(); g.official_grading()\n"
         "print([m for m in ('modal', 'datasets', 'docker', 'swebench.harness') if m in sys.modules])\n"
         "import swebench.harness; print(swebench.harness.grading is g.official_grading())"
     )
-    assert told.split("\n")[:2] == ["[]", "True"]
+    assert reported.split("\n")[:2] == ["[]", "True"]
 
 
 def test_commands_and_scripts_are_the_official_ones() -> None:

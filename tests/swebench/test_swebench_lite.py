@@ -44,7 +44,7 @@ def test_both_schemas_are_the_same_instances(tmp_path: Path) -> None:
     assert all(row.gold_files == (row.patch.split()[2][2:],) for row in older)
 
 
-def test_nobody_knows_how_a_repository_beyond_lite_is_tested(tmp_path: Path) -> None:
+def test_a_repository_beyond_lite_has_no_script(tmp_path: Path) -> None:
     row = instances(written(tmp_path / "rows.jsonl", classic(TOY[0])))[0]
     assert (row.eval_script, row.log_parser, row.eval_type) == ("", "", "pass_and_fail")
 
@@ -102,7 +102,7 @@ def test_all_real_rows_are_read_and_have_one_source_file_as_answer() -> None:
     assert not any(set(row.gold_files) & set(row.test_files) for row in rows)
 
 
-def test_what_real_classic_rows_lack_is_rebuilt_as_the_official_text() -> None:
+def test_missing_columns_of_classic_rows_equal_the_official_text() -> None:
     for row in real_rows():
         rebuilt = msgspec.convert(classic(row), Instance)
         assert (rebuilt.eval_script, rebuilt.image) == (row.eval_script, row.image), row.instance_id

@@ -103,7 +103,7 @@ class TestVerdicts:
     @pytest.mark.parametrize(
         "diff", ["", "no diff at all", TEXT.patch.replace("\n-", "\n-what was never there ")]
     )
-    def test_what_does_not_apply_is_not_resolved(self, diff: str, cache: str) -> None:
+    def test_a_patch_that_does_not_apply_is_not_resolved(self, diff: str, cache: str) -> None:
         found = tried(TEXT, diff, cache)
         assert (found.applied, found.resolved, found.fault) == (False, False, None)
         assert found.problem or found.violations
@@ -114,7 +114,7 @@ class TestVerdicts:
         assert (found.applied, found.resolved) == (False, False)
         assert found.violations
 
-    def test_what_a_patch_starts_is_dead_two_seconds_after_its_time(self, cache: str) -> None:
+    def test_processes_of_a_patch_are_dead_two_seconds_after_the_timeout(self, cache: str) -> None:
         begun = time.monotonic()
         found = tried(TEXT, diff_to(HANGING), cache, timeout=1.0)
         assert (found.timed_out, found.resolved, found.fault) == (True, False, None)
@@ -215,7 +215,7 @@ class TestEnds:
         assert space.run("touch new; sleep 1000", 0.5).timed_out
         assert space.run("git status --porcelain", 20).output == "?? new\n"
 
-    def test_what_is_closed_is_gone(self, opened: Any) -> None:
+    def test_a_closed_session_is_gone(self, opened: Any) -> None:
         space = opened()
         space.run("setsid sleep 1000 & true", 20)
         folder = Path(space.testbed).parent
@@ -226,7 +226,7 @@ class TestEnds:
         with pytest.raises(WorkspaceLost, match="is closed; open another"):
             space.run("true", 1)
 
-    def test_nothing_is_left_of_an_owner_who_was_killed(self, cache: str) -> None:
+    def test_nothing_is_left_of_a_killed_owner(self, cache: str) -> None:
         script = (
             "from swebench_rows import TEXT\n"
             "from envweave_gym.swebench.local_evaluation import open_workspace\n"
@@ -260,7 +260,7 @@ def _working_in(folder: Path) -> list[str]:
 
 
 class TestScripts:
-    def test_what_only_the_image_needs_is_left_out(self, opened: Any) -> None:
+    def test_lines_for_the_image_are_omitted(self, opened: Any) -> None:
         space = opened()
         script = space.adapted(official_script(TEXT))
         assert "conda" not in script
@@ -274,9 +274,9 @@ class TestScripts:
             script = official_script(row)
             before, patch, after = script.partition(row.test_patch)
             assert patch
-            told = space.adapted(script)
-            assert patch in told, "the test patch stays as it is"
-            lines = told.replace(patch, "").splitlines()
+            reported = space.adapted(script)
+            assert patch in reported, "the test patch stays as it is"
+            lines = reported.replace(patch, "").splitlines()
             for line in lines:
                 assert not line.startswith(("conda", "source", "python -m pip", "sed", "export")), line
             commands = [one for one in (before + after).splitlines() if one not in lines]
@@ -294,7 +294,9 @@ class TestCheckouts:
         space = opened(instance, repos=f"{tmp_path}/{{repo}}")
         assert space.run("ls; git log --oneline | wc -l", 20).output.split() == ["greet.py", "1"]
 
-    def test_what_cannot_be_fetched_is_a_fault_that_says_why(self, cache: str, tmp_path: Path) -> None:
+    def test_an_image_that_cannot_be_pulled_is_a_fault_with_the_reason(
+        self, cache: str, tmp_path: Path
+    ) -> None:
         repository(tmp_path / "tests" / "greet", {"greet.py": ""})
         absent = instance_of("0" * 40)
         for repos in (f"{tmp_path}/nowhere/{{repo}}", f"{tmp_path}/{{repo}}"):
@@ -317,8 +319,10 @@ class TestCheckouts:
         options = {"repos": f"{tmp_path}/{{repo}}", "requirements": f"{tmp_path}/needs.txt"}
         space = opened(instance_of(base), **options)
         assert space.run("git status --porcelain --untracked-files=no", 20).output == ""
-        told = space.run("echo \"WORD = 'patched'\" > src/greet.py; cd /; python -c '" + IMPORTS + "'", 30)
-        assert told.output == f"patched {space.testbed}/src/greet.py pinned\n"
+        reported = space.run(
+            "echo \"WORD = 'patched'\" > src/greet.py; cd /; python -c '" + IMPORTS + "'", 30
+        )
+        assert reported.output == f"patched {space.testbed}/src/greet.py pinned\n"
 
     def test_requirements_and_interpreters_that_are_not_there_are_faults(
         self, cache: str, tmp_path: Path

@@ -68,7 +68,7 @@ def test_none_of_the_real_gold_patches_is_refused() -> None:
         ("a//b.py", "no name of a file"),
     ],
 )
-def test_what_decides_whether_a_patch_is_right_may_not_be_touched(path: str, why: str) -> None:
+def test_files_that_decide_the_grade_may_not_be_touched(path: str, why: str) -> None:
     for text in (patch_of(path, "a", "b"), new_file(path, "x = 1")):
         assert why in said(text)
     assert why in said(f"diff --git a/{path} b/toolbox/x.py\nrename from {path}\nrename to toolbox/x.py\n")
@@ -134,7 +134,7 @@ def test_modes_that_git_reads_and_does_not_write_are_refused(mode: str) -> None:
         ("x" * 10_000_000, f"it has 10000000 characters; at most {MAX_CHARS} are read"),
     ],
 )
-def test_what_cannot_be_tried_is_refused_in_a_sentence(text: str, why: str) -> None:
+def test_a_patch_that_breaks_a_rule_is_refused_in_a_sentence(text: str, why: str) -> None:
     assert why in said(text)
 
 
@@ -157,7 +157,7 @@ def test_a_refusal_does_not_tell_which_tests_are_hidden() -> None:
             assert second == first.replace(hidden, other)
 
 
-def test_what_a_patch_has_really_touched_counts_whatever_its_headers_say() -> None:
+def test_changed_files_count_whatever_the_headers_say() -> None:
     diff = parsed(TEXT.patch)
     assert violations_of_tree(("toolbox/text.py", "toolbox/text.py.orig"), diff, TEXT) == ()
     assert violations_of_tree(("toolbox/text.py", "toolbox/money.py"), diff, TEXT) == (

@@ -238,7 +238,7 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("env_id", ["broken/Callable-v0", "broken/Set-v0"])
-def test_spec_check_fails_on_what_json_cannot_hold(env_id: str) -> None:
+def test_spec_check_fails_on_values_that_are_no_json(env_id: str) -> None:
     with pytest.raises(ConformanceError, match="register a string entry point and JSON kwargs"):
         testing.check_spec_survives_json(subject_of(env_id))
 
@@ -281,7 +281,7 @@ def same_cause(text: str) -> list[str]:
         (broken_games.RewritesInRush, "observations_stay_as_given"),
     ],
 )
-def test_what_no_trace_shows_fails_its_own_check_alone(core: type[Any], name: str) -> None:
+def test_a_defect_without_a_trace_fails_only_its_own_check(core: type[Any], name: str) -> None:
     assert [*failures(core)] == [name]
 
 
@@ -360,7 +360,7 @@ def test_warnings_of_other_packages_are_no_failures() -> None:
         testing.check_render_modes(local(strangers.WarnsItself))
 
 
-def test_what_stops_every_episode_is_one_failure() -> None:
+def test_an_error_in_every_episode_is_one_failure() -> None:
     with pytest.raises(ConformanceError) as failure:
         check_all(local(strangers.NoOptions).name)
     text = str(failure.value)
@@ -372,9 +372,9 @@ def test_what_stops_every_episode_is_one_failure() -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's vectors warn of what they raise
 def test_checks_that_fail_for_one_cause_are_one_failure() -> None:
     found = failures(strangers.RaisesAbove)
-    told = [text for text in found.values() if "I do not like" in text]
-    assert len(told) <= 2, "one in this process, and one that came out of another with another text"
-    assert len(same_cause(told[0])) > 5
+    reported = [text for text in found.values() if "I do not like" in text]
+    assert len(reported) <= 2, "one in this process, and one that came out of another with another text"
+    assert len(same_cause(reported[0])) > 5
 
 
 def test_arrays_of_other_packages_are_compared() -> None:

@@ -33,7 +33,9 @@ def test_registered_id_conforms_in_an_actor(subject: Subject, check: Check) -> N
 
 @pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning", "ignore:.*use of fork.*:DeprecationWarning")
 def test_a_vector_in_forked_processes_is_refused_in_one_sentence() -> None:
-    told = r"row \d cannot be made .*: Ray does not work in a process that was forked from one that uses it"
+    reported = (
+        r"row \d cannot be made .*: Ray does not work in a process that was forked from one that uses it"
+    )
     forked = {"vectorization_mode": "async", "vector_kwargs": {"context": "fork"}}
-    with pytest.raises(ew.NotAvailable, match=told):
+    with pytest.raises(ew.NotAvailable, match=reported):
         ew.make(COUNTER, num_envs=2, backend="ray", **forked)

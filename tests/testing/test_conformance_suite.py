@@ -171,7 +171,7 @@ def test_plug_in_tells_one_cause_once_and_in_few_lines(tmp_path: Path) -> None:
     assert len(run.stdout.splitlines()) < 120, run.stdout
 
 
-def test_what_an_environment_raises_is_its_own_failure_and_ends_no_other_checks(tmp_path: Path) -> None:
+def test_an_exception_of_an_environment_fails_one_check_and_ends_no_others(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text(NOT_PLAYABLE)
     names = [f"theirs:theirs/{kind}-v0" for kind in ("Unmade", "Exits", "Boom", "ExitsLater")]
     run = pytest_in(tmp_path, "-v", *(f"--envweave-id={name}" for name in names))

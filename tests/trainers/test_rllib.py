@@ -58,8 +58,8 @@ def solved(module: Any, episodes: int) -> float:
         over = terminated = False
         while not over:
             with torch.no_grad():
-                told = module.forward_inference({"obs": torch.as_tensor(np.asarray(seen)[None])})
-            action = int(told["action_dist_inputs"].argmax())
+                reported = module.forward_inference({"obs": torch.as_tensor(np.asarray(seen)[None])})
+            action = int(reported["action_dist_inputs"].argmax())
             seen, _, terminated, truncated, _ = env.step(action)
             over = terminated or truncated
         reached += terminated

@@ -66,20 +66,20 @@ def test_tools_run_here_and_variables_last_from_program_to_program(executor: San
     assert "Execution logs:\\npaid 5.0" in model.told[1]
 
 
-def test_an_error_is_told_with_what_was_printed_before_it(executor: SandboxExecutor) -> None:
+def test_an_error_comes_with_the_output_before_it(executor: SandboxExecutor) -> None:
     agent, model = agent_of(executor, "print('so far')\n1 / 0", "final_answer('done')")
     assert agent.run("Divide.") == "done"
     assert "so far" in model.told[1]
     assert "ZeroDivisionError: division by zero" in model.told[1]
 
 
-def test_an_error_of_a_tool_is_told_too(executor: SandboxExecutor) -> None:
+def test_an_error_of_a_tool_is_recorded_too(executor: SandboxExecutor) -> None:
     agent, model = agent_of(executor, "price('moon')", "final_answer(0)")
     assert agent.run("Buy the moon.") == 0
     assert "the moon is not for sale" in model.told[1]
 
 
-def test_prints_are_not_told_again_with_the_next_program_that_fails(
+def test_output_is_not_repeated_with_the_next_failing_program(
     executor: SandboxExecutor,
 ) -> None:
     agent, model = agent_of(executor, "print('first')", "def f(:", "final_answer(1)")
@@ -121,7 +121,7 @@ def test_checks_of_the_answer_are_those_of_the_agent(executor: SandboxExecutor) 
     assert len(model.told) == 2
 
 
-def test_a_final_answer_of_the_users_own_has_the_last_word(executor: SandboxExecutor) -> None:
+def test_a_final_answer_function_of_the_user_overrides_ours(executor: SandboxExecutor) -> None:
     class Doubled(FinalAnswerTool):
         def forward(self, answer: Any) -> Any:
             return 2 * answer
@@ -135,7 +135,7 @@ def test_arguments_of_the_task_are_variables(executor: SandboxExecutor) -> None:
     assert agent.run("Add.", additional_args={"numbers": [1, 2, 3]}) == 6
 
 
-def test_what_is_no_json_is_refused_by_name(executor: SandboxExecutor) -> None:
+def test_an_invalid_json_is_refused_by_name(executor: SandboxExecutor) -> None:
     with pytest.raises(InvalidArgument, match="'model'"):
         executor.send_variables(variables={"model": object()})
 

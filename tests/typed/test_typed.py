@@ -228,7 +228,7 @@ def test_a_field_without_a_space_is_named(hint: Any, complaint: str) -> None:
         space_of(model)
 
 
-def test_what_is_no_model_is_refused() -> None:
+def test_an_invalid_model_is_refused() -> None:
     for stranger in (int, dict, Point(0, 0), "Point", None):
         with pytest.raises(InvalidArgument, match=r"is not a model; give a dataclass or a msgspec.Struct"):
             space_of(stranger)

@@ -232,7 +232,9 @@ class Ended:
         (Ended(1), (0.0, False, False)),
     ],
 )
-def test_terminated_and_truncated_may_be_told_apart(observation: Ended, outcome: tuple[Any, ...]) -> None:
+def test_terminated_and_truncated_may_be_given_separately(
+    observation: Ended, outcome: tuple[Any, ...]
+) -> None:
     class Fixed:
         def reset(self) -> Ended:
             return Ended(0)
@@ -265,7 +267,7 @@ def test_observations_without_an_outcome_earn_nothing_and_go_on() -> None:
     assert outcome == [0.0, False, False, {}]
 
 
-def test_models_that_are_nowhere_said_are_asked_for() -> None:
+def test_missing_models_are_an_error_that_asks_for_them() -> None:
     class Untyped:
         def reset(self):
             return None

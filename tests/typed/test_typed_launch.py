@@ -95,7 +95,7 @@ def test_a_local_name_gives_the_whole_stack() -> None:
     assert env.step({"number": 100, "note": ""})[3]
 
 
-def test_what_the_class_tells_is_in_the_stream() -> None:
+def test_events_of_the_class_are_in_the_stream() -> None:
     envweave_gym.register("local://walk", factory=functools.partial(TypedEnv, Walk))
     env = envweave_gym.make("local://walk")
     _, info = env.reset(seed=0, options={"at": 2})

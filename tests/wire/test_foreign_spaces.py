@@ -176,7 +176,7 @@ def test_vectors_batch_them_as_in_this_process(
     there.close()
 
 
-def test_what_cannot_be_rebuilt_is_answered_by_a_private_server_too():
+def test_types_that_cannot_be_rebuilt_arrive_from_a_private_server_too():
     env = ew.make(ID, backend="subprocess", nameless=True)
     space = env.observation_space["words"]
     assert not isinstance(space, Words)

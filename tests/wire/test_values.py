@@ -101,8 +101,8 @@ def test_reading_infos_leaves_a_step_of_another_thread_alone(url: str) -> None:
     reader = threading.Thread(target=look)
     reader.start()
     while reader.is_alive():
-        *_, told = env.step(np.zeros(16, np.int64))
-        assert "fault" not in told
+        *_, reported = env.step(np.zeros(16, np.int64))
+        assert "fault" not in reported
         infos.append(env.reset()[1])
     reader.join()
     env.close()

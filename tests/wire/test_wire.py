@@ -190,7 +190,7 @@ def test_keys_of_any_kind_and_huge_ints_arrive():
     assert same(loads(dumps(value)), value)
 
 
-def test_what_has_no_form_of_its_own_arrives_as_its_repr():
+def test_a_value_without_a_wire_form_arrives_as_its_repr():
     assert loads(dumps({"a": range(1), "b": object})) == {"a": "range(0, 1)", "b": "<class 'object'>"}
 
 
@@ -278,7 +278,7 @@ def frames() -> list[bytes]:
 
 
 @pytest.mark.parametrize("frame", frames(), ids=range(len(frames())))
-def test_what_is_no_message_is_refused_and_nothing_else_happens(frame: bytes):
+def test_an_invalid_message_is_refused_and_nothing_else_happens(frame: bytes):
     with pytest.raises((ValueError, RecursionError)):
         read_call(frame)
 

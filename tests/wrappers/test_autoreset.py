@@ -44,11 +44,11 @@ def test_the_step_after_the_end_is_a_reset() -> None:
 
 def test_episodes_are_those_of_resets_by_hand() -> None:
     env, other = made(), gym.make(LINE, max_steps=3)
-    told = [env.reset(seed=3)[1]["stream"]]
+    reported = [env.reset(seed=3)[1]["stream"]]
     expected = [other.reset(seed=3)[1]["stream"]]
     over = False
     for _ in range(12):
-        told.append(env.step(1)[-1]["stream"])
+        reported.append(env.step(1)[-1]["stream"])
         if over:
             expected.append(other.reset()[1]["stream"])
             over = False
@@ -56,7 +56,7 @@ def test_episodes_are_those_of_resets_by_hand() -> None:
         *_, terminated, truncated, info = other.step(1)
         expected.append(info["stream"])
         over = terminated or truncated
-    assert told == expected
+    assert reported == expected
 
 
 def test_it_is_next_step_mode_for_one() -> None:

@@ -29,7 +29,7 @@ TOGETHER: dict[str, Callable[[], Any]] = {
 STRANGERS = ["nobody", None, 3, ["player_0"], "player_0 "]
 
 
-def told_of(game: Any, env_id: str) -> str:
+def reported_by(game: Any, env_id: str) -> str:
     agents = ", ".join(map(repr, game.possible_agents))
     return rf"^{env_id}: .* is no agent; there are {agents}$"
 
@@ -40,7 +40,7 @@ def test_in_turns_a_stranger_neither_observes_nor_has_spaces(env_id: str, strang
     game = TURNS[env_id]()
     game.reset(seed=0)
     for call in (game.observe, game.observation_space, game.action_space):
-        with pytest.raises(InvalidArgument, match=told_of(game, env_id)):
+        with pytest.raises(InvalidArgument, match=reported_by(game, env_id)):
             call(stranger)
     agent = game.agent_selection
     assert game.observe(agent) in game.observation_space(agent)
@@ -51,7 +51,7 @@ def test_in_turns_a_stranger_neither_observes_nor_has_spaces(env_id: str, strang
 def test_together_a_stranger_has_no_spaces(env_id: str, stranger: Any) -> None:
     game = TOGETHER[env_id]()
     for call in (game.observation_space, game.action_space):
-        with pytest.raises(InvalidArgument, match=told_of(game, env_id)):
+        with pytest.raises(InvalidArgument, match=reported_by(game, env_id)):
             call(stranger)
 
 
@@ -61,14 +61,14 @@ def test_together_a_stranger_does_not_act_and_nothing_is_done(env_id: str) -> No
     game.reset(seed=0)
     actions = {agent: game.action_space(agent).sample() for agent in game.agents}
     for stranger in ("nobody", 3, None):
-        with pytest.raises(InvalidAction, match=told_of(game, env_id)):
+        with pytest.raises(InvalidAction, match=reported_by(game, env_id)):
             game.step({**actions, stranger: 0})
     assert ew.state_of(game)["step_count"] == 0
     game.step(actions)
     assert ew.state_of(game)["step_count"] == 1
 
 
-def test_one_who_is_done_is_no_stranger() -> None:
+def test_a_done_agent_is_no_unknown_agent() -> None:
     game = whisper()
     game.reset(seed=0)
     game.step(2)

@@ -31,7 +31,7 @@ def test_an_exception_ends_the_episode_and_a_reset_begins_the_next() -> None:
     assert state_of(env)["step_count"] == 1
 
 
-def test_an_environment_that_keeps_those_who_are_done_is_told_so() -> None:
+def test_an_environment_that_retains_done_agents_is_an_error() -> None:
     class Clinging(Whisper):
         def _was_dead_step(self, action: Any) -> None:
             pass
@@ -146,7 +146,7 @@ def test_a_malformed_reset_leaves_no_episode() -> None:
 @pytest.mark.parametrize(
     "call", [lambda env: env.step(CRASH), lambda env: env.reset(options={"crash": True})]
 )
-def test_what_was_read_before_a_failure_is_not_asked_any_more(call: Any) -> None:
+def test_a_request_that_was_read_before_a_failure_is_not_open_any_more(call: Any) -> None:
     env = whisper()
     env.reset(seed=0)
     assert env.requests() == env.infos["player_0"]["stream"].requests

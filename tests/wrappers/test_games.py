@@ -53,7 +53,7 @@ def test_an_agent_reads_all_it_may_see_since_it_acted_last() -> None:
         assert ledger[0].data == {"seed": 5}
 
 
-def test_secrets_are_for_those_they_were_told() -> None:
+def test_only_the_named_agents_see_a_secret() -> None:
     env = whisper()
     env.reset(seed=0)
     for agent in env.agent_iter():
@@ -83,7 +83,7 @@ def test_the_selected_agent_is_asked_until_the_end() -> None:
     assert env.agents == []
 
 
-def test_who_is_out_leaves_before_anybody_else_is_asked() -> None:
+def test_a_done_agent_leaves_before_the_next_request() -> None:
     env = whisper()
     env.reset(seed=0)
     env.step(2)
@@ -197,7 +197,7 @@ def test_resets_without_a_seed_follow_from_the_last_given() -> None:
     assert len({9, *drawn}) == 4
 
 
-def test_options_are_told() -> None:
+def test_options_are_recorded() -> None:
     env = whisper()
     env.reset(seed=1, options={"index": np.int64(4)})
     assert env.record.events[0].data == {"seed": 1, "options": {"index": 4}}
@@ -212,11 +212,11 @@ def test_a_long_name_makes_no_long_error() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-@pytest.mark.parametrize("told", [0, 1, 4])
-def test_a_copy_continues_in_mid_episode(copied: Any, told: int) -> None:
+@pytest.mark.parametrize("reported", [0, 1, 4])
+def test_a_copy_continues_in_mid_episode(copied: Any, reported: int) -> None:
     env = whisper()
     env.reset(seed=8)
-    play(env, [1] * told)
+    play(env, [1] * reported)
     again = copied(env)
     assert again.infos == env.infos
     rest = [1, 2, 0, 1, 1]
@@ -280,7 +280,7 @@ def test_agents_that_come_and_go_in_parallel_are_streamed() -> None:
     assert gone
 
 
-def test_who_moves_at_once_does_not_see_the_others_move() -> None:
+def test_simultaneous_agents_do_not_see_the_others_move() -> None:
     env = AECStream(parallel_to_aec(Matching()), name=ID)
     env.reset(seed=0)
     assert [request.agent for request in env.requests()] == ["player_0", "player_1"]
@@ -326,7 +326,7 @@ def test_in_parallel_all_live_agents_are_asked_and_read_the_last_step() -> None:
     assert infos["player_0"]["stream"].agents() == ("player_0",)
 
 
-def test_in_parallel_the_action_of_one_who_is_done_is_ignored_and_recorded() -> None:
+def test_in_parallel_the_action_of_a_done_agent_is_ignored_and_recorded() -> None:
     env = matching()
     env.reset(seed=2)
     both = {"player_0": 1, "player_1": 1}

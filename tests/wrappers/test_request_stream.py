@@ -71,7 +71,7 @@ def test_the_step_limit_truncates_and_the_stream_says_so() -> None:
     assert stream_of(info).requests[0].kind == RequestKind.RESET
 
 
-def test_what_was_told_between_episodes_is_of_neither() -> None:
+def test_events_between_episodes_belong_to_neither() -> None:
     env = scripted()
     env.reset(seed=0)
     env.unwrapped.emit(message("user", "late"))
@@ -98,7 +98,7 @@ def test_the_keys_of_the_stream_are_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "told"),
+    ("reward", "reported"),
     [
         (1.5, [1.5]),
         (np.float32(0.5), [0.5]),
@@ -113,12 +113,12 @@ def test_the_keys_of_the_stream_are_its_own() -> None:
         (np.float32("nan"), ["nan"]),
     ],
 )
-def test_rewards_are_handed_on_and_told_as_json(reward: Any, told: list[Any]) -> None:
+def test_rewards_are_unchanged_and_recorded_as_json(reward: Any, reported: list[Any]) -> None:
     env = scripted([reward])
     env.reset(seed=0)
     _, given, _, _, info = env.step(0)
     assert given is reward
-    assert [event.data["reward"] for event in stream_of(info).of_kind(EventKind.REWARD)] == told
+    assert [event.data["reward"] for event in stream_of(info).of_kind(EventKind.REWARD)] == reported
     json.dumps([event.data for event in stream_of(info).events], allow_nan=False)
 
 
@@ -127,10 +127,10 @@ def test_rewards_are_handed_on_and_told_as_json(reward: Any, told: list[Any]) ->
 
 def test_every_reset_has_a_seed_and_tells_it() -> None:
     env = scripted()
-    told = [seed_of(env.reset(seed=seed)[1]) for seed in (5, None, None, 6, None, 5, None)]
-    assert told == env.unwrapped.seeds
-    assert told == [5, draw_seed(5, 1), draw_seed(5, 2), 6, draw_seed(6, 1), 5, draw_seed(5, 1)]
-    assert len(set(told)) == 5
+    reported = [seed_of(env.reset(seed=seed)[1]) for seed in (5, None, None, 6, None, 5, None)]
+    assert reported == env.unwrapped.seeds
+    assert reported == [5, draw_seed(5, 1), draw_seed(5, 2), 6, draw_seed(6, 1), 5, draw_seed(5, 1)]
+    assert len(set(reported)) == 5
 
 
 def test_the_draw_depends_on_resets_alone() -> None:
@@ -295,7 +295,7 @@ def test_actions_are_those_of_the_episode(seeds: tuple[int, int]) -> None:
             env.step(seed)
 
 
-def test_what_is_told_of_a_refused_action_is_not_told() -> None:
+def test_events_of_a_refused_action_are_dropped() -> None:
     env = RequestStream(Choosy())
     env.reset(seed=5)
     with pytest.raises(InvalidAction, match="not today"):

@@ -136,7 +136,7 @@ def test_sys_exit_passes_where_faults_are_raised() -> None:
         env.reset()
 
 
-def test_a_fault_the_environment_reports_itself_is_told() -> None:
+def test_a_fault_that_the_environment_reports_is_in_the_stream() -> None:
     fault = Fault(FaultKind.LOST, "the sandbox is gone", True)
     env = faulty([{"fault": fault}], max_steps=1)
     env.reset(seed=0)
@@ -166,7 +166,7 @@ def test_a_reset_that_trying_again_cannot_help_is_tried_once() -> None:
     assert info["fault"] == Fault(FaultKind.CRASH, "ImportError: no module 'physics'", False)
 
 
-def test_what_a_failing_reset_told_is_dropped() -> None:
+def test_events_of_a_failing_reset_are_dropped() -> None:
     class Talker(Scripted):
         def reset(self, **kwargs: Any) -> Any:
             self.emit(message("user", "hello"))

@@ -43,7 +43,7 @@ def test_third_party_wrappers_work_inside_and_outside() -> None:
             env.step(2)
 
 
-def test_actions_of_nested_spaces_are_told_as_json() -> None:
+def test_actions_of_nested_spaces_are_recorded_as_json() -> None:
     class Nested(Scripted):
         def __init__(self) -> None:
             super().__init__()

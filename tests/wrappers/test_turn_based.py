@@ -36,7 +36,7 @@ def test_the_reset_says_who_is_asked() -> None:
     assert infos["player_1"]["active"] is False
 
 
-def test_only_those_who_are_asked_act_and_the_others_read_that_they_were_ignored() -> None:
+def test_only_agents_with_requests_act_and_the_others_see_ignored_events() -> None:
     game = kuhn_poker.parallel_env()
     game.reset(seed=0)
     *_, infos = game.step({"player_0": 0, "player_1": 1})
@@ -53,7 +53,7 @@ def test_only_those_who_are_asked_act_and_the_others_read_that_they_were_ignored
     assert asked(infos) == ["player_0"]
 
 
-def test_what_was_ignored_need_not_be_an_action() -> None:
+def test_an_ignored_value_need_not_be_an_action() -> None:
     game = kuhn_poker.parallel_env()
     game.reset(seed=0)
     *_, infos = game.step({"player_0": 0, "player_1": object})
@@ -77,7 +77,7 @@ def test_several_are_asked_at_once_and_earn_the_sum_of_the_round() -> None:
     assert state_of(game)["step_count"] == 2
 
 
-def test_one_at_a_time_the_asked_do_not_see_each_other_act() -> None:
+def test_agents_with_requests_do_not_see_each_other_act() -> None:
     turns = AECStream(Auction(), name=ID)
     turns.reset(seed=0)
     turns.step(PASS)
@@ -116,7 +116,7 @@ def test_those_not_asked_any_more_are_ignored() -> None:
     assert infos["bidder_0"]["seq"] == infos["bidder_0"]["stream"].requests[0].seq == 7
 
 
-def test_those_who_are_done_leave_in_mid_round_and_get_their_last_values_once() -> None:
+def test_done_agents_leave_in_mid_round_and_get_their_last_values_once() -> None:
     game = auction()
     game.reset(seed=0)
     game.step({"auctioneer_0": PASS})
@@ -150,16 +150,16 @@ def test_the_end_comes_for_all_with_five_values() -> None:
     assert state_of(game) == {"episode": 0, "step_count": 2}
 
 
-def test_those_who_are_done_but_have_not_left_are_gone_all_the_same() -> None:
+def test_done_agents_that_have_not_left_count_as_gone() -> None:
     game = TurnBasedParallel(Relay())
     game.reset(seed=0)
-    told = []
+    reported = []
     while game.agents:
         live = list(game.agents)
         _, rewards, terminations, _, infos = game.step(dict.fromkeys(live, 2))
         assert list(rewards) == list(infos) == live
-        told.append((rewards, [agent for agent, done in terminations.items() if done]))
-    assert told == [
+        reported.append((rewards, [agent for agent, done in terminations.items() if done]))
+    assert reported == [
         ({"runner_0": 2.0, "runner_1": 0.0, "runner_2": 0.0}, ["runner_0"]),
         ({"runner_1": 2.0, "runner_2": 0.0}, ["runner_1"]),
         ({"runner_2": 2.0}, ["runner_2"]),
@@ -167,7 +167,7 @@ def test_those_who_are_done_but_have_not_left_are_gone_all_the_same() -> None:
     assert game.aec_env.agents == []
 
 
-def test_agents_that_come_in_mid_game_are_told_of() -> None:
+def test_agents_that_join_in_mid_game_are_in_the_stream() -> None:
     game = TurnBasedParallel(generated_agents_env_v0.env())
     game.reset(seed=4)
     seen = set(game.agents)

@@ -38,8 +38,8 @@ def episode(env: Any, **kwargs: Any) -> tuple[Any, Any, int]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_only_the_first_reset_without_a_seed_gets_one(backend: str):
     env = ew.make(SINGLE, backend=backend)
-    told, given, _ = episode(env)
-    assert told == given >= 0
+    reported, given, _ = episode(env)
+    assert reported == given >= 0
     assert episode(env)[:2] == (None, -1)
     assert episode(env, seed=5)[:2] == (5, 5)
     assert episode(env)[:2] == (None, -1)
@@ -71,8 +71,8 @@ def test_rows_that_reset_themselves_get_no_seed(backend: str, how: dict[str, Any
     env = ew.make(SINGLE, num_envs=2, backend=backend, **how)
     _, infos = env.reset(seed=[3, 4])
     assert infos["given"].tolist() == [3, 4]
-    told = [env.step(np.array([1, 1])) for _ in range(2)]  # an episode has one step
-    infos = told[0][4] if "autoreset_mode" in how else told[1][4]
+    reported = [env.step(np.array([1, 1])) for _ in range(2)]  # an episode has one step
+    infos = reported[0][4] if "autoreset_mode" in how else reported[1][4]
     assert infos["given"].tolist() == [-1, -1]
     assert [one.events[-1].data.get("seed", 0) for one in stream_of(infos)] == [None, None]
     env.close()
@@ -117,8 +117,8 @@ def test_a_new_session_after_a_loss_gets_the_seed_that_it_says():
     until(lambda: private_server().pid is None)
     assert "fault" in env.step(1)[4]
     assert "fault" in rows.step(np.array([1, 1]))[4]
-    told, given, _ = episode(env)
-    assert told == given >= 0
+    reported, given, _ = episode(env)
+    assert reported == given >= 0
     assert episode(env)[:2] == (None, -1)
     infos = rows.step(np.array([1, 1]))[4]
     assert [one.events[0].data["seed"] for one in stream_of(infos)] == infos["given"].tolist()
@@ -131,8 +131,8 @@ def test_a_reset_that_failed_is_no_first_one():
     env = ew.make(SINGLE, fails=1)
     with pytest.raises(RuntimeError):
         env.reset()
-    told, given, _ = episode(env)
-    assert told == given >= 0
+    reported, given, _ = episode(env)
+    assert reported == given >= 0
 
 
 def test_clients_of_a_server_may_ask_for_seeds():
@@ -144,7 +144,7 @@ def test_clients_of_a_server_may_ask_for_seeds():
         assert (began["info"]["given"] >= 0) == seeded
 
 
-def test_what_is_no_such_argument_is_one_sentence():
+def test_an_unknown_argument_is_one_sentence():
     for name in (SINGLE, GAME, "envweave/Counter-v0"):
         with pytest.raises(InvalidArgument, match="reproducible='yes' is not True or False"):
             ew.make(name, reproducible="yes")
