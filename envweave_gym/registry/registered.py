@@ -66,7 +66,7 @@ def _imported_if_here(name: str, backend: Any) -> str:
 
 
 def _with_card(env_id: str, call: MakeCall) -> Any:
-    """Make the environment of an ID with a card, by its launch entry point."""
+    """Make the environment of an ID that has a card, through the entry point in ``launch``."""
     backend, num_envs, kwargs = call.backend, call.num_envs, call.kwargs
     if not cards()[env_id].proxy:
         check_reproducible(env_id, reproducible := kwargs.pop("reproducible", True))

@@ -87,12 +87,12 @@ class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return (self.env,)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset, with numbers in the info."""
+        """Reset the environment, and remove all but numbers from the info."""
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, numbers_of(info)
 
     def step(self, action: Any) -> Any:
-        """Step, with numbers in the info."""
+        """Step the environment, and remove all but numbers from the info."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, reward, terminated, truncated, numbers_of(info)
 
