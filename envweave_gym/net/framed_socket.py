@@ -49,7 +49,7 @@ class FramedSocket(TimedSocket):
         self._awaits_file = False
         """Whether the peer has been sent a large frame over the socket, and will pass a memory file."""
         self._descriptors: list[int] = []
-        """Those that have come and belong to no announced file yet."""
+        """Received descriptors of memory files that were not announced yet."""
 
     def send(self, frame: bytes, deadline: float | None = None, before: bytes = b"") -> None:
         """Send a frame, and one ``before`` it in the same system call, which wakes the peer once."""

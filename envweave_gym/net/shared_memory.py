@@ -38,7 +38,7 @@ class SharedMemory:
         if memory.closed or len(frame) > self.capacity or memory[0]:
             return False
         memory[_HEAD : _HEAD + len(frame)] = frame
-        memory[0] = 1
+        memory[0] = 1  # after the bytes: a peer that is killed in between has left no half frame
         return True
 
     def take(self, size: int) -> bytes:

@@ -56,7 +56,7 @@ class Provider(Protocol):
     name: str
     """The name of the backend."""
     noun: str = "replicas"
-    """What errors call its replicas."""
+    """The plural noun for its replicas in errors."""
     uses_images: bool = False
     """Whether its servers run in container images, and it takes ``image=``."""
     mounts_data: bool = False

@@ -47,7 +47,7 @@ class Pool:
         self._held: Counter[Replica] = Counter()
         """Replicas that were taken and that no environment uses yet, with how often they were taken."""
         self._size = self._coming = 0
-        """How many are kept ready, and how many of those are being started."""
+        """The number that is kept ready, and the number of those that are being started."""
         self._error: Exception | None = None
         self._taking, self._changed = threading.Lock(), threading.Condition()
         self._watch: Watch | None = None

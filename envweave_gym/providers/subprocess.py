@@ -71,6 +71,7 @@ class PrivateServer(Replica):
             self._code = 0
             raise NotAvailable(f"{self.what} ended with exit code {code}; its error is on stderr")
         command = [sys.executable, "-m", "envweave_gym_server.program.private", str(self._listener.fileno())]
+        # The server's children inherit the writing end: the log ends only when the last of them has ended.
         read, write = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -88,6 +89,7 @@ class PrivateServer(Replica):
         pipe = self._process.stdin
         if pipe is None:
             raise NotAvailable(f"{self.what} got no pipe: {command}")
+        # Over the pipe, as arguments and environment variables can be read in /proc by others.
         start = {"token": self.token, "paths": sys.path, "ids": self._ids}
         pipe.write(json.dumps(start).encode() + b"\n")
         pipe.flush()
@@ -109,11 +111,11 @@ class PrivateServer(Replica):
         return None if process is None or process.poll() is not None else process.pid
 
     def answers(self, timeout: float) -> bool:
-        """Not where it has ended: its socket would let those wait who call."""
+        """``False`` at once if it has ended: clients can connect to its socket even then, and would wait."""
         return self.pid is not None and super().answers(timeout)
 
     def logs(self) -> str:
-        """What the server has written to stderr, which goes on to that of this process."""
+        """The stderr of the server, which is also copied to that of this process."""
         return "" if self._log is None else self._log.text()
 
     def _remove(self) -> None:
@@ -155,7 +157,7 @@ def _close_pipe(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a server with all its processes; one that stands still does not hear that it should."""
+    """End a server with all its processes; a stopped one (SIGSTOP) does not see its pipe close."""
     _close_pipe(process)
     try:
         process.wait(_GRACE_S)

@@ -1,1 +1,1 @@
-"""What travels between a client and a server: values, spaces and messages as msgpack, and nothing pickled."""
+"""Serialises values, spaces and messages as msgpack; nothing is pickled."""

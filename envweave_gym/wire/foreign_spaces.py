@@ -64,7 +64,7 @@ def foreign_to_data(space: Space[Any], base: Data | None, to_data: Callable[[Spa
 
 
 def _recipe(space: Any, to_data: Callable[[Space[Any]], Data]) -> list[Any] | None:
-    """How to build it: its attributes, or a call without arguments; ``None`` where neither does."""
+    """A recipe to build the space: its attributes, or a call without arguments; ``None`` if neither works."""
     package = type(space).__module__.partition(".")[0]
     attributes = {name: value for name, value in vars(space).items() if name not in _GENERATOR}
     try:
@@ -151,7 +151,7 @@ def _whole(part: list[Any], package: str, from_data: Callable[[Data], Space[Any]
 
 
 class _Opaque(Space[Any]):
-    """What opaque spaces share; each is of a class that derives from the base of its space, too.
+    """The base class of opaque spaces; each also derives from the base class of its space.
 
     Samples follow ``seed``, but are not those of the space itself after the same seed.
     """
@@ -183,7 +183,7 @@ class _Opaque(Space[Any]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Nobody here knows how."""
+        """``False``: only the server knows its members."""
         return False
 
     def __eq__(self, other: object, /) -> bool:

@@ -34,7 +34,7 @@ without these bytes, in whatever value, needs no count: that takes longer than t
 _ITEMS, _KEYS_AND_ITEMS, _PAIRS, _PAIR_LIST, _PAIR, _SET, _SET_BODY, _MEMBERS = range(8)
 """The kinds of containers; those after the second are parts of the extensions whose items become keys."""
 _HOLDS = {_PAIRS: (_PAIR_LIST, None), _PAIR_LIST: (_PAIR, 2), _SET: (_SET_BODY, 2)}
-"""What the items of such a part must be: a list that is this part, and how long it is where that is fixed."""
+"""By kind of part the kind of its items, which must be lists, and their length if that is fixed."""
 _ROLES = {PAIRS: _PAIRS, SET: _SET}
 
 
@@ -170,7 +170,7 @@ def _comparisons(frame: bytes) -> int:
 
 
 def _end_of(ended: _Level, level: _Level, at: int) -> int:
-    """Where the next value begins after a container has ended, which is an item of ``level``."""
+    """The offset of the value after a container that has ended, which is an item of ``level``."""
     if ended.end != level.end:  # an extension, whose size says where it ends
         if at > ended.end:
             raise ValueError("it has an extension that ends too early")

@@ -40,7 +40,7 @@ _MOMENTS: tuple[Any, ...] = (dates.datetime, dates.date, dates.time)
 
 
 def pack_object(value: Any) -> Any:
-    """What msgspec writes of a value of a rare type; ``NoForm`` where there is none that keeps it."""
+    """Pack a value of a rare type; ``NoForm`` if it has no form that keeps it."""
     if isinstance(value, Enum):
         return _record("enum", type(value), [getattr(value, "name", None)], [value.value])
     if isinstance(value, tuple):
@@ -231,7 +231,7 @@ def pack_struct(value: msgspec.Struct) -> Any:
 
 
 def pack_result(value: Result) -> Any:
-    """What msgspec writes of a result; one of another class travels as its fields."""
+    """Pack the result of a program; one of another class is sent as a dict of its fields."""
     fields, name = msgspec.to_builtins(value), type(value).__name__.lower()
     if name in _RESULTS and type(value) is _result_class(name):
         return Ext(RESULT, values.dumps([name, fields]))

@@ -158,11 +158,17 @@ def _pack_infos(infos: VectorInfos) -> Any:
     return Ext(NATIVE, _encoder.encode((infos["seq"].tobytes(), untrainable.tobytes(), some, packed, rest)))
 
 
+_BOUNDARIES = tuple(_BOUNDARY)
+"""A tuple is compared by identity; a set would call the hash function of the enum, which is Python code."""
+
+
 def _untrainable(streams: Sequence[Stream | None]) -> Bools:
     """The rows whose streams say that they made no transition."""
     mask = np.zeros(len(streams), np.bool_)
     for row, stream in enumerate(streams):
-        mask[row] = stream is not None and any(event.kind in _BOUNDARY for event in stream.events)
+        for event in () if stream is None else stream.events:
+            if event.kind in _BOUNDARIES:
+                mask[row] = True
     return mask
 
 
@@ -214,7 +220,7 @@ def take_results(reply: Stepped) -> None:
 
 
 class RowsApart:
-    """What :func:`envweave_gym.vector.native.rows_apart` makes, to be sent as one array."""
+    """The last observations of the rows that were reset, as one array instead of an object for each row."""
 
     def __init__(self, batch: NDArray[Any], rows: Bools) -> None:
         self.batch, self.rows = batch[rows], rows.copy()

@@ -44,7 +44,7 @@ def space_to_data(space: Space[Any]) -> Data:
 
 
 Path = tuple[int, ...]
-"""Where a space is inside another: the positions in :func:`parts_of`, from outside to inside."""
+"""The path to a space inside another: indices into :func:`parts_of`, the outermost first."""
 Unknown = Callable[[Data, Path], Space[Any]]
 """Gives the space that is of an unknown class."""
 

@@ -29,7 +29,7 @@ ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, T
 RESULT, SET, COMPLEX, MOMENT, RECORD = range(13, 18)
 """The kinds of msgpack extensions."""
 HASHED = frozenset({PAIRS, SET})
-"""Those whose items become keys (:mod:`envweave_gym.wire.keys`)."""
+"""The kinds whose items become keys of dicts and sets (:mod:`envweave_gym.wire.keys`)."""
 
 _KINDS = "biufcSUmM"
 """The kinds of dtypes that travel: numbers, bytes, text and times, but no Python objects."""
@@ -44,7 +44,7 @@ _NAMES = {
 
 _SAME = (float, bool, type(None), bytes)
 _ANY_TEXT = ("utf-16-le", "surrogatepass")
-"""How a text travels that UTF-8 cannot hold."""
+"""The codec and error handler of texts with lone surrogates, which UTF-8 cannot hold."""
 
 MOST_BITS = 1 << 12
 """The size of the largest integers that travel, of 1,234 digits: Python raises where one of more than 4,300
@@ -183,7 +183,7 @@ def pack_exactly(value: Any) -> Any:
 
 
 def _objects() -> Any:
-    """What packs and reads rare types, loaded when one is met."""
+    """The module that packs and reads rare types; it is imported at the first one."""
     from envweave_gym.wire import objects
 
     return objects

@@ -1,4 +1,4 @@
-"""The log of a server: one JSON object a line, what happened and to whom, but never what was sent."""
+"""The log of a server: one JSON object a line, which never quotes what a client has sent."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class JsonLines(logging.Formatter):
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """Which exception it is and where it comes from."""
+    """The type and the innermost frames of an exception, as fields of a log line."""
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     return {**named(error), "trace": where}
 
 
 def named(error: BaseException) -> dict[str, Any]:
-    """Which exception it is, and the system's word for it; what it says itself may hold what was sent."""
+    """The type of an exception and the text of its ``errno``; its own message may quote a client."""
     fields = {"error": type(error).__name__}
     if isinstance(error, OSError) and error.errno is not None:
         fields["reason"] = os.strerror(error.errno)

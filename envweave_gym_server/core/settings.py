@@ -1,4 +1,4 @@
-"""How a server is run: who may use it, and how much of it."""
+"""The settings of a server: access, limits, leases and isolation."""
 
 from __future__ import annotations
 

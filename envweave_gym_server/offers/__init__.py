@@ -1,1 +1,1 @@
-"""What a server offers: its IDs, what a client may send to each, and what each is like."""
+"""The IDs that a server serves, the arguments that clients may give, and the descriptions of each."""

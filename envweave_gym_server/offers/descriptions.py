@@ -1,4 +1,4 @@
-"""What environments are like, asked of each once and then known."""
+"""Cached descriptions of environments: each is made once to be described."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Descriptions:
         self._slots = Slots(most_at_once, full, _PATIENCE_FOR_A_SLOT_S)
 
     def of(self, create: Create) -> Description:
-        """What the environment is like that a client asks for."""
+        """Return the description of the environment that a client asks for."""
         key = _key(create)
         with self._lock:
             future, mine = self._known.get(key), False
@@ -65,6 +65,6 @@ class Descriptions:
 
 
 def _key(create: Create) -> bytes:
-    """The same for the same arguments in whatever order, and short however long they are."""
+    """A hash of the arguments, whatever their order."""
     kwargs = dict(sorted(create.kwargs.items(), key=lambda item: str(item[0])))
     return blake2b(encode(Create(create.env_id, create.api, pack(kwargs)))).digest()

@@ -1,4 +1,4 @@
-"""What a server offers: the IDs on its list, and what a client may say about them."""
+"""The offers of a server: the IDs that it serves, and the arguments that clients may give to each."""
 
 from __future__ import annotations
 
@@ -43,26 +43,27 @@ class Offer:
 
     name: str
     target: str
-    """What :func:`envweave_gym.make` knows it by."""
+    """Its name for :func:`envweave_gym.make`."""
     doc: str
     apis: tuple[str, ...]
     kwargs: tuple[str, ...] = ()
-    """What a client may give its constructor and its resets; commands, paths, addresses and backends are the
-    operator's."""
+    """The arguments that clients may give to its constructor and its resets.
+
+    Commands, paths, addresses and backends are left to the operator."""
     factory: Callable[..., Any] | None = None
-    """What makes it, where that is no ID."""
+    """Makes the environment; ``None`` if ``target`` is a registered ID."""
     action: Any = None
     observation: Any = None
     """The dataclasses of what ``factory`` makes, where that has no hints."""
 
     @property
     def trial(self) -> dict[str, Any]:
-        """Arguments with which it can be made on any machine, for who wants to know what it is like."""
+        """Arguments with which it can be made on any machine, so that it can be described."""
         card = cards().get(self.target)
         return {} if card is None else card.trial
 
     def register(self) -> None:
-        """Let this process know by its name what a factory makes."""
+        """Register the factory in this process, under the name of the offer."""
         if self.factory is not None:
             envweave_gym.register(self.target, factory=self._build)
 
@@ -93,7 +94,7 @@ class Offer:
                 )
 
     def make(self, create: Create) -> Any:
-        """Make what a client asks for, or say what it may ask for."""
+        """Make the environment that a client asks for; ``InvalidArgument`` names what it may ask for."""
         self.check(create)
         if create.kwargs.get("render_mode") == "human":
             raise InvalidArgument(self._no_window(create))
@@ -130,7 +131,7 @@ class Offer:
         )
 
     def serve(self, create: Create, *, threads: bool = False) -> HostedEnv:
-        """What a client asks for, behind messages.
+        """Make the environment that a client asks for, behind messages.
 
         ``threads`` tells that its calls may come from several threads. An environment of another package, or
         one whose card says ``thread_affine``, is made and played in a thread of its own then.
@@ -145,12 +146,12 @@ class Offer:
 
     @property
     def _is_bound_to_a_thread(self) -> bool:
-        """Whether it is played in the thread that made it: its card says so, or it has none."""
+        """Whether only the thread that made it may call it: its card says so, or it has no card."""
         card = None if self.factory else cards().get(resolve(self.target.rpartition(":")[2]) or "")
         return card is None or card.thread_affine
 
     def _served(self, create: Create, thread: OwnThread | None = None) -> HostedEnv:
-        """What a client asks for, with the reset options that it may give.
+        """The environment that a client asks for, with the reset options that it may give.
 
         Clients may give the reset options that an environment names itself, if it has a card or the operator
         handed it over; what is merely registered nobody has looked through for what strangers may say to it.
@@ -169,7 +170,7 @@ class Offer:
 
 
 class Offers(dict[str, Offer]):
-    """What a server has, by name."""
+    """The offers of a server, by name."""
 
     def find(self, name: Any) -> Offer:
         """The offer of this name, which may have a module or no version; without a name the only one."""
@@ -216,12 +217,12 @@ class Trusted(Offer):
         """Allow whatever the owner asks for."""
 
     def make(self, create: Create) -> Any:
-        """Make what the owner asks for."""
+        """Make the environment that the owner asks for."""
         api: Any = "gym" if create.api == "vector" else create.api or None
         return envweave_gym.make(import_until_known(self.target), api=api, **create.kwargs)
 
     def _served(self, create: Create, thread: OwnThread | None = None) -> HostedEnv:
-        """What the owner asks for, with any options of its resets."""
+        """The environment that the owner asks for; its resets take any options."""
         truncates = create.kwargs.get("on_fault") == "truncate"
         return HostedEnv(self.make(create), truncates=truncates, thread=thread)
 
@@ -294,7 +295,7 @@ def _attribute(name: str) -> Callable[..., Any]:
 
 
 def _returned(factory: Any) -> Any:
-    """What the annotation of a factory says that it returns; ``None`` where it says nothing."""
+    """The annotated return type of a factory; ``None`` if it has none."""
     with suppress(
         TypeError, NameError, AttributeError, SyntaxError
     ):  # it names what is not there at run time
@@ -347,13 +348,13 @@ def offer_of_factory(
 
 
 def _own_doc(factory: Callable[..., Any]) -> str:
-    """What a factory says of itself; a class does not say what the class says that it is made of."""
+    """The docstring of a factory itself, not one that a class inherits from its base class."""
     doc = vars(factory).get("__doc__") if isinstance(factory, type) else factory.__doc__
     return inspect.cleandoc(doc) if isinstance(doc, str) else ""
 
 
 def _apis_of(factory: Callable[..., Any]) -> tuple[str, ...]:
-    """What a class is, or what a function says that it returns; any of them where it says nothing."""
+    """The APIs of a class, or of the annotated return type of a function; all if there is none."""
     kind = factory if isinstance(factory, type) else _returned(factory)
     if not isinstance(kind, type):
         return (*_SINGLE, *_GAME)

@@ -1,4 +1,4 @@
-"""Where a server listens: on a port, or on a Unix socket; and what that means for who may reach it."""
+"""The listening socket of a server: on a port or at a path, its URL, and a warning if others reach it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envweave_gym_server.core.settings import Settings
 
 _HOST, _PORT = "127.0.0.1", 8000
 _BACKLOG = 2048
-_KNOCKING = 1.0
+_CONNECT_TIMEOUT_S = 1.0
 _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 
 
@@ -36,7 +36,7 @@ def listen(host: str | None, port: int | None) -> socket.socket:
 
 
 def listen_at(path: str) -> socket.socket:
-    """A Unix socket that listens at a path, for its owner alone, in the place of one that was left behind."""
+    """A Unix socket that listens at a path, for this user alone; replaces one that was left behind."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         if _is_left_behind(path):
@@ -56,7 +56,7 @@ def _is_left_behind(path: str) -> bool:
     if not Path(path).is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(_KNOCKING)
+        client.settimeout(_CONNECT_TIMEOUT_S)
         try:
             client.connect(path)
         except ConnectionRefusedError:
@@ -88,7 +88,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def warn(host: str | None, token: str | None) -> None:
-    """Say what it means to be reached from elsewhere."""
+    """Warn if other machines reach the server, as nothing is encrypted."""
     address = _address(_HOST if host is None else host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return
@@ -98,7 +98,7 @@ def warn(host: str | None, token: str | None) -> None:
 
 
 def url_of(host: str | None, listener: socket.socket) -> str:
-    """Where clients find it, by the name that it was given."""
+    """The URL of the server, with the host name that it was given."""
     address = listener.getsockname()
     if isinstance(address, str):
         return f"http+unix://{quote(address, safe='')}"

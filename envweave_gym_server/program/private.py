@@ -62,6 +62,7 @@ class Supervisor:
             if self._is_ending:
                 return code
             why = TOO_LARGE if oom_kills() > kills else f"it ended with exit code {code}"
+            # A worker that dies at once must not become a busy loop; clients wait in the listener's queue.
             if time.monotonic() - began < _SHORT_S:
                 time.sleep(_PAUSE_S)
 

@@ -77,7 +77,7 @@ def run_server(
 
 
 def _listeners(host: str | None, port: int | None, uds: str | None, replicas: int) -> list[socket.socket]:
-    """Where to listen: on a Unix socket, or on as many ports as there are to be servers."""
+    """The listening sockets: one at a path, or one on a port for each server."""
     if type(replicas) is not int or not 1 <= replicas <= MOST_REPLICAS:
         raise InvalidArgument(
             f"--replicas {shown(replicas)} is no number of servers; give 1 to {MOST_REPLICAS}"

@@ -156,7 +156,7 @@ class Session:
         if verdict is not Verdict.DO:
             return self._answer(message, frame, verdict, reply)
         call: Any = message  # a reset or a step, which only the core's verdict tells
-        reply, done = self._host.do(call, frame)
+        reply, done = self._host.do(call, frame)  # may take as long as it likes: only clients have deadlines
         now = time.monotonic()
         if not done:
             core.used = now

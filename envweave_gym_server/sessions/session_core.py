@@ -93,12 +93,12 @@ class SessionCore:
 
 
 class SlotState(Enum):
-    """What a create finds under its session id."""
+    """The state of the session that a create names."""
 
     RESERVED = "reserved"
     """Nothing, so a slot was reserved: make the environment, then call :meth:`TableCore.opened`."""
     BEING_MADE = "being made"
-    """The same call, which is under way: wait for its end."""
+    """The same create is under way: wait for its end."""
     OPEN = "open"
     """A session: pass the call on to it."""
 

@@ -189,7 +189,7 @@ def test_pings_of_a_client_that_reads_nothing_do_not_keep_the_watch():
 
 
 def test_pings_wait_for_a_reply_that_is_being_sent_and_do_not_keep_the_watch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stream, "_LINGER", AGES)
+    monkeypatch.setattr(stream, "_LINGER_S", AGES)
     connection, client = connected(timeout=AGES)
     sending = threading.Thread(target=connection.send, args=(b"x" * (1 << 20),))
     sending.start()

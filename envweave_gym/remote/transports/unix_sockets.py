@@ -35,6 +35,7 @@ class UnixConnector:
     def connect(self, session_id: str, deadline: float) -> FramedSocket:
         """Connect and send the hello, which has no reply."""
         url = self._address.url
+        # No reply is awaited: a server that refuses the hello answers the first call with the refusal.
         hello = encode(Hello(self._address.secret(), session_id))
         try:
             peer = connect(unquote(url.partition("://")[2].rstrip("/")), deadline, LARGEST_REPLY)

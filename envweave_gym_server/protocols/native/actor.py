@@ -36,7 +36,7 @@ class ActorServer:
     """
 
     def __init__(self, ids: Sequence[str] = (), paths: Sequence[str] = ()) -> None:
-        """It offers ``ids``, or whatever can be made here; modules are also looked for in ``paths``."""
+        """``ids`` are offered, by default whatever can be made here; ``paths`` are added to the import path."""
         sys.path += [path for path in paths if path not in sys.path]
         offers = offers_of(ids) if ids else Everything()
         self._service = SessionService(offers, settings_of_owner())

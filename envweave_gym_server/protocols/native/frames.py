@@ -78,7 +78,7 @@ def one_frame(session_id: str) -> Response:
 
 @frames.post("/v1/describe")
 def describe_frame() -> Response:
-    """What a client has to know of an environment before it makes one."""
+    """Describe an environment, before a client makes one."""
     message = read_message(received())
     if not isinstance(message, Create):
         raise BadRequest("send the message that would create the session")

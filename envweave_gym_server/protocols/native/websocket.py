@@ -31,7 +31,8 @@ from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_sil
 
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
-_LINGER = 1.0
+_LINGER_S = 1.0
+"""How long the other end may take to read the close frame, and to close."""
 _LONGEST_REASON = 120
 """Bytes; a frame that controls the connection holds 125, two of which are the code."""
 _MOST_WAITING = 64
@@ -39,8 +40,8 @@ _MOST_WAITING = 64
 _SWITCHING = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
 )
-SLOW = 0.5
-"""Seconds; while a longer step runs, one thread for all connections answers its pings."""
+SLOW_S = 0.5
+"""While a step runs longer than this, one thread for all connections answers its pings."""
 
 
 class Connection:
@@ -148,9 +149,9 @@ class Connection:
         """Say so, and read on for a moment: who is still sending would not hear it otherwise."""
         self.close(TOO_BIG, f"a frame holds at most {self._largest} bytes")
         self.wake(socket.SHUT_WR)
-        until = time.monotonic() + _LINGER
+        until = time.monotonic() + _LINGER_S
         with suppress(OSError):
-            self.socket.settimeout(_LINGER)
+            self.socket.settimeout(_LINGER_S)
             while time.monotonic() < until and self.socket.recv(_CHUNK):
                 pass
 
@@ -180,7 +181,7 @@ class Connection:
 
     def _send(self, payload: bytes, kind: int) -> None:
         """Send a pong or a close frame: at once or not at all, as one thread sees to all connections."""
-        if not self._sending.acquire(timeout=_LINGER):
+        if not self._sending.acquire(timeout=_LINGER_S):
             return
         try:
             data = frame_of(payload, masked=False, kind=kind)
@@ -224,7 +225,7 @@ class WebSockets:
 
     @property
     def present(self) -> int:
-        """How many there are whose clients have not left, which is looked for now."""
+        """The number of connections whose clients have not left; this checks each socket."""
         with self._lock:
             connections = list(self._connections)
         return sum(not connection.left() for connection in connections)
@@ -244,13 +245,13 @@ class WebSockets:
             self._connections.discard(connection)
 
     def _watch(self) -> None:
-        while not self._stopped.wait(SLOW):
+        while not self._stopped.wait(SLOW_S):
             now = time.monotonic()
             with self._lock:
                 connections = list(self._connections)
             for connection in connections:
                 since = connection.stepping_since
-                if since is not None and now - since > SLOW:
+                if since is not None and now - since > SLOW_S:
                     connection.left()
 
     def stop(self) -> None:

@@ -40,7 +40,7 @@ from envweave_gym.episode.stream import Stream
 from envweave_gym.wire.values import dtype_of
 
 Arrays = Literal["lists", "base64"]
-"""How arrays are written."""
+"""The two JSON forms of arrays."""
 
 _MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, MemoryError)
 _KEYS = {"dtype", "shape", "base64"}

@@ -106,7 +106,7 @@ def step(session_id: str) -> Response:
     actions = _actions(session, left)
 
     def build(number: int) -> tuple[Step, bytes]:
-        """The same body is the same frame, also when it is another agent's turn by now."""
+        """Build the same frame for the same body, even if it is another agent's turn by now."""
         known, built = session.notes.get("step", (None, None))
         if known != (number, digest) or built is None:
             action = actions.read(body.action, selection_of(read_reply(session.core.last_reply)))
