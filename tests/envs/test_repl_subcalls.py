@@ -127,7 +127,9 @@ def test_a_prompt_that_is_no_text_is_sent_as_json():
 
 def test_questions_without_a_session_fail_with_the_reason():
     with episode() as played:
-        assert "Error: nobody answers sub-calls: give llm_query_fn=" in played.run("llm_query('a')")["stdout"]
+        assert (
+            "Error: no model answers sub-calls: give llm_query_fn=" in played.run("llm_query('a')")["stdout"]
+        )
 
 
 def test_the_time_of_sub_calls_is_not_the_programs():
@@ -181,7 +183,7 @@ def test_an_endpoint_answers(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_busy_endpoint_is_asked_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._PAUSE_S", 0.01)
+    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._FIRST_PAUSE_S", 0.01)
     replies = [(429, "slow down"), (503, "busy"), (200, choice("at last"))]
     with chat_endpoint(lambda prompt: replies.pop(0)) as endpoint:
         assert asked(endpoint.url) == "at last"
@@ -189,7 +191,7 @@ def test_a_busy_endpoint_is_asked_again(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_endpoint_that_stays_busy_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._PAUSE_S", 0.01)
+    monkeypatch.setattr("envweave_gym.envs.repl.model_endpoint._FIRST_PAUSE_S", 0.01)
     broken = pytest.raises(SubcallFailed, match="answered with status 500: broken")
     with chat_endpoint(lambda prompt: (500, "broken")) as endpoint, broken:
         asked(endpoint.url, attempts=3)
@@ -371,7 +373,7 @@ def test_a_model_that_gives_no_answer_is_an_error():
 
 def test_a_reply_that_is_no_text_is_an_error():
     with episode(rlm=lambda messages: 5) as played:
-        assert played.run("rlm_query('a')")["stdout"] == "'Error: the reply is 5, which is no text'\n"
+        assert played.run("rlm_query('a')")["stdout"] == "'Error: the reply is 5, which is not a string'\n"
 
 
 def test_an_endpoint_can_play_the_episodes():

@@ -209,7 +209,7 @@ def test_a_replayed_program_with_other_sub_calls_gets_an_error(team: Team):
 def test_a_copy_whose_program_does_otherwise_says_so(team: Team, otherwise: str):
     team.root(f"import os\nllm_query('a') if os.getpid() == {worker_of(team)} else {otherwise}")
     copied = copy.deepcopy(team.env)
-    with pytest.raises(ResetNeeded, match="a program does otherwise when played again"):
+    with pytest.raises(ResetNeeded, match="behaves differently when replayed"):
         copied.step({"sub_0": "A"})
     copied.close()
     team.answer()

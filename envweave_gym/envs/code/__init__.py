@@ -1,1 +1,1 @@
-"""Environments whose actions are programs: CodeAct and Coding."""
+"""Environments whose actions are Python programs: CodeAct and Coding."""

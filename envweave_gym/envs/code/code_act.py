@@ -1,4 +1,4 @@
-"""CodeAct: actions are Python programs that may call tools; errors are observations."""
+"""The environment CodeAct: actions are Python programs that may call tools, and their errors are observations."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from envweave_gym.envs.code.program_env import ProgramEnv
 from envweave_gym.episode.message import message
 from envweave_gym.sandbox import Names
 
-# models write to /tmp out of habit, and the sandbox has no such folder
+# Models often write to /tmp, which the sandbox does not have, so these functions map it to the working folder.
 FILES = '''
 def file_read(path: str) -> str:
-    """The text of a file. What is in /tmp is in the folder of the episode, as relative paths are."""
+    """Return the text of a file. Relative paths and /tmp are in the folder of the episode."""
     with open(path.removeprefix("/tmp/"), encoding="utf-8") as file:
         return file.read()
 
 
 def file_write(path: str, content: str) -> str:
-    """Write a text into a file. What is in /tmp is in the folder of the episode, as relative paths are."""
+    """Write a text into a file. Relative paths and /tmp are in the folder of the episode."""
     import os
 
     path_here = path.removeprefix("/tmp/")
@@ -28,18 +28,18 @@ def file_write(path: str, content: str) -> str:
     with open(path_here, "w", encoding="utf-8") as file:
         return f"{file.write(content)} characters are in {path}"
 '''
-"""Functions that read and write files of the episode; they run in the sandbox."""
+"""Source of the functions for files that ``files=True`` adds; it runs in the sandbox."""
 _ABOUT_THE_END = "- final_answer(x: Any) -> None: Give the answer, which ends the episode."
 _ABOUT_FILES = """- file_read(path: str) -> str: The text of a file.
 - file_write(path: str, content: str) -> str: Write a text into a file."""
 
 
 class CodeActEnv(ProgramEnv):
-    """Each action is a program, in a namespace that lasts for the episode and has ``math`` bound.
+    """An environment whose actions are Python programs; they share one namespace during the episode.
 
     The episode ends when a program calls ``final_answer(x)``. ``transform`` is the reward function of a step.
-    ``tools`` are functions, or MCP servers as ``mcp.json`` describes them; ``files=True`` adds ``file_read``
-    and ``file_write``.
+    ``tools`` are functions, or MCP servers as ``mcp.json`` describes them. ``files=True`` adds ``file_read`` and
+    ``file_write``. The module ``math`` is imported.
     """
 
     metadata: dict[str, Any] = {

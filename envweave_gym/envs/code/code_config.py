@@ -1,4 +1,4 @@
-"""The constructor arguments of environments whose actions are programs."""
+"""The constructor arguments of environments whose actions are programs, with their checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_TIMEOUT_S = 86_400
 
 
 class ProgramConfig(Config, frozen=True, kw_only=True):
-    """How programs run: their time, their sandbox, and what happens when their process is lost."""
+    """The arguments that all environments with programs share: time limit, sandbox, behaviour after a lost process."""
 
     step_timeout: Annotated[float, wire("seconds of its own time that a step may take")] = 10.0
     checkpoint: Annotated[
@@ -35,7 +35,7 @@ class ProgramConfig(Config, frozen=True, kw_only=True):
             )
         names = [] if isinstance(self.warm, str) else list(self.warm)
         if not all(isinstance(name, str) and name for name in names) or (self.warm and not names):
-            raise InvalidArgument(f"warm={shown(self.warm)} are no names of modules; give some as ('numpy',)")
+            raise InvalidArgument(f"warm={shown(self.warm)} must be names of modules, such as ('numpy',)")
         one_of("on_lost", self.on_lost, ("restart", "end"))
         if type(self.checkpoint) is not bool:
             raise InvalidArgument(f"checkpoint={shown(self.checkpoint)} is not True or False")

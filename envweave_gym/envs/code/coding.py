@@ -1,4 +1,4 @@
-"""Coding: Python programs as actions; ``stdout``, ``stderr`` and an exit code as observations."""
+"""The environment Coding: actions are Python programs; observations are ``stdout``, ``stderr`` and an exit code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from envweave_gym.sandbox import Execution
 
 
 class CodingProgramEnv(ProgramEnv):
-    """Each action is a program, in a namespace that lasts for the episode, which has no end but a step limit.
+    """An environment whose actions are Python programs; they share one namespace during the episode.
 
-    The value of the last expression is the last line of ``stdout``; an error is in ``stderr``, and its exit
-    code is 1. By default the reward of a step is the sum of :class:`CodeSafety` and :class:`CodeQuality`.
+    The value of the last expression is appended to ``stdout``. After an error, ``stderr`` contains the traceback and
+    the exit code is 1. By default a step's reward is the sum of :class:`CodeSafety` and :class:`CodeQuality`. Only a
+    step limit ends the episode.
     """
 
     name = "envweave/Coding-v0"
@@ -67,7 +68,7 @@ class CodingProgramEnv(ProgramEnv):
 
 
 def _value_text(done: Execution) -> str:
-    """Return the value as JSON, if it has any that is short; else its ``repr``."""
+    """Return the value as JSON if that is possible and short enough, else its ``repr``."""
     if not done.shown or done.value == done.shown:
         return done.shown
     text = json.dumps(done.value)
@@ -75,7 +76,7 @@ def _value_text(done: Execution) -> str:
 
 
 def _joined(printed: str, last: str) -> str:
-    """Join the output and a last line."""
+    """Append a last line to the output, with a line break before it if one is missing."""
     if not printed or not last or printed.endswith("\n"):
         return printed + last
     return f"{printed}\n{last}"

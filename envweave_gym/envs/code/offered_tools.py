@@ -1,4 +1,4 @@
-"""The tools given to an environment: functions, registries and MCP servers, which start on first use."""
+"""The tools that a user gives to an environment: functions, registries, and MCP servers that start on first use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _servers = SharedValues[McpServer]()
 
 
 class OfferedTools:
-    """Tools for episodes, in a registry that is built when the first episode needs it.
+    """Builds the tool registry of an environment when its first episode begins, and starts the MCP servers in it.
 
-    Equal descriptions of servers share a server in this process, unless ``per_episode`` starts one for each
-    episode. Wrong functions and descriptions are refused by the constructor.
+    Equal descriptions of MCP servers share one server in this process; with ``per_episode`` each episode starts its
+    own. The constructor refuses invalid functions and descriptions.
     """
 
     def __init__(self, given: Any = (), *, per_episode: bool = False, taken: Sequence[str] = ()) -> None:
-        """No tool may have a name in ``taken``."""
+        """Check the given tools without starting servers; ``taken`` are names that no tool may have."""
         self._given = [each for one in _several(given) for each in _read(one)]
         self._per_episode, self._taken = per_episode, tuple(taken)
         self._started: list[McpServer | Share[McpServer]] = []
@@ -31,13 +31,13 @@ class OfferedTools:
         self._check(ToolRegistry([one for one in self._given if not isinstance(one, McpServer | ServerSpec)]))
 
     def begin(self) -> ToolRegistry:
-        """Return the tools of a new episode."""
+        """Return the registry for a new episode; with ``per_episode``, new servers are started."""
         if self._per_episode:
             self.close()
         return self.registry()
 
     def registry(self) -> ToolRegistry:
-        """Return the tools; the first call starts the servers."""
+        """Return the registry of all tools; the first call builds it and starts the servers."""
         if self._registry is None:
             registry = ToolRegistry()
             try:
@@ -58,7 +58,7 @@ class OfferedTools:
                 )
 
     def _started_of(self, server: McpServer | ServerSpec) -> McpServer:
-        """Return a running server; :meth:`close` ends it, unless the caller has made it."""
+        """Start or share a server and return it; :meth:`close` ends it, unless the user gave a running one."""
         if self._per_episode:
             started = McpServer(server) if isinstance(server, ServerSpec) else server.fresh()
             self._started.append(started)
@@ -70,18 +70,18 @@ class OfferedTools:
         return share.value
 
     def copy(self) -> OfferedTools:
-        """Return the same tools for a copy of the environment, without running servers."""
+        """Return an object with the same tools for a copy of the environment; no server is started yet."""
         return OfferedTools(self._given, per_episode=self._per_episode, taken=self._taken)
 
     def close(self) -> None:
-        """End the servers that were started here; the next episode starts them again."""
+        """End the servers that this object started; the next episode starts them again."""
         started, self._started, self._registry = self._started, [], None
         for server in started:
             server.close()
 
 
 def _several(given: Any) -> list[Any]:
-    """Return one or several tools as a list; texts whose first is no URL are the command of one server."""
+    """Return one or several tools as a list; a list of strings that begins with no URL is one server's command."""
     if given is None:
         return []
     if not isinstance(given, list | tuple):
@@ -92,7 +92,7 @@ def _several(given: Any) -> list[Any]:
 
 
 def _read(one: Any) -> list[Any]:
-    """Parse descriptions of servers; return anything else as it is."""
+    """Parse a description of MCP servers into their specs; return anything else unchanged, in a list."""
     is_description = isinstance(one, dict) and not all(callable(value) for value in one.values())
     if not is_description and not isinstance(one, str | list | tuple):
         return [one]
@@ -100,7 +100,7 @@ def _read(one: Any) -> list[Any]:
 
 
 def described(tools: ToolRegistry, others: str = "") -> str:
-    """Return a list of the tools and ``others`` for a prompt; empty if there are none."""
+    """Return the part of a prompt that lists the tools, followed by ``others``; ``""`` if there are none."""
     lines = [f"- {_signature(tool)}: {tool.doc.partition(chr(10))[0]}" for tool in tools]
     lines += filter(None, [others])
     return "\n".join(["There are these functions:", *lines]) if lines else ""

@@ -1,4 +1,4 @@
-"""The base of environments whose actions are programs: a sandbox session and a journal for each episode."""
+"""The base class of environments whose actions are programs: each episode has a sandbox session and a journal."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from envweave_gym.sandbox import Execution, Limits, Names, Session, Setup, Share
 from envweave_gym.sandbox.worker_process import WorkerDied
 
 MAX_CODE = 65_536
-"""Characters of an action."""
+"""Limit of an action's length in characters."""
 MAX_OUTPUT, MAX_VALUE, MAX_ERROR = 8_300, 4_200, 21_000
-"""Characters of each output, of the value and of the error in an observation."""
+"""Limits in characters of the parts of an observation: each output stream, the value, the error."""
 
 
 class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
-    """Each step runs a program in a namespace that lasts for the episode; errors are observations.
+    """Runs one program in each step, in a namespace that persists during the episode; errors are observations.
 
-    A copy continues in mid-episode in a fork of the process. A pickle continues where it is read: it replays
-    the programs there, with the results that tools gave.
+    A deep copy continues in mid-episode in a fork of the process. An unpickled copy replays the episode's programs
+    first, with the results that the tools returned the first time.
     """
 
     metadata: dict[str, Any] = {
@@ -46,11 +46,11 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         "reset_options": (),
     }
     name = "programs"
-    """The ID, for errors."""
+    """The ID that error messages begin with."""
     runs_all_fences = False
-    """Whether all programs in the Markdown fences of a reply run as one, rather than the last alone."""
+    """Whether all Markdown code fences of a reply are joined to one program; otherwise only the last one runs."""
     how_to_act = "Write a Python program, alone or in a ```python block."
-    """A sentence for the model on the form of a reply."""
+    """The sentence in prompts that tells the model the form of a reply."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         self._sandbox = SharedSandbox(self._setup())
         self._session: Session | None = None
         self._closing: weakref.finalize[..., Any] | None = None
-        """Ends the session when this environment is collected."""
+        """The finalizer that closes the session when this environment is garbage-collected."""
         self._is_closed = False
         self._seed = 0
         self._journal = Journal()
@@ -89,7 +89,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
     @property
     def transform(self) -> RewardFunction | None:
-        """The reward function of a step; it may be replaced at any time."""
+        """The reward function of a step; it can be replaced at any time. ``None`` means that every reward is 0."""
         return self._transform
 
     @transform.setter
@@ -103,13 +103,13 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin with an empty namespace."""
+        """Begin an episode with an empty namespace in a new session."""
         self._seed = self.episode_key(seed) % (1 << 31)
         self._is_closed = False
         self._end_session()
         self._journal, self._variables, self._shown = Journal(), {}, ""
         self._offered.begin()
-        # new ones for each episode: a call of the last one may still run, and writes to the last journal
+        # A new object for each episode: a call of the last episode may still run and write to the last journal.
         self._tools = JournaledTools(self._offered, self._journal)
         self._begin(options or {})
         self._live()
@@ -119,11 +119,14 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         """Apply the options of a reset, and emit the prompt."""
 
     def _names(self) -> Names:
-        """Return the names that programs find."""
+        """Return the names that are bound in the namespace of the programs."""
         return Names(seed=self._seed)
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Run a program."""
+        """Run a program and return its outcome.
+
+        The episode ends when the program gives a final answer; with ``on_lost="end"`` also when its process is lost.
+        """
         done, calls = self._run(action)
         observation = self._observed(done)
         info: dict[str, Any] = {"result": done, **self._remarks(action, done)}
@@ -137,12 +140,13 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         return observation, reward, ended, False, info
 
     def _run(self, code: str, **more: Any) -> tuple[Execution, list[Call]]:
-        """Run a program and write it to the journal; return the execution and its tool calls."""
+        """Run a program and record it in the journal; return the execution and its tool calls."""
         session = self._live()
         done = self._run_in(session, code, more)
         calls = self._calls()
         if done.state_lost and not calls and session.is_confined() and not session.has_zygote():
-            self._end_session()  # lost with the zygote, and without effects outside: run it once more
+            # The zygote died, not the program. Without tool calls and network it had no effects, so run it again.
+            self._end_session()
             done = self._run_in(self._live(), code, more)
             calls = self._calls()
         self._record(done)
@@ -163,12 +167,12 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
                 ) from None
 
     def _calls(self) -> list[Call]:
-        """Return the calls of the running program so far; results that come later are dropped."""
+        """Return the finished tool calls of the running program; results that come later are not in the list."""
         running = self._journal.running
         return [] if running is None else list(running.calls)
 
     def _record(self, done: Execution) -> None:
-        """Write the program that has ended to the journal, unless its effects are lost."""
+        """Add the program that has ended to the journal; empty the journal if all variables are lost."""
         journal, running = self._journal, self._journal.running
         journal.running = None
         if done.state_lost:
@@ -181,7 +185,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     # The session
 
     def _live(self) -> Session:
-        """Return the session of the episode; open another and replay the episode if there is none."""
+        """Return the session of the episode; if it is closed or lost, open another and replay the episode in it."""
         if self._is_closed:
             raise ResetNeeded(f"{self.name}: step() was called after close(); call reset()")
         session = self._session
@@ -189,12 +193,15 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         if session is not None and not session.is_closed and (is_paused or not session.why_lost):
             return session
         session = self._open_session()
-        if session.why_lost and not session.has_zygote():  # lost with the zygote, not by its programs
+        if session.why_lost and not session.has_zygote():  # the zygote died meanwhile: try once more
             session = self._open_session()
         return session
 
     def _open_session(self) -> Session:
-        """Open a session and replay the episode in it; the session may be lost with the zygote meanwhile."""
+        """Open a session and replay the episode in it.
+
+        If the zygote dies meanwhile, the lost session is returned; other errors close it and are raised.
+        """
         self._end_session()
         session = self._adopt(self._sandbox.open())
         try:
@@ -206,7 +213,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         return session
 
     def _replay(self, session: Session) -> None:
-        """Bind the names, and run the programs of the journal again."""
+        """Bind the names and run the programs of the journal again, with recorded results of tool calls."""
         tools = self._tools
         session.name(self._names(), tools)
         try:
@@ -217,9 +224,9 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
             tools.replay(None)
 
     def _adopt(self, session: Session) -> Session:
-        end_with_parent()  # a worker of multiprocessing that is orphaned would keep the process of the episode
+        end_with_parent()  # else an orphaned worker of multiprocessing would keep the episode's process alive
         self._session = session
-        # the method of the session, not of this object, which would never be collected
+        # A method of the session: a finalizer that refers to this object would keep it from being collected.
         self._closing = weakref.finalize(self, session.close)
         return session
 
@@ -241,15 +248,15 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         }
 
     def _remarks(self, code: str, done: Execution) -> dict[str, Any]:
-        """Return what else belongs into the ``info`` of a step."""
+        """Return further entries for the ``info`` of a step."""
         return {}
 
     # Queries
 
     def parse_action(self, text: str, agent: str | None = None) -> str:
-        """Return the program in a model's reply: that of its last Markdown fence, or the whole reply.
+        """Return the program in a model's reply: the content of its last Markdown code fence, or the whole reply.
 
-        Prose without a program is refused.
+        Raise ``ValueError`` if the reply is prose without a program, or the program is too long.
         """
         require_text(text)
         code = program_in(text, joined=self.runs_all_fences)
@@ -261,15 +268,15 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         return code
 
     def render(self) -> Any:
-        """Return the output of the last step."""
+        """Return the text of the last step's outcome, as the model sees it; ``None`` without ``"ansi"``."""
         return self._shown if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """Return the isolation level and the types of the variables."""
+        """Return the isolation level and the names and types of the variables."""
         return {"isolation": self.config.isolation, "variables": dict(self._variables)}
 
     def close(self) -> None:
-        """End the episode and its processes; a reset begins another."""
+        """End the episode with its processes and MCP servers; a reset begins another episode."""
         self._is_closed = True
         self._end_session()
         self._offered.close()
@@ -279,7 +286,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = type(self).__new__(type(self))
-        memo[id(self)] = other  # before its attributes are copied, which may refer to it
+        memo[id(self)] = other  # first, as attributes that refer to this object are copied below
         state = self.__getstate__()
         shared = {"config": self.config, "_transform": self._transform, "_offered": state.pop("_offered")}
         rest = {name: value for name, value in state.items() if name not in shared}
@@ -288,9 +295,9 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         if session is not None and not session.is_closed and self._journal.running is None:
             try:
                 other._adopt(session.fork()).use_tools(other._tools)
-            except (NotAvailable, WorkerDied):  # a thread goes on, say: the copy replays the episode
+            except (NotAvailable, WorkerDied):  # the copy then replays the episode
                 return other
-            other._sandbox.hold()  # the sandbox of the fork outlives this environment
+            other._sandbox.hold()  # so that the sandbox stays open for the copy when this environment is closed
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -309,7 +316,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
 
 
 def setup_of(config: ProgramConfig) -> Setup:
-    """Return the sandbox of a config; the machine must support its isolation level."""
+    """Return the sandbox arguments for a config; raise if this machine does not support the isolation level."""
     levels.require(config.isolation)
     return Setup(
         isolation=config.isolation,
@@ -320,13 +327,13 @@ def setup_of(config: ProgramConfig) -> Setup:
 
 
 def shown_text(done: Execution) -> str:
-    """Return the text of a step for a model: output, value and error."""
+    """Return the text that a model is shown after a step: output, value and error."""
     parts = [done.stdout.rstrip(), done.stderr.rstrip(), done.shown, done.error]
     return "\n".join(filter(None, parts)) or "(no output)"
 
 
 def events_of(call: Call) -> tuple[Event, Event]:
-    """Return the events of a tool call: ``tool_call`` and ``tool_result``."""
+    """Return the two events of a tool call: ``tool_call`` and ``tool_result``."""
     result = {"result": call.value} if call.error is None else {"error": call.error}
     return (
         Event(UNNUMBERED, EventKind.TOOL_CALL, None, None, {"name": call.name, "arguments": call.arguments}),

@@ -1,4 +1,4 @@
-"""The journal of an episode of programs: code and tool calls, from which the episode can be replayed."""
+"""The journal of an episode: its programs and their tool calls, from which the episode can be replayed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from envweave_gym.envs.code.offered_tools import OfferedTools
 from envweave_gym.sandbox.execution import MAX_REPLY_BYTES
 
 MAX_CALL_BYTES = 64 << 20
-"""Bytes of JSON in all tool calls of an episode, arguments and results, which journal and stream hold."""
+"""Limit of bytes of JSON in the arguments and results of all tool calls of an episode, which stay in memory."""
 _OVERHEAD_BYTES = 256
-"""Bytes that arguments and results count in addition."""
+"""Bytes that are counted for each arguments object and each result in addition to its JSON."""
 _TOO_MUCH = (
     f"the tool calls of an episode may have {MAX_CALL_BYTES} bytes of arguments and answers together, which "
     "are used up; send and return less in the next episode"
 )
 CALLED_OTHERWISE = "was called otherwise when this was played first"
-"""The error of a call that a replayed program makes and did not make before."""
+"""Text of the error if a replayed program makes a tool call that it did not make the first time."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call and its result."""
+    """A tool call with its result: ``value``, or ``error`` if it failed."""
 
     name: str
     arguments: dict[str, Any]
@@ -34,23 +34,23 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ProgramStep(msgspec.Struct, frozen=True):
-    """A program and the tool calls that it has made so far."""
+    """A program, and the tool calls that it made and that have a result."""
 
     code: str
     calls: list[Call] = []
 
 
 class Journal(msgspec.Struct):
-    """The programs that have run since the namespace was empty, and the one that is running."""
+    """The programs that built up the present namespace (``steps``), and the program that is running now."""
 
     steps: list[ProgramStep] = []
     running: ProgramStep | None = None
     bytes_left: int = msgspec.field(default_factory=lambda: MAX_CALL_BYTES)
-    """Bytes that tool calls of this episode may still have."""
+    """The number of bytes left for further tool calls of this episode."""
 
 
 class JournaledTools:
-    """The tools of an episode: their calls are written to the journal, and answered from it in a replay."""
+    """Calls the tools of an episode and records each call in the journal; a replay is answered from the record."""
 
     def __init__(self, offered: OfferedTools, journal: Journal) -> None:
         self._offered, self._journal = offered, journal
@@ -58,23 +58,23 @@ class JournaledTools:
         self._lock = threading.Lock()
 
     def specs(self) -> list[dict[str, Any]]:
-        """Return name, signature and docstring of each tool."""
+        """Return the name, signature and docstring of each tool."""
         return self._offered.registry().specs()
 
     def replay(self, calls: list[Call] | None) -> None:
-        """Answer from these calls from now on, each once; ``None`` ends the replay."""
+        """Start a replay that answers calls from this list, each entry once; ``None`` ends the replay."""
         self._replayed = None if calls is None else list(calls)
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Call a tool and write it down; in a replay return what the same call returned before."""
+        """Call a tool, record the call and return its result; in a replay return the recorded result."""
         if self._replayed is not None:
             return self._call_again(name, arguments)
-        running = self._journal.running  # the step of this call, though the result may come after its end
+        running = self._journal.running  # read now: the step may have ended when the result comes
         calls = [] if running is None else running.calls
-        self.spend(name, arguments)  # before the call, which otherwise might have an effect and no answer
+        self.spend(name, arguments)  # before the call, so that a refused call has no effect
         try:
             value = self._offered.registry().call(name, arguments)
-            if (size := _size(value)) > MAX_REPLY_BYTES:  # the program would not get it: it is not recorded
+            if (size := _size(value)) > MAX_REPLY_BYTES:  # the sandbox would refuse it, so it is not recorded
                 raise ToolError(f"{name} gave {size} bytes; at most {MAX_REPLY_BYTES} are accepted")
             self.spend(name, value)
         except ToolError as error:
@@ -90,7 +90,7 @@ class JournaledTools:
             if size <= self._journal.bytes_left:
                 self._journal.bytes_left -= size
                 return
-            self._journal.bytes_left = 0  # a replayed program is refused the same calls
+            self._journal.bytes_left = 0  # so that a replay refuses the same calls
         raise ToolError(f"{name}: {_TOO_MUCH}")
 
     def _call_again(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -105,7 +105,7 @@ class JournaledTools:
 
 
 def take_call(calls: list[Call], name: str, arguments: dict[str, Any]) -> Call | None:
-    """Remove and return the first call with this name and these arguments."""
+    """Remove the first call with this name and these arguments from the list and return it, or ``None``."""
     found = next((one for one in calls if (one.name, one.arguments) == (name, arguments)), None)
     if found is not None:
         calls.remove(found)
@@ -113,7 +113,7 @@ def take_call(calls: list[Call], name: str, arguments: dict[str, Any]) -> Call |
 
 
 def _size(value: Any) -> int:
-    """Return the bytes of a value as JSON; 0 if it is none, and so will be refused."""
+    """Return the number of bytes of a value as JSON; 0 if it is not JSON, which is refused elsewhere."""
     try:
         return len(json.dumps(value))
     except (TypeError, ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""REPL: a model works on a long context with programs and calls of other models."""
+"""The environment REPL: a model answers a task about a long context with programs that may call other models."""

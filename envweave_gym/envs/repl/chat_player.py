@@ -1,4 +1,4 @@
-"""Plays an episode of a REPL with a chat model, in a loop of replies and results."""
+"""Plays an episode of the REPL with a chat model: sends it messages and runs the programs in its replies."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _NO_MORE_STEPS = "There are no more steps. Reply with FINAL(your answer), and no
 
 
 def play_with_chat(env: Any, chat: Callable[..., str], prompt: str) -> str:
-    """Play an episode whose context is the prompt; return its answer.
+    """Play an episode whose ``context`` is the prompt, and return its answer.
 
-    ``env`` is an unwrapped REPL; ``chat`` takes messages and returns a reply. When the steps are used up the
-    model is asked for an answer once more.
+    ``env`` is an unwrapped REPL; ``chat`` takes messages and returns a reply. When no steps are left, the model gets
+    one more message, which requests an answer. Raise :class:`SubcallFailed` if it gives none.
     """
     emitter: Emitter = env.listen()
     env.reset(options={"context": prompt, "task_prompt": _TASK})
@@ -52,12 +52,12 @@ def play_with_chat(env: Any, chat: Callable[..., str], prompt: str) -> str:
 def _reply_of(chat: Callable[..., str], messages: Chat) -> str:
     reply: object = chat(messages)
     if not isinstance(reply, str):
-        raise SubcallFailed(f"the reply is {shown(reply)}, which is no text")
+        raise SubcallFailed(f"the reply is {shown(reply)}, which is not a string")
     return without_thinking(reply)
 
 
 def _messages(emitter: Emitter) -> Chat:
-    """Return the chat messages emitted since the last call."""
+    """Return the chat messages that the environment has emitted since the last call."""
     events = drain(emitter)
     return [Message.of(event).as_dict() for event in events if event.kind == EventKind.MESSAGE]
 

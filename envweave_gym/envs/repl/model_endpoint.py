@@ -1,4 +1,4 @@
-"""A client of OpenAI-compatible chat endpoints, with retries and a deadline."""
+"""A client for OpenAI-compatible chat endpoints, with retries and a deadline."""
 
 from __future__ import annotations
 
@@ -14,70 +14,75 @@ from envweave_gym.envs.repl.secret import Secret, check_reference, secret_at
 
 DEFAULT_MODEL = "Qwen/Qwen3-Coder-480B-A35B-Instruct"
 Chat = list[dict[str, str]]
-"""Messages with ``role`` and ``content``."""
+"""Type of a list of messages, each a dict with ``role`` and ``content``."""
 
 _URL = re.compile(r"https?://[^\s@?#]+")
 _BUSY = frozenset({408, 425, 429})
-_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
-"""The pause after the first attempt, which doubles with each, and its limit."""
-_LARGEST_REPLY = 8 << 20
+"""HTTP statuses below 500 after which another attempt is made."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
+"""Seconds of the pause after the first attempt, which doubles after each, and the limit of that pause."""
+_MAX_REPLY_BYTES = 8 << 20
 _SHORTEST_KEY = 16
-"""The fewest characters of a key that is hidden in replies. A shorter one, such as ``none`` for servers that
-take any, is no secret and may be a word of the reply."""
+"""Length in characters from which a key is hidden in replies.
+
+A shorter one, such as ``none`` for servers that accept any key, is not secret and may be a word of the reply."""
 _LONGEST_QUOTE = 300
-"""The most characters of an endpoint's error that are passed on."""
+"""Limit of characters that are quoted from an endpoint's error."""
 
 
 class SubcallFailed(EnvweaveError):
-    """A sub-call failed; the text is for the program and contains no secret."""
+    """Raised when a sub-call fails; the program is shown the text, which contains no secret."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An OpenAI-compatible endpoint and the parameters of requests to it."""
+    """An OpenAI-compatible endpoint, and the parameters of requests to it."""
 
     base_url: str
-    """The URL before ``/chat/completions``."""
+    """The URL of the endpoint without ``/chat/completions``."""
     model: str = DEFAULT_MODEL
-    """The default model."""
+    """The name of the model, unless a call names another."""
     api_key: str | None = None
-    """A reference to the key: ``env:NAME`` or ``file:PATH``."""
+    """The reference to the key, ``env:NAME`` or ``file:PATH``; ``None`` if the endpoint needs no key."""
     max_tokens: int = 2048
     temperature: float = 0.7
     deadline: float = 120.0
-    """Seconds for a reply, with all attempts."""
+    """The seconds within which a reply must come, including all attempts and pauses."""
     attempts: int = 4
-    """The most attempts at a busy endpoint."""
+    """The limit of attempts if the endpoint is busy or does not answer."""
 
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.base_url):
-            # what is no plain URL may hold a secret, so it is not shown
+            # the value is not shown, as a URL with a user or a query may contain a secret
             raise InvalidArgument(
-                "base_url= is to be a URL like 'http://host:port/v1'; a key is named by api_key='env:NAME'"
+                "base_url= must be a URL like 'http://host:port/v1'; give the key as api_key='env:NAME'"
             )
         check_reference("api_key=", self.api_key)
         if not 0 < self.deadline <= 86_400 or not 1 <= self.attempts <= 100:
             raise InvalidArgument(
-                f"deadline={self.deadline:g} is to be a number of seconds up to 86400, and "
-                f"attempts={self.attempts} a number from 1 to 100"
+                f"deadline={self.deadline:g} must be a number of seconds up to 86400, and "
+                f"attempts={self.attempts} an int from 1 to 100"
             )
 
     @classmethod
     def of(cls, given: Any) -> Endpoint:
-        """Parse the description of an endpoint."""
+        """Return an endpoint from an ``Endpoint`` or a dict of its fields; raise ``InvalidArgument`` otherwise."""
         if isinstance(given, cls):
             return given
         try:
             return msgspec.convert(given, cls)
         except msgspec.ValidationError as error:
-            # the sentence names the field and no value, which might be a secret
+            # the sentence contains the field's name but not its value, which might be a secret
             known = ", ".join(cls.__struct_fields__)
-            raise InvalidArgument(f"llm= is no endpoint: {error}; it takes {known}") from None
+            raise InvalidArgument(f"llm= is no endpoint: {error}; its fields are {known}") from None
 
     def chat(self, messages: Chat, model: str | None = None, secret: Secret | None = None) -> str:
-        """Return the reply to messages; ``secret`` replaces the key."""
+        """Return the model's reply to messages; a non-empty ``secret`` is used in place of the configured key.
+
+        Raise :class:`SubcallFailed` if no reply comes before the deadline or the endpoint refuses the request.
+        """
         key = secret or secret_at(self.api_key)
         until = time.monotonic() + self.deadline
-        pause, failure = _PAUSE_S, ""
+        pause, failure = _FIRST_PAUSE_S, ""
         for attempt in range(self.attempts):
             if attempt:
                 time.sleep(min(pause, max(until - time.monotonic(), 0)))
@@ -106,16 +111,16 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             with HttpConnection(self.base_url) as connection:
                 data = msgspec.json.encode(body)
                 response = connection.request("POST", "/chat/completions", until, headers, data)
-                text, status = response.body(_LARGEST_REPLY).decode(errors="replace"), response.status
+                text, status = response.body(_MAX_REPLY_BYTES).decode(errors="replace"), response.status
                 wait = response.headers.get("Retry-After", "")
         except BodyTooLarge:
             raise SubcallFailed(
-                f"{self.base_url} sent a reply of more than {_LARGEST_REPLY >> 20} MB"
+                f"{self.base_url} sent a reply of more than {_MAX_REPLY_BYTES >> 20} MB"
             ) from None
         except OSError as error:
             raise _Busy(f"{self.base_url} does not answer: {type(error).__name__}") from None
-        except ValueError as error:  # of a header
-            raise SubcallFailed(f"{self.base_url} cannot be asked: {error}") from None
+        except ValueError as error:  # a header has invalid characters
+            raise SubcallFailed(f"{self.base_url} cannot be requested: {error}") from None
         if status == 200:
             return _reply_in(text, self.base_url, key)
         why = key.hidden_in(f"{self.base_url} answered with status {status}: {' '.join(text.split())}")
@@ -125,7 +130,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Busy(Exception):
-    """An attempt failed, and another may succeed."""
+    """Raised when an attempt failed and another may succeed, after ``pause`` seconds at least."""
 
     def __init__(self, why: str, pause: float = 0.0) -> None:
         super().__init__(why)
@@ -136,7 +141,7 @@ def _reply_in(text: str, url: str, key: Secret) -> str:
     try:
         reply = json.loads(text)["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        raise SubcallFailed(f"{url} sent no reply of a chat model: {shown(key.hidden_in(text))}") from None
+        raise SubcallFailed(f"{url} sent no chat completion: {shown(key.hidden_in(text))}") from None
     if not isinstance(reply, str):
         raise SubcallFailed(f"{url} sent a reply without text: {key.hidden_in(shown(reply))}")
     return reply if len(key.reveal()) < _SHORTEST_KEY else key.hidden_in(reply)

@@ -1,4 +1,4 @@
-"""The observation of a REPL after each step."""
+"""Builds the observation of the REPL after each step, and its space."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from envweave_gym.sandbox.inside.bounded_values import cut
 from envweave_gym.tools.json_values import readable
 
 SNAPSHOT = 500
-"""The most characters of a variable's ``repr``."""
+"""Limit of characters of a variable's ``repr``."""
 _ERROR, _NAMES, _SHOWN = 21_000, 16_384, 65_536
+"""Limits in characters of the error, of all variable names, and of the shown variables together."""
 
 
 def observation_space(output: int, preview: int) -> Dict:
-    """Return the space for observations with this many characters of output and of the context."""
+    """Return the observation space; ``output`` and ``preview`` limit characters of an output and of the context."""
     return Dict(
         {
             "stdout": Unicode(output),
@@ -41,9 +42,9 @@ def observation_space(output: int, preview: int) -> Dict:
 def observation_of(
     space: Dict, done: Execution, context: str, iteration: int, max_iterations: int, names: list[str]
 ) -> dict[str, Any]:
-    """Return the observation after a step; ``names`` are those of the variables.
+    """Return the observation after a step; ``names`` are the names of all variables.
 
-    The value of the last expression follows the output, as in any REPL.
+    The value of the last expression follows the output, as in Python's own REPL.
     """
     room = {key: inner.max_length for key, inner in space.items() if isinstance(inner, Unicode)}
     printed = f"{_line(done.stdout)}{_line(done.shown)}"
@@ -62,7 +63,7 @@ def observation_of(
 
 
 def names_that_fit(names: Iterable[str]) -> list[str]:
-    """Return the names that fit into an observation."""
+    """Return the first names, as many as fit into an observation."""
     room, found = _NAMES - 2, list[str]()
     for name in names:
         room -= _size(name)
@@ -73,7 +74,7 @@ def names_that_fit(names: Iterable[str]) -> list[str]:
 
 
 def _snapshot(done: Execution) -> dict[str, str]:
-    """Return the new and changed variables that fit into an observation."""
+    """Return the ``repr`` of the new and changed variables, as many as fit into an observation."""
     room, found = _SHOWN - 2, dict[str, str]()
     for name, one in done.variables.items():
         if one.shown:
@@ -85,7 +86,7 @@ def _snapshot(done: Execution) -> dict[str, str]:
 
 
 def _size(text: str) -> int:
-    """Return the characters of a text as JSON, with a separator."""
+    """Return the number of characters of a text as JSON, with a separator after it."""
     return len(json.dumps(text, ensure_ascii=False)) + 1
 
 

@@ -1,4 +1,4 @@
-"""A REPL whose step pauses at sub-calls, until its caller answers them."""
+"""A REPL whose step pauses when the program makes sub-calls, until the caller of the step answers them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from envweave_gym.envs.repl.subcalls import prompts_of, text_of
 from envweave_gym.sandbox import Execution, Session
 
 MAX_PROMPT = 1 << 20
-"""Characters of a prompt."""
+"""Limit of a prompt's length in characters."""
 
 
 class PausingREPL(REPLProgramEnv):
-    """A step is begun, pauses with prompts, and continues with answers until its program ends.
+    """A REPL whose steps are split: ``begin`` runs a program up to its sub-calls, ``answer`` continues it.
 
-    A copy that is made during a pause replays the episode up to there.
+    A copy that is made during a pause replays the episode up to that pause.
     """
 
     name = "envweave/REPLTeam-v0"
@@ -29,24 +29,24 @@ class PausingREPL(REPLProgramEnv):
     def __init__(self, config: ReplModelConfig) -> None:
         super().__init__(config)
         self._open: list[sandbox.Call] = []
-        """The calls of the pause, in the order of their prompts."""
+        """The calls at which the program has paused, in the order of their prompts; empty outside of a pause."""
         self._next: list[sandbox.Call] = []
-        """Calls of the next pause that the program of a copy has already made."""
+        """The calls for the next pause, which the program of a copy has made during the replay already."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin with an empty namespace."""
+        """Begin an episode with an empty namespace, without open calls."""
         self._open, self._next = [], []
         return super().reset(seed=seed, options=options)
 
     @property
     def prompts(self) -> list[str]:
-        """The prompts of the pause."""
+        """The prompts that wait for answers; empty outside of a pause."""
         return [prompt for call in self._open for prompt in _prompts(call)]
 
     def begin(self, code: str) -> Stepped | None:
-        """Run a program until it ends or pauses; return the result of the step, or None."""
+        """Run a program until it ends or pauses; return the result of the step, or ``None`` at a pause."""
         session = self._live()
         self._open, self._next = [], []
         self._journal.running = ProgramStep(code)
@@ -54,7 +54,7 @@ class PausingREPL(REPLProgramEnv):
         return self._advance(session)
 
     def answer(self, answers: Sequence[str]) -> Stepped | None:
-        """Answer the prompts, in their order, and continue."""
+        """Continue the program with answers in the order of ``prompts``; return the result, or ``None`` at a pause."""
         session, left = self._live(), list(answers)
         for call in self._open:
             count = len(_prompts(call))
@@ -64,7 +64,7 @@ class PausingREPL(REPLProgramEnv):
         return self._advance(session)
 
     def step(self, action: str) -> Stepped:
-        """Run a program, and answer its sub-calls with an error."""
+        """Run a program to its end; all of its sub-calls are answered with an error."""
         stepped = self.begin(action)
         while stepped is None:
             stepped = self.answer(["Error: nobody answers here"] * len(self.prompts))
@@ -81,7 +81,7 @@ class PausingREPL(REPLProgramEnv):
         return None
 
     def _answer_at_once(self, session: Session, call: sandbox.Call) -> bool:
-        """Answer a call that is refused, or has no prompts; return whether it was one."""
+        """Answer a call now if it is refused or has no prompts; return whether it was answered."""
         try:
             prompts = _prompts(call)
             self._tools.spend(call.name, call.arguments)
@@ -125,15 +125,19 @@ class PausingREPL(REPLProgramEnv):
         )
 
     def _find_open(self, session: Session, known: list[Call]) -> None:
-        """Run the program up to its pause, and put its open calls into the order of their prompts."""
+        """Run the program of a copy up to the pause, and replace the open calls by those of its new process.
+
+        Threads may make the calls in another order than the first time, so each is searched by name and arguments.
+        Raise ``ResetNeeded`` if the program does not make them again.
+        """
         found, made = list[sandbox.Call](), list[sandbox.Call]()
         for before in self._open:
             while (same := next((one for one in made if _is_same(before, one)), None)) is None:
-                is_blocked = made and session.process.thread_count() == 1  # it can make no further call
+                is_blocked = made and session.process.thread_count() == 1  # its only thread waits for a reply
                 more = [] if is_blocked else self._answer_known(session, known)
                 if not more:
                     raise ResetNeeded(
-                        f"{self.name}: a program does otherwise when played again; call reset()"
+                        f"{self.name}: a program behaves differently when replayed; call reset()"
                     )
                 made += more
             made.remove(same)
@@ -141,7 +145,7 @@ class PausingREPL(REPLProgramEnv):
         self._open, self._next = found, made
 
     def _answer_known(self, session: Session, known: list[Call]) -> list[sandbox.Call]:
-        """Answer calls as before; return the first ones that were not made before."""
+        """Answer calls as recorded in ``known``; return the first calls that are not recorded, or none at the end."""
         unknown = list[sandbox.Call]()
         while not unknown and not isinstance(event := session.wait(), Execution):
             for call in event:
@@ -162,10 +166,10 @@ def _is_batch(call: sandbox.Call) -> bool:
 
 
 def _prompts(call: sandbox.Call) -> list[str]:
-    """Return the prompts of a call; a program that forges calls may have given anything."""
+    """Return the prompts of a call; raise ``ToolError`` if they are invalid, as a program can forge its calls."""
     given = call.arguments
     prompts = prompts_of(given["prompts"]) if _is_batch(call) else [text_of(given.get("prompt"))]
     longest = max(map(len, prompts), default=0)
     if longest > MAX_PROMPT:
-        raise ToolError(f"a prompt of {longest} characters is too long; it may have {MAX_PROMPT}")
+        raise ToolError(f"a prompt of {longest} characters is too long; at most {MAX_PROMPT} are accepted")
     return prompts

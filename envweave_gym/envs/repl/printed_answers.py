@@ -1,4 +1,4 @@
-"""Answers that a model has printed, and the comparison with the expected one."""
+"""Finds the answer in a text with ``FINAL(…)`` or ``FINAL_VAR(…)``, and compares it with the expected answer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _MARK = re.compile(r"\\.|[()'\"]", re.DOTALL)
 _STRING = re.compile(r"""(['"])(?:\\.|(?!\1|\\)[^\n])*\1""", re.DOTALL)
 _QUOTES = "'\""
 _MAX_MATCHES = 50
-"""The most ``FINAL(`` in an output that are examined."""
+"""Limit of ``FINAL(`` in an output that are examined."""
 _MAX_UNCLOSED = 5
-"""The most of them without an end: each is searched to the end of the output."""
+"""Limit of ``FINAL(`` without a closing parenthesis, as each costs a search up to the end of the output."""
 
 
 def score_of(answer: str, expected: str, match: str) -> float:
-    """Return 1 for the expected answer, regardless of case; 0.5 in fuzzy matches if one contains the
-    other.
+    """Return 1 if the answer is the expected one, ignoring case and outer white space, else 0.
+
+    With ``match="fuzzy"`` return 0.5 if one of the two contains the other.
     """
     found, wanted = answer.strip().casefold(), expected.strip().casefold()
     if found == wanted:
@@ -34,9 +35,10 @@ def score_of(answer: str, expected: str, match: str) -> float:
 
 
 def printed_answer(text: str, data: Sequence[str] = ()) -> str | None:
-    """Return the text in the first ``FINAL(…)`` of an output, or None.
+    """Return the text in the first ``FINAL(…)`` of an output, or ``None``.
 
-    The same words in ``data`` were only shown, and are no answer. A Python string gives its value.
+    A ``FINAL(…)`` that also occurs in ``data``, the texts that the program could print, does not count. If the text is
+    a Python string literal, its value is returned.
     """
     unclosed = 0
     for match in islice(_FINAL.finditer(text), _MAX_MATCHES):
@@ -51,7 +53,7 @@ def printed_answer(text: str, data: Sequence[str] = ()) -> str | None:
 
 
 def printed_name(text: str, data: Sequence[str] = ()) -> str | None:
-    """Return the name in the first ``FINAL_VAR(…)`` of an output."""
+    """Return the name in the first ``FINAL_VAR(…)`` of an output that is not in ``data``, or ``None``."""
     for match in islice(_FINAL_VAR.finditer(text), _MAX_MATCHES):
         if not _is_shown(match[0], data):
             return match[2]
@@ -59,7 +61,7 @@ def printed_name(text: str, data: Sequence[str] = ()) -> str | None:
 
 
 def texts_in(value: Any) -> list[str]:
-    """Return the texts in the reply to a sub-call: one, or those of a batch."""
+    """Return the texts in the reply to a sub-call: a list with the one text, or with the texts of a batch."""
     given: list[Any] = value if isinstance(value, list) else [value]
     return [text for text in given if isinstance(text, str) and text]
 
@@ -69,10 +71,11 @@ def _is_shown(found: str, data: Sequence[str]) -> bool:
 
 
 def _end(text: str, start: int) -> int | None:
-    """Return the position where the parenthesis opened before ``start`` closes.
+    """Return the position of the parenthesis that closes the one before ``start``, or ``None``.
 
-    Parentheses in quotes do not count, unless the quote is an apostrophe. If text follows on the line, or
-    they do not match, the answer contains parentheses and ends at the end of a line.
+    Parentheses in quotes are not counted, unless that fails because a quote is an apostrophe. If text follows on the
+    line, or parentheses are unbalanced, the answer itself contains parentheses. Then a parenthesis at the end of a line
+    closes it.
     """
     end = None
     for quotes in (_QUOTES, ""):

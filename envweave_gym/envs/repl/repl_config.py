@@ -1,4 +1,4 @@
-"""The constructor arguments of the REPL, of its team, and what an episode may change of them."""
+"""The constructor arguments of REPL and REPLTeam; reset options may change some of them for an episode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envweave_gym.envs.code.code_config import ProgramConfig
 from envweave_gym.envs.repl.printed_answers import MATCHES, score_of
 
 HUGGING_FACE = "https://router.huggingface.co/v1"
-"""The endpoint of Hugging Face's inference."""
+"""URL of Hugging Face's inference endpoint."""
 MAX_ITERATIONS = 100_000
 MAX_OUTPUT = 1 << 20
 MAX_SUBS = 256
@@ -23,7 +23,7 @@ RESET_OPTIONS = ("context", "task_prompt", "max_iterations", "expected_answer", 
 
 
 class ReplConfig(ProgramConfig, frozen=True, kw_only=True):
-    """The arguments that the REPL and its team have in common."""
+    """The arguments that ``envweave/REPL-v0`` and ``envweave/REPLTeam-v0`` have in common."""
 
     context: Annotated[Any, wire("`context` in the namespace: text or other JSON")] = ""
     task_prompt: Annotated[str, wire("the task that the prompt begins with")] = ""
@@ -48,7 +48,7 @@ class ReplConfig(ProgramConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_whole("max_iterations", self.max_iterations, 1, MAX_ITERATIONS, "number of steps")
+        _check_int("max_iterations", self.max_iterations, 1, MAX_ITERATIONS, "number of steps")
         if not isinstance(self.task_prompt, str):
             raise InvalidArgument(f"task_prompt={shown(self.task_prompt)} is not a text")
         try:
@@ -58,22 +58,22 @@ class ReplConfig(ProgramConfig, frozen=True, kw_only=True):
         one_of("match", self.match, MATCHES)
         one_of("compat", self.compat, ("control", "stdout"))
         for name in ("max_output_length", "context_preview_length"):
-            _check_whole(name, getattr(self, name), 100, MAX_OUTPUT, "number of characters")
+            _check_int(name, getattr(self, name), 100, MAX_OUTPUT, "number of characters")
         for name in ("success", "iteration", "failure", "error", "wrong"):
             value = getattr(self, f"reward_on_{name}")
             if type(value) not in (int, float) or not math.isfinite(value):
                 raise InvalidArgument(f"reward_on_{name}={shown(value)} is no finite number")
 
     def for_episode(self, options: dict[str, Any]) -> Self:
-        """Return the config of an episode: this one, with the options of its reset."""
+        """Return the config of an episode: a copy of this one with the options of the reset applied."""
         return msgspec.structs.replace(self, **{key: options[key] for key in RESET_OPTIONS if key in options})
 
     def context_text(self) -> str:
-        """Return the context as text."""
+        """Return the context as text; a context that is not a string is returned as JSON."""
         return self.context if isinstance(self.context, str) else json.dumps(self.context, ensure_ascii=False)
 
     def reward_parts(self, answer: str | None, *, ended: bool, success: bool) -> dict[str, float]:
-        """Return the parts of a step's reward by name."""
+        """Return the parts of a step's reward by name; ``answer`` is ``None`` if the step gave none."""
         parts: dict[str, float] = {}
         if answer is not None:
             expected = self.expected_answer
@@ -117,7 +117,7 @@ class ReplModelConfig(ReplConfig, frozen=True, kw_only=True):
             raise InvalidArgument(
                 f"rlm={shown(self.rlm)} is neither a function of messages nor True or False"
             )
-        _check_whole("rlm_max_iterations", self.rlm_max_iterations, 1, MAX_ITERATIONS, "number")
+        _check_int("rlm_max_iterations", self.rlm_max_iterations, 1, MAX_ITERATIONS, "number")
 
 
 class ReplTeamConfig(ReplConfig, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ class ReplTeamConfig(ReplConfig, frozen=True, kw_only=True):
             )
 
     def for_root(self) -> ReplModelConfig:
-        """Return the config of the REPL that root plays."""
+        """Return the config of the single-agent REPL that the agent ``root`` plays."""
         shared: dict[str, Any] = {name: getattr(self, name) for name in ReplConfig.__struct_fields__}
         if self.max_cycles is not None:
             shared["max_iterations"] = min(self.max_iterations, self.max_cycles)
@@ -151,6 +151,6 @@ class ReplTeamConfig(ReplConfig, frozen=True, kw_only=True):
         return ReplModelConfig(**shared)
 
 
-def _check_whole(name: str, value: Any, least: int, most: int, what: str) -> None:
+def _check_int(name: str, value: Any, least: int, most: int, what: str) -> None:
     if type(value) is not int or not least <= value <= most:
         raise InvalidArgument(f"{name}={shown(value)} is no {what} from {least} to {most}")

@@ -1,4 +1,4 @@
-"""The REPL: a model answers about a long context by programs, which may call other models (sub-calls)."""
+"""The environment REPL: actions are programs about a long context, which may call language models (sub-calls)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from envweave_gym.sandbox import Execution, Final, Names, Setup, Variable
 from envweave_gym.sandbox.inside.bounded_values import cut
 
 MAX_CODE = 4 << 20
-"""Characters of a program, with the answer in it."""
+"""Limit of a program's length in characters; a long answer may be part of a program."""
 _MAX_MESSAGE = 20_000
-"""Characters of the message about a step."""
-_SCANNED_OUTPUT = 8 << 20
-"""Bytes of output that are searched for a printed answer."""
+"""Limit of characters of the message about a step."""
+_SCANNED_OUTPUT_BYTES = 8 << 20
+"""Limit of the bytes of output that are searched for a printed answer."""
 _READY = "FINAL(answer['content']) if isinstance(answer, dict) and answer.get('ready') else None"
 _NO_ANSWER = "None is no answer; give a value"
 
@@ -38,16 +38,17 @@ Stepped = tuple[dict[str, Any], float, bool, bool, dict[str, Any]]
 
 
 class REPLProgramEnv(ProgramEnv):
-    """Each action is a program; ``context`` in its namespace holds the data that the task is about.
+    """An environment whose actions are programs; the variable ``context`` holds the data that the task is about.
 
-    Programs may call ``llm_query`` and ``rlm_query`` (and ``…_batched``), which functions or an endpoint
-    answer. They end the episode with ``FINAL(value)``, with ``FINAL_VAR(name)``, or by setting
-    ``answer["content"]`` and ``answer["ready"] = True``; these names are reset before every step. An episode
-    without an answer is terminated by its ``max_iterations``-th step, not truncated: the number of steps left
-    is observed, so the limit belongs to the task.
+    Programs may call ``llm_query`` and ``rlm_query`` (and ``…_batched``), which functions or an endpoint answer. They
+    end the episode with ``FINAL(value)``, with ``FINAL_VAR(name)``, or by setting ``answer["content"]`` and
+    ``answer["ready"] = True``. These names are bound again before every step.
 
-    ``compat="stdout"`` is for models that print ``FINAL(…)``. The same words in the context or in replies to
-    sub-calls do not count then; but a program that prints what it has read can still end the episode.
+    An episode without an answer is terminated, not truncated, by its ``max_iterations``-th step. The limit belongs to
+    the task, because the number of steps left is part of the observation.
+
+    ``compat="stdout"`` is for models that print ``FINAL(…)``. The same text in the context or in replies to sub-calls
+    does not count. A program that prints a part of such a text can still end the episode by accident.
     """
 
     metadata: dict[str, Any] = {
@@ -65,9 +66,9 @@ class REPLProgramEnv(ProgramEnv):
 
     @configured(ReplModelConfig)
     def __init__(self, config: ReplModelConfig, *, subcalls: Subcalls | None = None) -> None:
-        """``subcalls`` are those of an episode of ``rlm_query``, inside another."""
+        """Make the environment; ``subcalls`` is given only for a nested episode, which ``rlm_query`` plays."""
         self.task = self._given = config
-        """The config of the episode."""
+        """The config of the present episode: the given one with the options of the last reset."""
         self._subcalls = _subcalls_of(config) if subcalls is None else subcalls
         super().__init__(config, tools=OfferedTools(self._subcalls.tools()))
         self.action_space = Unicode(MAX_CODE)
@@ -77,24 +78,24 @@ class REPLProgramEnv(ProgramEnv):
         self._forget()
 
     def _setup(self) -> Setup:
-        """Return a sandbox that retains as much output as an observation shows, or as is searched for answers."""
+        """Return the sandbox arguments, with the output limit that observations or the search for answers need."""
         setup, config = super()._setup(), self._given
-        output = _SCANNED_OUTPUT if config.compat == "stdout" else config.max_output_length
+        output = _SCANNED_OUTPUT_BYTES if config.compat == "stdout" else config.max_output_length
         return msgspec.structs.replace(setup, limits=msgspec.structs.replace(setup.limits, output=output))
 
     def _forget(self) -> None:
         """Reset the attributes that describe the episode."""
         self._text = self.task.context_text()
         self._read = [self._text]
-        """Texts that programs were given, in which a printed answer does not count."""
+        """The texts that programs were given; a printed answer that occurs in them does not count."""
         self._known: dict[str, Variable] = {}
         self._iteration = 0
         self._answer: str | None = None
 
     def entrust(self, hf_token: str) -> None:
-        """Use this token for Hugging Face's inference until the episode ends.
+        """Use a token for Hugging Face's inference until the episode ends.
 
-        It is not a reset option, because those are recorded.
+        The token is not a reset option, because reset options are recorded in streams.
         """
         self._subcalls.entrust(hf_token)
 
@@ -127,11 +128,11 @@ class REPLProgramEnv(ProgramEnv):
         )
 
     def step(self, action: str) -> Stepped:
-        """Run a program."""
+        """Run a program and return the result of the step."""
         return self._conclude(*self._run(action, snapshot=SNAPSHOT, watch=("answer",)))
 
     def _conclude(self, done: Execution, calls: list[Call]) -> Stepped:
-        """Return the result of a step whose program has ended."""
+        """Compute answer, reward and observation of a step whose program has ended; emit its events."""
         self._subcalls.abandon()
         self._iteration += 1
         if self.task.compat == "stdout":
@@ -154,7 +155,7 @@ class REPLProgramEnv(ProgramEnv):
         return self._observed(result), math.fsum(parts.values()), ended, False, info
 
     def _shortened(self, done: Execution) -> Execution:
-        """Cut the output, and drop the ``repr`` of variables that have not changed."""
+        """Return the outcome with the output cut to its limit, and without the ``repr`` of unchanged variables."""
         variables = {
             name: Variable(one.kind) if self._known.get(name) == one else one
             for name, one in done.variables.items()
@@ -166,7 +167,7 @@ class REPLProgramEnv(ProgramEnv):
     # The answer
 
     def _find_answer(self, done: Execution) -> tuple[Execution, str | None]:
-        """Return the step and the answer that it gives, if any."""
+        """Return the outcome, with an error if the answer is invalid, and the answer; ``None`` if there is none."""
         final = done.final
         if final is None and not done.state_lost:
             done, final = self._ready_answer(done)
@@ -178,8 +179,10 @@ class REPLProgramEnv(ProgramEnv):
         return msgspec.structs.replace(done, final=final), final.text
 
     def _ready_answer(self, done: Execution) -> tuple[Execution, Final | None]:
-        """Return the step and the content of ``answer``, if that is ready."""
-        if "answer" not in done.watched:  # the program has bound it to something that is no JSON
+        """Return the outcome, and ``answer["content"]`` if ``answer["ready"]`` is set, else ``None``."""
+        if (
+            "answer" not in done.watched
+        ):  # it is not JSON, so its members are read by a program in the session
             found = self._evaluate(_READY)
             if not found.success:
                 done = msgspec.structs.replace(
@@ -196,14 +199,14 @@ class REPLProgramEnv(ProgramEnv):
         value = done.value if isinstance(done.value, str) else ""
         text = f"{done.stdout}\n{value}"
         answer = printed_answer(text, self._read)
-        # a printed name is evaluated in the namespace, which is gone if the process is
+        # the variable is read in the session, which is only possible while the process lives
         if answer is None and (name := printed_name(text, self._read)) and not done.state_lost:
             final = self._evaluate(f"FINAL_VAR({name!r})").final
             answer = final and final.text
         return answer
 
     def _evaluate(self, code: str) -> Execution:
-        """Run a program of the environment in the session."""
+        """Run a program of the environment, not of the model, in the session; it is not recorded in the journal."""
         return self._live().run(code, timeout=self.config.step_timeout)
 
     # Queries
@@ -213,11 +216,11 @@ class REPLProgramEnv(ProgramEnv):
         return observation_of(self._space, done, self._text, self._iteration, limit, names)
 
     def available_variables(self) -> list[str]:
-        """Return the names of the variables, as many as an observation holds."""
+        """Return the names of the variables, as many as fit into an observation."""
         return names_that_fit(["context", "answer", *self._variables])
 
     def episode_state(self) -> dict[str, Any]:
-        """Return the progress of the episode, without its context, which may be long."""
+        """Return task, step number, variable names and answer of the episode; of the context only its length."""
         return {
             "task_prompt": self.task.task_prompt,
             "context_length": len(self._text),
@@ -228,7 +231,7 @@ class REPLProgramEnv(ProgramEnv):
         }
 
     def close(self) -> None:
-        """End the episode, its processes, and the episodes inside it."""
+        """End the episode with its processes, and stop waiting for sub-calls and nested episodes."""
         self._subcalls.abandon()
         super().close()
 
@@ -250,12 +253,12 @@ def _subcalls_of(config: ReplModelConfig) -> Subcalls:
 
 
 def _play_nested(config: ReplModelConfig, subcalls: Subcalls, prompt: str) -> str:
-    """Play an episode about a prompt, as long as its caller waits."""
+    """Play a nested episode whose context is the prompt and return its answer; stop if nobody waits for it."""
     chat: Callable[..., str] = config.rlm if callable(config.rlm) else subcalls.chat
 
     def reply(messages: Chat) -> str:
         if not subcalls.is_awaited:
-            raise SubcallFailed("nobody waits for the answer any more")
+            raise SubcallFailed("the program that needs the answer has ended")
         return chat(messages)
 
     nested = msgspec.structs.replace(

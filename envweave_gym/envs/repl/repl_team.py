@@ -1,4 +1,4 @@
-"""The REPL as a game: root writes programs, and other agents answer their sub-calls."""
+"""The game REPLTeam: the agent ``root`` plays the REPL, and other agents answer the sub-calls of its programs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 _NAME = "envweave/REPLTeam-v0"
 ROOT = "root"
 MAX_ANSWER = 1 << 20
-"""Characters of an answer."""
+"""Limit of an answer's length in characters."""
 _OUTCOMES = ("success", "wrong", "failure")
+"""Names of the reward parts that the answering agents get with ``rewards="roles"``."""
 
 
 class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
-    """Root plays ``envweave/REPL-v0``; each sub-call of its programs is a request to another agent.
+    """A game in which ``root`` plays ``envweave/REPL-v0``, and each sub-call of its programs goes to another agent.
 
-    There are ``subs`` agents ``sub_0``, ``sub_1``, …. Prompts that are open together, as in a batch, go to as
-    many agents at once; if there are more, the next round follows when all have answered. The program waits
-    meanwhile. ``rlm_query`` does what ``llm_query`` does.
+    The argument ``subs`` is the number of the other agents, ``sub_0``, ``sub_1``, …. While agents answer, the program
+    waits. Prompts of a batch go to several agents at the same time; if a batch has more prompts than agents, the next
+    round starts when all of them have answered. ``rlm_query`` does the same as ``llm_query``.
 
-    With ``rewards="shared"`` all agents have root's rewards. With ``"roles"`` those who answered in the
-    episode have its outcome, without the penalties for errors of programs.
+    With ``rewards="shared"`` all agents get root's rewards. With ``"roles"`` the agents that answered in the episode
+    get the reward for its outcome, without the penalties for errors of programs.
     """
 
     name = _NAME
@@ -78,7 +79,7 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         self._queued: list[str] = []
         self._answers: list[str] = []
         self._answering: dict[str, int] = {}
-        """The agents with a request, and the index of their answers."""
+        """The index in ``_answers`` of each agent that must answer now."""
         self._prompts = dict.fromkeys(self.subs, "")
         self._contributors: set[str] = set()
         """The agents that have answered in this episode."""
@@ -92,7 +93,7 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin with an empty namespace."""
+        """Begin an episode with an empty namespace; ``root`` acts first."""
         given = {name: value for name, value in (options or {}).items() if name in RESET_OPTIONS}
         if self._max_cycles is not None and type(given.get("max_iterations")) is int:
             given["max_iterations"] = min(given["max_iterations"], self._max_cycles)
@@ -109,11 +110,11 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.show()
 
     def agents_to_act(self) -> list[str]:
-        """Return the agents with a request."""
+        """Return the agents that must act now: those that must answer, else ``root``."""
         return list(self._answering) or [ROOT]
 
     def step(self, action: Any) -> None:
-        """Apply the action of the selected agent."""
+        """Apply the selected agent's action: a program of ``root``, or another agent's answer."""
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
@@ -163,7 +164,7 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.agent_selection = self.subs[0]
 
     def _forward_events(self) -> None:
-        """Emit the events of the REPL for root alone."""
+        """Emit the events of root's REPL, visible to ``root`` only."""
         self.emit(*(msgspec.structs.replace(event, to=(ROOT,)) for event in drain(self._env)))
 
     def _reward(self, reward: float, parts: dict[str, float], *, ended: bool) -> None:
@@ -192,11 +193,11 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         return "\n".join([str(self._env.render() or ""), *lines])
 
     def episode_state(self) -> dict[str, Any]:
-        """Return the progress of root's episode, and the agents with a request."""
+        """Return the state of root's episode, and the agents that must answer now."""
         return {**self._env.episode_state(), "asked": list(self._answering)}
 
     def close(self) -> None:
-        """End the episode and its processes."""
+        """End the episode with its processes."""
         self._env.close()
 
 
@@ -204,10 +205,10 @@ raw_env = REPLTeam
 
 
 def env(**kwargs: Any) -> AECStream:
-    """Make the game with its stream, one agent at a time; takes the arguments of the game."""
+    """Make the game as an ``AECEnv`` with its stream; ``kwargs`` are the arguments of the game."""
     return AECStream(call(_NAME, raw_env, kwargs), name=_NAME)
 
 
 def parallel_env(**kwargs: Any) -> TurnBasedParallel:
-    """Make the game with its stream as a ParallelEnv; takes the arguments of the game."""
+    """Make the game as a ``ParallelEnv`` with its stream; ``kwargs`` are the arguments of the game."""
     return TurnBasedParallel(env(**kwargs))

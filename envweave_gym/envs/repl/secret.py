@@ -1,4 +1,4 @@
-"""Secrets that no ``repr``, pickle or traceback shows, and references to them."""
+"""The class ``Secret``, which keeps keys and tokens out of ``repr``, pickles and tracebacks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Self
 from envweave_gym.core.faults import InvalidArgument
 
 HIDDEN = "…"
-"""The text shown in place of a secret."""
+"""Text that is shown in place of a secret."""
 
 
 class Secret:
-    """A text that only :meth:`reveal` returns, and that no ``repr`` and no pickle contains."""
+    """A secret text, which only :meth:`reveal` returns; ``repr`` and pickles do not contain it."""
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str = "") -> None:
         if not isinstance(text, str) or not (text.isascii() and text.isprintable()):
-            raise InvalidArgument("a secret is one line of ASCII characters; what was given is none")
+            raise InvalidArgument("a secret is one line of ASCII characters; give it as such a string")
         self._text = text
 
     def reveal(self) -> str:
-        """Return the text."""
+        """Return the secret text."""
         return self._text
 
     def hidden_in(self, text: str) -> str:
-        """Replace the secret in a text."""
+        """Return ``text`` with every occurrence of the secret replaced by :data:`HIDDEN`."""
         return text.replace(self._text, HIDDEN) if self._text else text
 
     def __bool__(self) -> bool:
@@ -40,18 +40,18 @@ class Secret:
         return self
 
     def __reduce__(self) -> tuple[type[Secret], tuple[()]]:
-        # a pickle may be stored or sent to another machine: the copy is empty
+        # The unpickled copy is empty, as a pickle may be stored or sent to another machine.
         return Secret, ()
 
 
 def check_reference(name: str, reference: str | None) -> None:
-    """Refuse a secret in place of a reference to one."""
+    """Raise ``InvalidArgument`` if a value is not ``env:NAME`` or ``file:PATH``, as it may be the secret itself."""
     if reference is not None and not reference.startswith(("env:", "file:")):
         raise InvalidArgument(f"{name} is a reference, 'env:NAME' or 'file:PATH', not the secret itself")
 
 
 def secret_at(reference: str | None) -> Secret:
-    """Read the secret that ``env:NAME`` or ``file:PATH`` refers to; empty without a reference."""
+    """Return the secret that ``env:NAME`` or ``file:PATH`` refers to; an empty one if there is none to read."""
     kind, _, where = (reference or "").partition(":")
     if kind == "env":
         return Secret(os.environ.get(where, "").strip())

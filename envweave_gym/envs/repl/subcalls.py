@@ -1,4 +1,4 @@
-"""The sub-calls of a REPL: prompts to language models, in batches too, or whole nested episodes."""
+"""The sub-calls of the REPL: prompts that language models answer, singly or in batches, and nested episodes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from envweave_gym.envs.repl.secret import Secret, secret_at
 from envweave_gym.tools import Tool, ToolError
 
 MAX_PARALLEL = 8
-"""Prompts of a batch that are in flight at a time."""
+"""Limit of prompts of one batch that are answered at the same time."""
 MAX_DEPTH = 100
-"""How deep episodes may nest."""
+"""Limit of the nesting of episodes."""
 MAX_PROMPTS = 1000
-"""Prompts in a batch."""
+"""Limit of prompts in a batch."""
 _LONGEST_ERROR = 500
 
 Recurse = Callable[["Subcalls", str], str]
-"""Plays a nested episode about a prompt with these sub-calls; returns its answer."""
+"""Function that plays a nested episode about a prompt, with the given sub-calls, and returns its answer."""
 
 
 class Awaited:
-    """Whether a program waits for its sub-calls; for nested episodes also whether the outer program does."""
+    """A flag that is true while a program waits for its sub-calls.
+
+    The flag of a nested episode is true only while the programs of all outer episodes wait too.
+    """
 
     def __init__(self, outer: Awaited | None = None) -> None:
         self._outer, self._has_ended = outer, False
@@ -37,16 +40,16 @@ class Awaited:
         return not self._has_ended and (self._outer is None or bool(self._outer))
 
     def end(self) -> Awaited:
-        """End the wait; return that of the next program."""
+        """Clear the flag for good, and return a new one for the next program."""
         self._has_ended = True
         return Awaited(self._outer)
 
 
 class Subcalls:
-    """Answers the sub-calls of an episode; a failure is an answer that begins with ``Error:``.
+    """Answers the sub-calls of an episode; a failed one is answered with a text that begins with ``Error:``.
 
-    Given functions answer, else the endpoint, by default Hugging Face's inference. That is called with the
-    token of the episode (:meth:`entrust`), or else with ``HF_TOKEN`` of this process.
+    The user's functions answer if they are given, else an endpoint does: by default Hugging Face's inference. Its token
+    is the one of the episode (:meth:`entrust`), or else ``HF_TOKEN`` of this process.
     """
 
     def __init__(
@@ -60,12 +63,16 @@ class Subcalls:
         depth: int = 0,
         max_depth: int = 2,
     ) -> None:
-        """``recurse`` answers ``rlm_query`` up to ``max_depth``; without it ``llm_query`` does."""
+        """Check the arguments.
+
+        ``recurse`` plays the nested episodes of ``rlm_query``. Without it, or if there would be more than ``max_depth``
+        episodes inside each other, ``rlm_query`` does the same as ``llm_query``.
+        """
         for name, function in (("llm_query_fn", query), ("llm_batch_fn", batch), ("rlm", recurse)):
             if function is not None and not callable(function):
                 raise InvalidArgument(f"{name}={shown(function)} cannot be called; give a function")
         if type(max_depth) is not int or not 1 <= max_depth <= MAX_DEPTH:
-            raise InvalidArgument(f"rlm_max_depth={shown(max_depth)} is no number from 1 to {MAX_DEPTH}")
+            raise InvalidArgument(f"rlm_max_depth={shown(max_depth)} is not an int from 1 to {MAX_DEPTH}")
         self._query, self._batch = query, batch
         self._is_hugging_face = llm is None
         self.endpoint = Endpoint(base_url=hf_url, api_key="env:HF_TOKEN") if llm is None else Endpoint.of(llm)
@@ -75,29 +82,29 @@ class Subcalls:
         self._awaited = Awaited()
 
     def begin(self, model: str | None) -> None:
-        """Begin an episode with this default model and without a token.
+        """Drop pending sub-calls and begin an episode with this default model and without a token.
 
-        A nested episode retains those of the outer one.
+        A nested episode ignores ``model`` and keeps the model and the token of the outer episode.
         """
         self.abandon()
         if self.depth == 0:
             self._model, self._token = model, Secret()
 
     def entrust(self, hf_token: str) -> None:
-        """Use this token for Hugging Face until the next episode begins."""
+        """Use a token for Hugging Face until the next episode begins."""
         self._token = Secret(hf_token)
 
     def abandon(self) -> None:
-        """Stop waiting for all sub-calls so far: those that are queued are dropped."""
+        """Stop waiting for all sub-calls so far; those that have not started are dropped."""
         self._awaited = self._awaited.end()
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a program waits for this episode."""
+        """Whether the program that started this nested episode still waits for its answer."""
         return bool(self._awaited)
 
     def deeper(self, model: str | None) -> Self:
-        """Return the sub-calls of a nested episode, with this default model."""
+        """Return the sub-calls of a nested episode; ``None`` as its default model means this episode's."""
         other = copy.copy(self)
         other.depth += 1
         other._awaited = Awaited(self._awaited)
@@ -110,7 +117,7 @@ class Subcalls:
         return other
 
     def tools(self) -> list[Tool]:
-        """Return the functions for programs."""
+        """Return the functions that programs can call."""
         several = [Tool.of(self.llm_query_batched), Tool.of(self.llm_query_batched, name="llm_batch")]
         deep = [Tool.of(self.rlm_query), Tool.of(self.rlm_query_batched)]
         return [Tool.of(self.llm_query), *several, *deep]
@@ -118,7 +125,7 @@ class Subcalls:
     # What programs call
 
     def llm_query(self, prompt: str, model: str | None = None) -> str:
-        """Ask a language model; the answer is text, and begins with ``Error:`` where there is none."""
+        """Ask a language model; the answer is text, and begins with ``Error:`` if the call failed."""
         return self._or_error(lambda: self._query_model(text_of(prompt), model))
 
     def llm_query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
@@ -129,14 +136,14 @@ class Subcalls:
         return _each(lambda text: self.llm_query(text, model), texts, self._awaited)
 
     def rlm_query(self, prompt: str, model: str | None = None) -> str:
-        """Have a model work on a prompt with a REPL of its own, in which it is ``context``."""
+        """Let a model work on a prompt with a REPL of its own, in which the prompt is ``context``."""
         if self._recurse is None or self.depth + 1 >= self._max_depth:
             return self.llm_query(prompt, model)
         recurse, text = self._recurse, text_of(prompt)
         return self._or_error(lambda: recurse(self.deeper(model), text))
 
     def rlm_query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
-        """Have a model work on several prompts at once, on each with a REPL of its own."""
+        """Let a model work on several prompts at once, on each with a REPL of its own."""
         texts = prompts_of(prompts)
         if self._recurse is None or self.depth + 1 >= self._max_depth:
             return self.llm_query_batched(texts, model)
@@ -145,11 +152,11 @@ class Subcalls:
     # How they are answered
 
     def chat(self, messages: Chat, model: str | None = None) -> str:
-        """Return the endpoint's reply to messages."""
+        """Return the endpoint's reply to messages; raise ``SubcallFailed`` if there is no token or no reply."""
         token = self._token if self._is_hugging_face else Secret()
         if self._is_hugging_face and not token and not secret_at(self.endpoint.api_key):
             raise SubcallFailed(
-                "nobody answers sub-calls: give llm_query_fn= or llm=, a token, or set HF_TOKEN"
+                "no model answers sub-calls: give llm_query_fn= or llm=, a token, or set HF_TOKEN"
             )
         return self.endpoint.chat(messages, model or self._model, token)
 
@@ -175,14 +182,17 @@ class Subcalls:
             return query()
         except SubcallFailed as error:
             return f"Error: {error}"
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the program goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - no error of a model ends the program
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             text = self._token.hidden_in(secret_at(self.endpoint.api_key).hidden_in(text))
             return f"Error: {text[:_LONGEST_ERROR]}"
 
 
 def _each(query: Callable[[str], str], prompts: list[str], awaited: Awaited) -> list[str]:
-    """Answer prompts in daemon threads, in order; prompts that are queued when the wait ends are dropped."""
+    """Answer prompts in parallel in daemon threads; return the answers in the order of the prompts.
+
+    When the program stops waiting, prompts that no thread has taken yet stay without an answer.
+    """
     if len(prompts) < 2:
         return [query(prompt) for prompt in prompts]
     answers = ["Error: no answer"] * len(prompts)
@@ -196,7 +206,7 @@ def _each(query: Callable[[str], str], prompts: list[str], awaited: Awaited) -> 
         with taking:
             return next(left, None)
 
-    # daemon threads, as an executor would wait at exit for prompts that nobody answers
+    # Daemon threads, because the threads of an executor would delay the interpreter's exit until they get replies.
     several = range(min(len(prompts), MAX_PARALLEL))
     threads = [threading.Thread(target=work, name="sub-call", daemon=True) for _ in several]
     for thread in threads:
@@ -207,7 +217,7 @@ def _each(query: Callable[[str], str], prompts: list[str], awaited: Awaited) -> 
 
 
 def _called(function: Callable[..., Any], prompt: Any, model: str | None) -> Any:
-    """Call a function, with the model if it has such a parameter."""
+    """Call a user's function with a prompt, and with ``model=`` if it has such a parameter."""
     try:
         takes_model = "model" in inspect.signature(function).parameters
     except ValueError:  # functions in C may have no signature
@@ -216,12 +226,12 @@ def _called(function: Callable[..., Any], prompt: Any, model: str | None) -> Any
 
 
 def text_of(prompt: Any) -> str:
-    """Return a prompt as text, or else as JSON."""
+    """Return a prompt as text; one that is not a string is returned as JSON."""
     return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
 
 
 def prompts_of(prompts: Any) -> list[str]:
-    """Check the prompts of a batch and return them as texts."""
+    """Return the prompts of a batch as texts; raise ``ToolError`` if it is no list or too long."""
     if not isinstance(prompts, Sequence) or isinstance(prompts, str):
         raise ToolError(f"prompts={shown(prompts)} is no list of prompts")
     if len(prompts) > MAX_PROMPTS:
@@ -231,5 +241,5 @@ def prompts_of(prompts: Any) -> list[str]:
 
 def _text(answer: Any) -> str:
     if not isinstance(answer, str):
-        raise SubcallFailed(f"the answer is {shown(answer)}, which is no text")
+        raise SubcallFailed(f"the answer is {shown(answer)}, which is not a string")
     return answer
