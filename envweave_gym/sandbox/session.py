@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -71,6 +71,20 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     """A trusted program that runs first and whose definitions are bound."""
     seed: int = 0
     """The seed of the module ``random``."""
+
+
+class StepOptions(TypedDict, total=False):
+    """The options of a step."""
+
+    timeout: float
+    """Seconds of the program's own time, 10 by default. Then it is interrupted, and its variables are retained; if
+    it does not stop, its process is killed."""
+    checkpoint: bool
+    """Whether to copy the process before the step; if the step loses the process, the copy takes its place."""
+    snapshot: int
+    """Characters of each variable's ``repr`` in the outcome; 0, the default, leaves them out."""
+    watch: Sequence[str]
+    """The variables whose JSON values are in the outcome."""
 
 
 class Session:
@@ -140,23 +154,9 @@ class Session:
 
     # Steps
 
-    def run(
-        self,
-        code: str,
-        *,
-        timeout: float = 10.0,
-        checkpoint: bool = False,
-        snapshot: int = 0,
-        watch: Sequence[str] = (),
-    ) -> Execution:
-        """Run a program to its end and return the outcome.
-
-        After ``timeout`` seconds of its own time the program is interrupted, and its variables are retained. If it
-        does not stop, its process is killed; with ``checkpoint`` a copy from before the step then takes its place.
-        ``snapshot`` limits the length of each variable's ``repr`` in the outcome (0: none). ``watch`` names
-        variables whose values the outcome contains.
-        """
-        self.begin(code, timeout=timeout, checkpoint=checkpoint, snapshot=snapshot, watch=watch)
+    def run(self, code: str, **options: Unpack[StepOptions]) -> Execution:
+        """Run a program to its end and return the outcome."""
+        self.begin(code, **options)
         return self._finish()
 
     def shell(
@@ -170,7 +170,7 @@ class Session:
         line = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         if not line or not all(isinstance(word, str) and "\0" not in word for word in line):
             raise InvalidArgument(f"{shown(command)} is no command; give a string, or a list of strings")
-        self._start({"op": "exec", "command": line, "env": dict(env or {})}, timeout)
+        self._start({"op": "exec", "command": line, "env": dict(env or {})}, timeout=timeout)
         return self._finish()
 
     def _finish(self) -> Execution:
@@ -179,28 +179,21 @@ class Session:
                 self.answer(call, error=_NO_REPLY)
         return done
 
-    def begin(
-        self,
-        code: str,
-        *,
-        timeout: float = 10.0,
-        checkpoint: bool = False,
-        snapshot: int = 0,
-        watch: Sequence[str] = (),
-    ) -> None:
-        """Start a program with the arguments of :meth:`run`; :meth:`wait` returns its outcome."""
+    def begin(self, code: str, **options: Unpack[StepOptions]) -> None:
+        """Start a program; :meth:`wait` returns its outcome."""
         if not isinstance(code, str):
             raise InvalidArgument(f"{shown(code)} is no program; give its source as a string")
         if len(code) > MAX_SOURCE:
             raise InvalidArgument(
                 f"a program of {len(code)} characters is too long; give at most {MAX_SOURCE}"
             )
-        self._start({"op": "exec", "code": code}, timeout, checkpoint, snapshot, watch)
+        self._start({"op": "exec", "code": code}, **options)
 
     def _start(
         self,
         order: Message,
-        timeout: float,
+        *,
+        timeout: float = 10.0,
         checkpoint: bool = False,
         snapshot: int = 0,
         watch: Sequence[str] = (),

@@ -147,7 +147,7 @@ def test_a_pickled_server_is_its_description(misbehaving: Make):
     server = misbehaving("well")
     tools = ToolRegistry([server])
     copy = pickle.loads(pickle.dumps(server))
-    assert (copy.spec, copy._session) == (server.spec, None)
+    assert (copy.spec, copy.is_open) == (server.spec, False)
     with copy:
         assert copy.call("add", {"a": 1}) == "2"
     again = pickle.loads(pickle.dumps(list(tools)))
@@ -166,10 +166,10 @@ def test_a_fresh_server_is_another_one(misbehaving: Make):
     server = misbehaving("well")
     server.tools()
     with server.fresh() as fresh:
-        assert fresh._session is None
+        assert not fresh.is_open
         fresh.tools()
         assert process_of(fresh).pid != process_of(server).pid
-    assert server._session is not None
+    assert server.is_open
 
 
 def test_the_keeper_needs_no_packages():

@@ -32,7 +32,7 @@ def test_a_tool_is_a_function_with_a_signature(misbehaving: Make):
 
 def test_nothing_is_opened_before_it_is_asked_for_something(misbehaving: Make):
     server = misbehaving("well")
-    assert server._session is None
+    assert not server.is_open
     server.close()
     assert server.call("add", {"a": 1}) == "2"
     server.close()
@@ -274,7 +274,7 @@ def test_a_server_that_is_closed_in_a_call_is_not_started_for_it_again(misbehavi
         server.close()
         with pytest.raises(McpClosed):
             call.result(5)
-    assert server._session is None
+    assert not server.is_open
     assert server.call("add", {"a": 1}) == "2"
 
 
@@ -286,7 +286,7 @@ def test_a_server_that_is_closed_while_it_is_opened_is_not_left(misbehaving: Mak
         server.close()
         with pytest.raises(McpClosed, match="'slow_to_greet' was closed while it was opened"):
             opened.result(10)
-    assert server._session is None
+    assert not server.is_open
 
 
 def test_a_server_gets_its_own_environment_and_little_of_ours(

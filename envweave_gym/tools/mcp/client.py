@@ -66,6 +66,11 @@ class McpServer:
         """Its name in errors, and the prefix of tool names that clash."""
         return self.spec.name
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection to it."""
+        return self._session is not None
+
     def tools(self) -> list[Tool]:
         """Return the tools that it offers now."""
         found = self._with_session(
