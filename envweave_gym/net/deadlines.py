@@ -9,12 +9,9 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 _TIMEVAL = struct.Struct("ll")
-_JOINED_BYTES = 1 << 16
-"""Up to this size, copying costs less than another system call."""
 _CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
 WAIT_S = 1.0
 """The longest wait of one system call: deadlines that are farther away need not be set for each."""
@@ -60,14 +57,6 @@ class TimedSocket:
             if sent == len(data):
                 return
             data = memoryview(data)[sent:]
-
-    def send_parts(self, parts: Sequence[bytes], deadline: float | None = None) -> None:
-        """Send the parts one after the other: small ones in one system call, large ones without a copy."""
-        if sum(map(len, parts)) < _JOINED_BYTES:
-            self.send_all(b"".join(parts), deadline)
-        else:
-            for part in parts:
-                self.send_all(part, deadline)
 
     def receive_some(self, most: int, deadline: float | None = None) -> bytes:
         """Receive between 1 and ``most`` bytes past the buffer; none at the end of the connection."""
