@@ -1,4 +1,4 @@
-"""The parts that all our vectors share: checks ahead of a call, groups, and the order of a step."""
+"""Base classes of vectors: checks before a call, groups of rows, and the order of a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envweave_gym.vector.group_faults import GroupFaults
 from envweave_gym.vector.row_groups import Groups
 
 NOT_A_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError, CustomSpaceError)
-"""Exceptions of ``iterate`` when it is given no batch of actions."""
+"""Exceptions of ``iterate`` if its argument is no batch of actions."""
 Results = tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]
 
 
@@ -34,12 +34,12 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
 
     name: str = "this vector"
     groups: Groups | None = None
-    """The groups of rows that play the same episodes, if ``make`` was asked for any."""
+    """The groups of rows that play the same episodes, if ``make`` was called with ``group=``."""
     _record: RecordColumns
     _admit: Callable[[Any], Any] | None = None
 
     def _read_reset(self, seed: Any, options: Any) -> ResetCall:
-        """The reset, once its arguments are known to be good."""
+        """Check the arguments of a reset."""
         begun = self._record.has_begun
         call = read_reset(
             self.name, self.num_envs, seed, options, self.metadata, begun=begun, groups=self.groups
@@ -49,14 +49,14 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return call
 
     def _checked_actions(self, actions: Any) -> Any:
-        """The actions as a batch; one that is not in the action space is refused."""
+        """Check the actions, and return them as a batch."""
         self._record.check_step(self.name)
         actions = as_batch(actions)
         self._rows_of_actions(actions)
         return actions
 
     def _rows_of_actions(self, actions: Any) -> list[Any]:
-        """The action of each row; a wrong one is refused."""
+        """Split a batch into the action of each row; ``InvalidAction`` for a wrong one."""
         no_rows = isinstance(actions, str | Set) or (
             isinstance(actions, Mapping) and not isinstance(self.action_space, gym.spaces.Dict)
         )
@@ -77,7 +77,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
 
     @contextmanager
     def _moving(self) -> Generator[None]:
-        """Mark the rows as halfway if an exception stops them while they move."""
+        """Record an exception that stops the rows halfway, after which only a reset goes on."""
         try:
             yield
         except BaseException as error:
@@ -90,7 +90,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return GroupFaults(self, self.groups)
 
     def _in_groups(self, results: Results) -> Results:
-        """The results of a step, with the groups that lost a row ended or reset as a whole."""
+        """Apply the rules of groups to the results of a step: a group that lost a row ends as a whole."""
         if self.groups is None:
             return results
         results = self._group_faults.stepped(results)
@@ -98,7 +98,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return results
 
     def state(self) -> Any:
-        """What :func:`envweave_gym.state_of` gives: the counters and fields of each row."""
+        """Return the counters and fields of each row, as :func:`envweave_gym.state_of` does."""
         return state_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class LocalVector(CheckedVector):
         return self._observed(), self._infos(rows, played, call.options)
 
     def step(self, actions: Any) -> Results:
-        """Act in every row, but for those that are waiting for their reset."""
+        """Act in every row, except those that wait for their reset."""
         record, chosen = self._record, self._checked_actions(actions)
         rows, final = record.waiting.nonzero()[0], None
         rewards, terminated, truncated, played = self._act(chosen, rows)
@@ -141,7 +141,7 @@ class LocalVector(CheckedVector):
         return results if self.groups is None else self._in_groups(results)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
-        """Go on with the seed draws and the ended rows of a vector that was lost.
+        """Take over the seed draws and the ended rows of a vector that was lost.
 
         Unless ``goes_on``, every reset carries a seed, also where generators could go on.
         """

@@ -14,14 +14,14 @@ from envweave_gym.episode.columns import Bools, Options, options_of
 from envweave_gym.vector.row_groups import Groups
 
 OF_ROWS = ("reset_mask", "rows")
-"""The options that are the vector's own, and say which rows are meant."""
+"""The reset options of the vector itself, which select rows."""
 
 
 class ResetCall(NamedTuple):
-    """A reset of a vector whose arguments are known to be good."""
+    """The checked arguments of a vector's reset."""
 
     seeds: list[int | None] | None
-    """A seed for every row, or ``None`` where the rows draw their own."""
+    """A seed for every row, or ``None`` if the rows draw their own."""
     mask: Bools | None
     """The rows to reset; ``None`` for all."""
     options: Options
@@ -41,7 +41,7 @@ def read_reset(
     begun: bool,
     groups: Groups | None = None,
 ) -> ResetCall:
-    """The reset that these arguments mean.
+    """Check the arguments of a reset.
 
     ``groups`` give the rows of a group one seed, and draw one where none is given.
     """
@@ -51,7 +51,7 @@ def read_reset(
 
 
 def _seeds_of_rows(name: str, num_envs: int, seed: Any, groups: Groups | None) -> list[int | None] | None:
-    """A seed for every row, or ``None`` where none is given."""
+    """Expand ``seed`` to one for every row; ``None`` if none is given."""
     if isinstance(seed, np.ndarray):
         seed = seed.tolist()
     if isinstance(seed, list | tuple):
@@ -76,7 +76,7 @@ def _seeds_of_rows(name: str, num_envs: int, seed: Any, groups: Groups | None) -
 
 
 def as_batch(actions: Any) -> Any:
-    """Arrays of other libraries as NumPy's, and what gives its rows one by one as a tuple of them."""
+    """Convert arrays of other libraries to NumPy's, and iterators to tuples."""
     if isinstance(actions, Iterator):
         return tuple(actions)
     if isinstance(actions, np.ndarray) or not hasattr(actions, "__array__"):
@@ -90,7 +90,7 @@ def as_batch(actions: Any) -> Any:
 def _mask_and_options(
     name: str, num_envs: int, options: Any, metadata: Mapping[str, Any], begun: bool
 ) -> tuple[Bools | None, Options]:
-    """The rows that ``options["reset_mask"]`` names, ``None`` where it names all, and the other options."""
+    """Split the options into ``reset_mask``, ``None`` for all rows, and the others."""
     if not isinstance(options, dict):
         check_options(name, options, metadata, also=OF_ROWS)
         return None, None
@@ -108,7 +108,7 @@ def _mask_and_options(
 def _options_of_rows(
     name: str, num_envs: int, rows: Any, shared: dict[str, Any], metadata: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """What ``options["rows"]`` gives each row, beside what they share; where it ends it begins again."""
+    """Merge ``options["rows"]``, repeated to the number of rows, with the shared options."""
     fits = isinstance(rows, list | tuple) and 1 <= len(rows) <= num_envs
     if not fits or not all(isinstance(one, dict) for one in rows):
         raise InvalidArgument(

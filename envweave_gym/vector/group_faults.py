@@ -1,4 +1,4 @@
-"""Ends and resets all rows of a group together when one of them was lost, so that they stay comparable.
+"""Ends and resets all rows of a group together when one is lost, so that their returns stay comparable.
 
 Rows reset themselves when they are over. Without this a lost row would begin its next episode while the
 others of its group are in the middle of theirs, and rows with equally long episodes would never meet again.
@@ -27,7 +27,7 @@ Results = tuple[Any, NDArray[np.float64], Bools, Bools, Infos]
 
 
 class GroupFaults:
-    """Watches the steps of a vector with groups."""
+    """Applies that rule to the results of each step of a vector with groups."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], groups: Groups) -> None:
         self._vector, self._groups = vector, groups
@@ -56,7 +56,7 @@ class GroupFaults:
         return results
 
     def forget(self, rows: Bools | None) -> None:
-        """``rows``, or all, are reset by hand."""
+        """Record that the caller resets ``rows``, or all."""
         self.waiting = np.zeros_like(self.waiting) if rows is None else self.waiting & ~rows
 
     def _ended(self, results: Results, hit: Bools, faults: Sequence[Fault | None]) -> Results:
@@ -76,7 +76,7 @@ class GroupFaults:
         return observations, rewards, terminated, truncated | cut, infos
 
     def _reset_in_same_step(self, results: Results, hit: Bools) -> Results:
-        """Reset these groups, but for rows whose reset was lost: the next step ends those."""
+        """Reset these groups, except rows whose reset was lost: the next step ends those."""
         failed = [isinstance(one, Fault) for one in results[4].get("fault", [None] * len(hit))]
         rows = hit & ~np.array(failed)
         if not rows.any():
@@ -87,7 +87,7 @@ class GroupFaults:
         return self._replaced(results, begun, rows)
 
     def _replaced(self, results: Results, begun: tuple[Any, Infos], rows: Bools) -> Results:
-        """The results with the observations and infos of some rows in place of their own."""
+        """Replace the observations and infos of some rows in the results."""
         space: Space[Any] = self._vector.single_observation_space
         pairs = [iterate(self._vector.observation_space, batch) for batch in (results[0], begun[0])]
         mixed = [new if reset else old for reset, old, new in zip(rows, *pairs, strict=True)]
@@ -111,7 +111,7 @@ def _lost(results: Results, mode: AutoresetMode) -> list[Fault | None]:
 
 
 def _cut(info: Infos, lost: int, because: Fault) -> Infos:
-    """The info of a row whose episode is ended as that of row ``lost`` of its group was."""
+    """Return the info of a row that ends because row ``lost`` of its group was lost."""
     why = f"row {lost} of its group was lost: {because.message}"
     fault, stream = Fault(because.kind, why, because.retryable), cast("Stream", info["stream"])
     seq, turn = int(info["seq"]), stream.requests[0].turn if stream.requests else 0

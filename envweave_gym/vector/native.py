@@ -1,8 +1,8 @@
-"""A base for environments whose vector form is NumPy arrays rather than a list of environments.
+"""Base class of native vectors: environments whose rows are NumPy arrays rather than environment objects.
 
-A subclass says how rows begin, how all rows advance and what they observe; this class does the rest once:
-seeds, the three autoreset modes, step limits, checks of actions, and infos whose streams are built only when
-somebody looks at one. The rows behave as the single environments do under ``SyncVectorEnv``, seed for seed.
+A subclass defines how rows begin, advance and observe. This class does the rest: seeds, the three autoreset
+modes, step limits, checks of actions, and infos whose streams are built on access. Rows behave as the single
+environments do under ``SyncVectorEnv``, seed for seed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,11 @@ from envweave_gym.vector.calls import as_batch
 
 
 class NoNativeForm(InvalidArgument):
-    """A native vector environment cannot do with these arguments; single environments in turn can.
-
-    Its constructor raises this, and ``make`` gives those instead.
-    """
+    """The native vector does not support these arguments; ``make`` then steps single environments in turn."""
 
 
 def rows_apart(batch: NDArray[Any], rows: Bools) -> NDArray[np.object_]:
-    """Some rows of a batch each by itself, in an array that has ``None`` for the others."""
+    """Split rows of a batch into an object array, with ``None`` for the other rows."""
     array = np.full(len(rows), None, dtype=object)
     for row in rows.nonzero()[0].tolist():
         array[row] = batch[row]
@@ -52,8 +49,8 @@ def rows_apart(batch: NDArray[Any], rows: Bools) -> NDArray[np.object_]:
 class NativeVectorEnv(LocalVector):
     """``num_envs`` environments with a ``Discrete`` action space as rows of arrays.
 
-    Subclasses call ``super().__init__`` and define :meth:`begin`, :meth:`advance`, :meth:`observe` and, where
-    a reset has something to tell, :meth:`opening`.
+    Subclasses call ``super().__init__`` and define :meth:`begin`, :meth:`advance`, :meth:`observe` and, if
+    episodes open with events, :meth:`opening`.
     """
 
     def __init__(
@@ -75,55 +72,55 @@ class NativeVectorEnv(LocalVector):
         self.render_mode = None
         self._record = RecordColumns(num_envs, self.autoreset_mode, max_steps)
 
-    # What a subclass says
+    # Methods of a subclass
 
     def begin(self, rows: Rows, seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
         """Start a new episode in ``rows`` with these seeds.
 
-        ``options`` are what ``reset`` was given beside the mask, for the same treatment that the single
-        environment gives them: used, ignored, or refused with ``InvalidArgument`` before anything has
-        changed. Where a row resets itself they are empty.
+        ``options`` are those of ``reset`` without the mask; treat them as the single environment does: use,
+        ignore, or refuse them with ``InvalidArgument`` before anything has changed. They are empty when a
+        row resets itself.
         """
         raise NotImplementedError
 
     def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], Bools]:
-        """Act in all rows at once; fresh arrays of rewards and terminations.
+        """Act in all rows; return rewards and terminations in fresh arrays.
 
-        ``actions`` count from 0 and are only to be read. Rows that are about to be reset take part; what
-        comes of them is thrown away.
+        ``actions`` count from 0 and are read-only. Rows that are about to be reset take part, and their
+        results are dropped.
         """
         raise NotImplementedError
 
     def observe(self) -> NDArray[Any]:
-        """The observations of all rows, in a fresh array."""
+        """Return the observations of all rows in a fresh array."""
         raise NotImplementedError
 
     def opening(self, seed: int) -> tuple[Event, ...]:
-        """The events an episode with this seed opens with: ``opening_events`` of them, whatever the seed.
+        """Return the ``opening_events`` events that an episode with this seed opens with.
 
-        A function of the seed alone. In this process it is called when somebody looks at the stream, which
-        may be when the episode is long over; a server calls it at once and sends the events with its reply.
+        It must depend on the seed alone: in this process it is called when a stream is read, which may be
+        after the episode; a server calls it at once and sends the events with its reply.
         """
         return ()
 
     opening_events = 0
-    """How many events :meth:`opening` tells."""
+    """The number of events that :meth:`opening` returns, for any seed."""
 
     apart: Callable[[NDArray[Any], Bools], Any] = staticmethod(rows_apart)
-    """What makes the last observations of rows out of those of all; a server sends them together."""
+    """Splits the last observations by row; a server replaces it, to send them as one array."""
 
     def row_state(self, row: int) -> dict[str, Any]:
-        """What the single environment shows of itself in ``episode_state``, as JSON."""
+        """Return the ``episode_state`` of the single environment, as JSON."""
         return {}
 
     def state(self) -> tuple[dict[str, Any], ...]:
-        """What ``state()`` of each single environment would give."""
+        """Return the ``state()`` of each row."""
         counters = map(self._record.counters, range(self.num_envs))
         return tuple({**known, **self.row_state(row)} for row, known in enumerate(counters))
 
     stream_state = state
 
-    # Inside
+    # The parts of a step
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -157,7 +154,7 @@ class NativeVectorEnv(LocalVector):
         return played
 
     def _begin_apart(self, rows: Rows, seeds: NDArray[np.uint64], options: list[dict[str, Any]]) -> None:
-        """Start episodes with options of their own: those together that have the same."""
+        """Start episodes of rows with different options, one call for each group of equal options."""
         left = np.ones(len(rows), np.bool_)
         while left.any():
             theirs = options[rows[left.argmax()]]
@@ -194,12 +191,12 @@ class NativeVectorEnv(LocalVector):
 
     @property
     def _opening(self) -> Opening | None:
-        """:meth:`opening`, where episodes open with any events."""
+        """:meth:`opening`; ``None`` if episodes open without events."""
         return self.opening if self.opening_events else None
 
 
 def _infos(streams: ColumnStreams, begun: Bools, known: Bools, seq: NDArray[np.int64]) -> VectorInfos:
-    """Infos of the ``known`` rows alone, of which those of ``begun`` have started an episode."""
+    """Build the infos of the ``known`` rows; those of ``begun`` have started an episode."""
     rows = StreamRows(streams, begun)
     return VectorInfos(stream=rows, _stream=known.copy(), seq=seq, _seq=known.copy())
 
@@ -207,7 +204,7 @@ def _infos(streams: ColumnStreams, begun: Bools, known: Bools, seq: NDArray[np.i
 def checked_choices(
     name: str, actions: Any, num_envs: int, space: Discrete, all_actions: Space[Any]
 ) -> NDArray[np.int64]:
-    """The actions of all rows counted from 0, in an array of their own; a wrong one is refused."""
+    """Check discrete actions; return them counted from 0, in a fresh array."""
     given = actions if isinstance(actions, np.ndarray) else _as_array(actions)
     if (
         given.dtype.kind == "O"
@@ -227,7 +224,7 @@ def checked_choices(
 
 
 def _as_array(actions: Any) -> NDArray[Any]:
-    """The rows in an array, as what they are where NumPy would make something else of them."""
+    """Convert actions to an array; bools stay objects, so that the check refuses them."""
     batch = as_batch(actions)
     if isinstance(batch, np.ndarray):
         return batch

@@ -1,4 +1,4 @@
-"""A vector of single environments, each in a process of its own: Gymnasium's, with our checks before it."""
+"""``AsyncVectorEnv`` of Gymnasium with our checks: single environments, each in its own process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXIT_WAIT_S = 0.2
 
 
 class AsyncVector(CheckedVector, AsyncVectorEnv):
-    """Environments stepped each in a process of its own."""
+    """Environments that each step in their own process."""
 
     @wraps(AsyncVectorEnv.__init__)
     def __init__(self, env_fns: list[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
@@ -36,9 +36,9 @@ class AsyncVector(CheckedVector, AsyncVectorEnv):
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Let all rows start episodes, or those of ``options["reset_mask"]``.
+        """Send resets to all rows, or to those of ``options["reset_mask"]``.
 
-        ``options["rows"]`` is a list of what each row is given beside the other options.
+        ``options["rows"]`` lists the options of each row, beside the shared ones.
         """
         self._check_alive()
         call = self._read_reset(seed, options)
@@ -60,7 +60,7 @@ class AsyncVector(CheckedVector, AsyncVectorEnv):
         return result
 
     def step_async(self, actions: Any) -> None:
-        """Let every row act."""
+        """Send an action to every row."""
         self._check_alive()
         actions = self._checked_actions(actions)
         with self._moving():
@@ -102,14 +102,14 @@ class AsyncVector(CheckedVector, AsyncVectorEnv):
             raise NotAvailable(f"{self.name}: {stopped} came while its processes moved; {_AGAIN}")
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the processes, without waiting for what was cut short."""
+        """End the processes, without waiting for a call that was cut short."""
         if self._record.cut_short:
             self._state, terminate = AsyncState.DEFAULT, True
         super().close_extras(timeout, terminate)
 
 
 def _work(row: int, make: Callable[[], gym.Env[Any, Any]], *rest: Any, **options: Any) -> None:
-    """Gymnasium's worker; why its environment cannot be made is raised where the vector is made."""
+    """Run Gymnasium's worker; a constructor that fails is reported to the process that makes the vector."""
     try:
         env = make()
     except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything

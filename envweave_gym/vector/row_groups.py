@@ -18,7 +18,7 @@ from envweave_gym.core.seeding import SeedRows, mix
 
 
 class Groups:
-    """Groups of ``size`` rows each."""
+    """Consecutive rows in groups of ``size``, and the seeds that groups draw."""
 
     def __init__(self, rows: int, size: int) -> None:
         self.rows, self.size = rows, size
@@ -34,7 +34,7 @@ class Groups:
         return np.repeat(rows.reshape(-1, self.size).any(axis=1), self.size)
 
     def of_rows(self, name: str, given: list[int | None]) -> list[int | None]:
-        """Seeds that were given for every row, or for every group, as those of every row."""
+        """Expand seeds given for every group, or check those given for every row."""
         groups = self.rows // self.size
         if len(given) == groups:
             return [one for one in given for _ in range(self.size)]
@@ -53,7 +53,7 @@ class Groups:
         return given
 
     def draw(self, given: list[int | None] | None, mask: NDArray[np.bool_] | None) -> list[int | None]:
-        """The seeds of the rows: those given, else one for each group that is reset as a whole.
+        """Draw the seeds of the rows: those given, else one for each group that is reset as a whole.
 
         The other rows have ``None`` and draw their own.
         """
@@ -69,7 +69,7 @@ class Groups:
 
 
 def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
-    """The groups that ``group=`` asks for; none where every row is a group of its own."""
+    """Return the groups for ``group=``; ``None`` if every row is its own group."""
     if group is None:
         return None
     if type(group) is not int or group < 1 or num_envs % group:
@@ -81,7 +81,7 @@ def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
 
 
 def refuse_group(name: str) -> InvalidArgument:
-    """The refusal of ``group=`` where there is no vector of ours."""
+    """Return the error for ``group=`` without a vector of ours."""
     return InvalidArgument(
         f"{name}: group= is for vectors; give num_envs= too, to envweave_gym.make where the vector is to be "
         "sync or async"

@@ -16,14 +16,14 @@ from typing import Any
 MOST_AT_ONCE = min(64, max(16, 4 * (os.cpu_count() or 1)))
 """Threads of one vector. Programs that compute share the cores and have time limits, so there is a bound."""
 _ENDING_S = 2.0
-"""Rows that are interrupted have this long to end before the interruption is passed on."""
+"""Time for interrupted rows to end, before the interruption is raised."""
 
 
 class RowThreads:
-    """Threads that take the calls of rows from a queue, and keep what each gave or raised."""
+    """Threads that take the calls of rows from a queue, and store results and exceptions."""
 
     def __init__(self, calls: Mapping[int, Callable[[], Any]]) -> None:
-        """``calls`` has what is called for each row."""
+        """``calls`` maps a row to its call."""
         self._rows, self._queue = list(calls), deque(calls.items())
         self._results: dict[int, Any] = {}
         self._errors: dict[int, BaseException] = {}

@@ -25,7 +25,7 @@ from envweave_gym.vector.row_groups import groups_of
 from envweave_gym.vector.row_threads import RowThreads
 
 RowInfos = list[dict[str, Any] | None]
-"""The info of each row, ``None`` where a row has none."""
+"""The info of each row, or ``None``."""
 
 
 def vector_of_singles(
@@ -38,7 +38,7 @@ def vector_of_singles(
     *,
     concurrent: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
-    """``num_envs`` environments in turn, or with ``how="async"`` each in a process of its own.
+    """Make a vector of single environments: in this process, or with ``how="async"`` each in its own.
 
     ``options`` are the arguments of Gymnasium's class; ``group`` consecutive rows play the same episodes.
     With ``concurrent`` the rows of this process are stepped at the same time, in threads.
@@ -53,16 +53,16 @@ def vector_of_singles(
 
 
 class SyncVector(LocalVector, SyncVectorEnv):
-    """Environments of this process, stepped one after the other, or with ``concurrent`` in threads.
+    """Environments of this process that step one after the other, or with ``concurrent`` in threads.
 
-    Gymnasium's class makes them; the steps are our own, so that the vector draws the seeds of its rows, and a
-    bad call is refused before any row has moved. Threads change nothing but the time it takes: where a row
-    raises, the others end their step before that is raised.
+    Gymnasium's class makes them. The steps are ours, so that the vector draws the seeds of its rows and refuses
+    a bad call before any row has moved. Threads give the same results: if a row raises, the others end their
+    step first.
     """
 
     concurrent = False
     _interrupted: RowThreads | None = None
-    """Rows whose step went on when the call was interrupted."""
+    """The threads of a call that was interrupted, which may still run."""
 
     @wraps(SyncVectorEnv.__init__)
     def __init__(self, env_fns: list[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
@@ -86,7 +86,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return super()._read_reset(seed, options)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
-        """Go on with the seed draws and the ended rows of a vector that was lost."""
+        """Take over the seed draws and the ended rows of a vector that was lost."""
         super().resume(draws, over, goes_on=goes_on)
         self._goes_on = self._can_go_on and goes_on
 
@@ -127,7 +127,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return infos
 
     def _seeds(self, rows: Rows, given: list[int | None] | None) -> list[int | None]:
-        """The seeds that rows are reset with."""
+        """Draw the seeds of a reset; ``None`` for rows whose generators go on."""
         drawn: list[int] = self._record.draws.next(rows, given).tolist()
         if not self._goes_on:
             return list(drawn)
@@ -135,7 +135,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return [None if keeps[row] else seed for row, seed in zip(rows.tolist(), drawn, strict=True)]
 
     def _each(self, calls: Mapping[int, Callable[[], Any]]) -> dict[int, Any]:
-        """Make the calls of rows, and return their results by row, in the order of the rows."""
+        """Call each row and return the results by row, in the order of the rows."""
         with self._moving():
             if not self.concurrent or len(calls) < 2:
                 return {row: call() for row, call in calls.items()}
@@ -162,7 +162,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
 
 
 def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:
-    """The actions of rows that choose among some, if all of them are right: checked at once, as arrays."""
+    """Check discrete actions as arrays; ``None`` if any is wrong, or the space has other parts."""
     if isinstance(space, Discrete):
         if type(actions) is not np.ndarray or actions.shape != (rows,) or actions.dtype.kind not in "iu":
             return None
@@ -181,10 +181,7 @@ def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:
 
 
 def _batch(space: Space[Any], rows: list[Any]) -> Any:
-    """The observations of rows as :func:`gymnasium.vector.utils.concatenate` puts them together.
-
-    That takes its time over numbers without a shape, which are gathered here as a list is.
-    """
+    """Stack observations as :func:`gymnasium.vector.utils.concatenate` does, but faster for scalars."""
     if type(space) is Dict:
         return {key: _batch(inner, [row[key] for row in rows]) for key, inner in space.spaces.items()}
     if isinstance(space, Box | Discrete) and space.shape == ():
