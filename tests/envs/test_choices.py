@@ -66,7 +66,7 @@ def test_a_letter_beyond_the_options_is_none() -> None:
 
 
 def test_an_invalid_text_is_refused() -> None:
-    with pytest.raises(InvalidAction, match="not out of int"):
+    with pytest.raises(InvalidAction, match="int"):
         read_letter(2, 4)  # pyright: ignore[reportArgumentType]
 
 
