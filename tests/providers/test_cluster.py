@@ -78,7 +78,7 @@ def test_a_limit_range_and_a_namespace_that_ends_are_said(real: RealCluster) -> 
         KubernetesReplica(SERVER, namespace="nowhere")
 
 
-def test_a_pod_that_somebody_deletes_is_said_to_be_deleted(
+def test_a_pod_that_is_deleted_is_reported_as_deleted(
     real: RealCluster, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica = start()

@@ -72,7 +72,7 @@ def test_the_limits_are_those_asked_for(replica: DockerReplica) -> None:
     assert (given["NanoCpus"], given["PidsLimit"]) == (1_500_000_000, 200)
 
 
-def test_who_is_inside_is_nobody_and_writes_to_scratch_space_only(replica: DockerReplica) -> None:
+def test_processes_inside_are_unprivileged_and_write_to_scratch_only(replica: DockerReplica) -> None:
     found = inside(
         replica,
         "status = dict(line.rstrip().split(':\\t') for line in open('/proc/self/status') if ':\\t' in line)\n"
@@ -125,18 +125,16 @@ def own_network(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         one.remove()
 
 
-def test_a_network_of_somebody_else_is_neither_used_nor_removed(client: Any, own_network: str) -> None:
+def test_a_foreign_network_is_neither_used_nor_removed(client: Any, own_network: str) -> None:
     theirs = client.networks.create(own_network)
-    told = f"has a network '{own_network}' that is not of this package; remove it with 'docker network rm"
-    with pytest.raises(NotAvailable, match=told):
+    reported = f"has a network '{own_network}' that is not of this package; remove it with 'docker network rm"
+    with pytest.raises(NotAvailable, match=reported):
         network.closed_network(client).__enter__()
     network.remove_unused(client)
     assert [one.id for one in client.networks.list(names=[f"^{own_network}$"])] == [theirs.id]
 
 
-def test_a_network_of_ours_that_is_not_closed_is_replaced_unless_it_is_used(
-    client: Any, own_network: str
-) -> None:
+def test_a_network_with_a_way_out_is_replaced_unless_it_is_in_use(client: Any, own_network: str) -> None:
     old = client.networks.create(own_network, labels={own_network: "all"})
     user = client.containers.run(CORE, network=old.id, detach=True)
     with pytest.raises(NotAvailable, match="is of another version of this package, and in use"):
@@ -151,7 +149,7 @@ def test_a_network_of_ours_that_is_not_closed_is_replaced_unless_it_is_used(
     assert client.networks.list(names=[f"^{own_network}$"]) == []
 
 
-def test_without_the_token_nobody_gets_in(replica: DockerReplica) -> None:
+def test_a_client_without_the_token_is_refused(replica: DockerReplica) -> None:
     assert requests.get(f"{replica.url}/v1/envs", timeout=10).status_code == 401
 
 
@@ -166,7 +164,7 @@ def test_stopping_leaves_nothing_behind(client: Any) -> None:
         RemoteVectorEnv(LINE, url, num_envs=2, call_deadline=1.0).reset(seed=0)
 
 
-def test_what_a_killed_owner_leaves_behind_is_swept(client: Any) -> None:
+def test_leftovers_of_a_killed_owner_are_swept(client: Any) -> None:
     program = (
         "import time\nfrom envweave_gym.providers.docker import DockerReplica\n"
         f"print(DockerReplica({CORE!r})._container.name, flush=True)\ntime.sleep(600)"
@@ -205,12 +203,12 @@ def without_server(client: Any, tmp_path: Path) -> Iterator[str]:
     client.images.remove(image.id, force=True)
 
 
-def test_an_image_without_a_server_says_its_last_words(client: Any, without_server: str) -> None:
+def test_the_error_for_an_image_without_a_server_shows_its_log(client: Any, without_server: str) -> None:
     before = {container.name for container in ours(client)}
-    told = (
+    reported = (
         "^a container of envweave-test-none ended before its server answered: exit code 0, .* no server; its "
     )
-    with pytest.raises(NotAvailable, match=told):
+    with pytest.raises(NotAvailable, match=reported):
         DockerReplica(without_server)
     assert {container.name for container in ours(client)} <= before
 
@@ -271,7 +269,7 @@ def test_an_environment_that_reads_data_finds_it_in_its_container(
     assert found == [1, 2]
 
 
-def test_who_may_use_the_engine_inside_reaches_it(client: Any) -> None:
+def test_a_server_with_rights_to_the_engine_reaches_it(client: Any) -> None:
     replica = DockerReplica(CORE, ContainerOptions(docker_sock=True))
     found = inside(
         replica,

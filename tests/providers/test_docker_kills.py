@@ -62,8 +62,8 @@ def test_a_container_killed_every_second_is_its_rows_loss_alone(client: Any) -> 
     assert len(killed) >= SECONDS // 2
     assert rollout.lost >= 3 * ROWS  # one that was still starting has no rows to lose
     rollout.play_until_whole()
-    told = f"{rollout.steps} steps, {len(killed)} kills, {rollout.lost} rows lost"
-    print(f"{told}, slowest step {rollout.slowest:.1f} s")
+    reported = f"{rollout.steps} steps, {len(killed)} kills, {rollout.lost} rows lost"
+    print(f"{reported}, slowest step {rollout.slowest:.1f} s")
     env.close()
     assert len(ours(client)) == before
     assert_nothing_is_left(client)

@@ -55,7 +55,7 @@ def test_a_container_that_was_renamed_by_others_keeps_its_name_and_its_lease() -
     assert ownership.lease_of(mine) == float(mine.labels[UNTIL])
 
 
-def test_the_owner_is_found_to_have_renewed_it_by_those_who_cannot_see_him() -> None:
+def test_an_invisible_owner_that_renews_its_lease_is_alive() -> None:
     elsewhere = {
         OWNER: "1-1",
         HOST: machine(),

@@ -41,7 +41,9 @@ def test_a_container_that_dies_is_a_fault_and_comes_back(client: Any) -> None:
     replica.stop()
 
 
-def test_what_takes_too_much_memory_is_said_so(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_environment_that_takes_too_much_memory_is_reported_so(
+    client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     replica = DockerReplica(CORE, ContainerOptions(memory="128m"))
     env = gym.make(COUNTER, backend=replica.url)
     env.reset(seed=1)
@@ -64,12 +66,14 @@ def test_an_environment_that_takes_too_much_memory_is_said_so_and_one_that_ends_
     tmp_path.chmod(0o755)
     replica = DockerReplica(CORE, box, ids=[HUNGRY])
     env = ew.make(HUNGRY, backend=replica.url, call_deadline=20.0, reset_deadline=20.0)
-    told: list[str] = []
+    reported: list[str] = []
     for action in (EAT, END):
         assert "fault" not in env.reset(seed=1)[1]
-        told.append(env.step(action)[4]["fault"].message)
-    assert "ended with the process of this server that had it: it took more memory than there is" in told[0]
-    assert "the server of this session has ended: exit code 3, and it last said" in told[1]
+        reported.append(env.step(action)[4]["fault"].message)
+    assert (
+        "ended with the process of this server that had it: it took more memory than there is" in reported[0]
+    )
+    assert "the server of this session has ended: exit code 3, and it last said" in reported[1]
     env.close()
     replica.stop()
 
@@ -154,7 +158,7 @@ def test_a_folder_that_is_gone_at_a_restart_is_said_so(client: Any, tmp_path: Pa
     replica.stop()
 
 
-def test_the_port_of_one_at_rest_is_given_to_nobody_else(client: Any) -> None:
+def test_the_port_of_a_resting_server_stays_reserved(client: Any) -> None:
     replica = DockerReplica(CORE)
     place = "127.0.0.1", int(replica.url.rpartition(":")[2])
     for _ in range(2):

@@ -92,14 +92,14 @@ def test_environments_go_where_there_are_fewest(fleet: Fleet):
         env.close()
 
 
-def test_nobody_gets_in_without_its_token(fleet: Fleet, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_refuses_clients_without_its_token(fleet: Fleet, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_TOKEN", "another-token")
     for url in fleet.urls:
         with pytest.raises(ew.NotAvailable, match="token"):
             gym.make(COUNTER, backend=url, token="env:NO_TOKEN")
 
 
-def test_who_has_it_pickled_uses_it_and_ends_nothing(fleet: Fleet):
+def test_an_unpickled_fleet_is_used_and_ends_nothing(fleet: Fleet):
     env = gym.make(COUNTER, backend=fleet.urls)
     program = textwrap.dedent(
         """
@@ -130,7 +130,7 @@ def test_who_has_it_pickled_uses_it_and_ends_nothing(fleet: Fleet):
     assert [one.state for one in fleet.status()] == ["healthy"] * 3
 
 
-def test_who_was_forked_closes_nothing(fleet: Fleet):
+def test_a_forked_child_closes_nothing(fleet: Fleet):
     pid = os.fork()
     if pid == 0:
         fleet.close()
@@ -197,7 +197,7 @@ def test_closing_leaves_no_process():
     until(lambda: not any(map(runs, left)), 30)
 
 
-def test_who_steps_after_it_is_closed_is_told_at_once():
+def test_a_step_after_closing_fails_at_once():
     with Fleet("subprocess") as fleet:
         env = gym.make(COUNTER, backend=fleet.urls)
         env.reset(seed=1)
@@ -247,8 +247,8 @@ def test_an_actor_that_does_not_answer_is_not_healthy(monkeypatch: pytest.Monkey
             pass
 
     monkeypatch.setattr("envweave_gym.providers.ray.actor_connector.ActorTransport", Transport)
-    told = statuses([f"ray+actor://here/{how}" for how in ("alive", "dead", "hanging")], None)
-    assert [(one.state, one.problem) for one in told] == [
+    reported = statuses([f"ray+actor://here/{how}" for how in ("alive", "dead", "hanging")], None)
+    assert [(one.state, one.problem) for one in reported] == [
         ("healthy", ""),
         ("unhealthy", "the actor has died"),
         ("unhealthy", "it did not answer in time"),
@@ -267,7 +267,7 @@ def test_those_that_started_are_stopped_where_one_has_not():
     assert sorted(stopped) == [1, 2]
 
 
-def test_who_interrupts_the_start_leaves_none():
+def test_an_interrupted_start_leaves_nothing():
     stopped: list[int] = []
 
     def slow(number: int) -> Any:
@@ -282,7 +282,7 @@ def test_who_interrupts_the_start_leaves_none():
     assert sorted(stopped) == [1, 2]
 
 
-def test_it_serves_what_it_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_it_serves_the_given_ids(monkeypatch: pytest.MonkeyPatch):
     with Fleet("subprocess", ids=[COUNTER], token="a-token-of-mine") as fleet:
         monkeypatch.setenv("ITS_TOKEN", "a-token-of-mine")
         gym.make(COUNTER, backend=fleet.urls, token="env:ITS_TOKEN").close()
@@ -290,7 +290,7 @@ def test_it_serves_what_it_is_told(monkeypatch: pytest.MonkeyPatch):
             gym.make(LINE, backend=fleet.urls)
 
 
-def test_what_its_servers_say_is_kept_and_shown(
+def test_the_output_of_its_servers_is_retained_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     (tmp_path / "noisy_world.py").write_text(
@@ -328,7 +328,7 @@ def test_what_its_servers_say_is_kept_and_shown(
         ({"backend": "docker_http", "colour": 1}, r"Fleet\('docker_http'\) takes no option 'colour'"),
     ],
 )
-def test_what_is_no_fleet_is_refused(given: dict[str, Any], sentence: str):
+def test_an_invalid_fleet_is_refused(given: dict[str, Any], sentence: str):
     with pytest.raises(ew.InvalidArgument, match=sentence):
         Fleet(**{"backend": "subprocess", **given})
 

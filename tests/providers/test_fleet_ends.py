@@ -110,7 +110,7 @@ atexit.register(Fake, "the last")
 """
 
 
-def test_what_is_started_while_other_things_end_is_stopped_all_the_same():
+def test_a_replica_started_during_the_exit_is_stopped_too():
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
     assert sorted(done.stdout.splitlines()) == ["the first is stopped", "the last is stopped"]
     assert done.stderr == ""

@@ -95,7 +95,7 @@ def test_many_connections_are_carried_at_once(replica: KubernetesReplica) -> Non
     until(lambda: not replica._forward._connections)
 
 
-def test_without_the_token_nobody_gets_in(replica: KubernetesReplica) -> None:
+def test_a_client_without_the_token_is_refused(replica: KubernetesReplica) -> None:
     import requests
 
     assert requests.get(f"{replica.url}/v1/envs", timeout=10).status_code == 401
@@ -111,7 +111,7 @@ def test_the_token_is_in_a_secret_that_its_pod_owns(api: KubernetesApi, replica:
     assert container["resources"]["limits"] == {"cpu": "1500m", "memory": str(512 << 20)}
 
 
-def test_what_the_pod_writes_can_be_read(replica: KubernetesReplica) -> None:
+def test_the_log_of_a_pod_can_be_read(replica: KubernetesReplica) -> None:
     assert "Serving" in replica.logs() or "http://" in replica.logs()
 
 
@@ -125,9 +125,9 @@ def test_a_process_that_was_forked_plays_through_the_port_of_its_owner(replica: 
     assert child.exitcode == 0
 
 
-def play(url: str, told: Any) -> None:
+def play(url: str, reported: Any) -> None:
     env = gym.make(COUNTER, backend=url)
-    told.send(int(env.reset(seed=7)[0]["count"]))
+    reported.send(int(env.reset(seed=7)[0]["count"]))
     env.close()
 
 
@@ -227,7 +227,7 @@ def test_stopping_leaves_nothing_behind(api: KubernetesApi, start: Start) -> Non
     env.close()
 
 
-def test_what_a_killed_owner_leaves_behind_is_swept(api: KubernetesApi) -> None:
+def test_leftovers_of_a_killed_owner_are_swept(api: KubernetesApi) -> None:
     program = (
         "import time\nfrom envweave_gym.providers.kubernetes.pod import KubernetesReplica\n"
         f"print(KubernetesReplica({SERVER!r})._name, flush=True)\ntime.sleep(600)"
@@ -310,7 +310,7 @@ def test_connections_are_carried_through_tls(
     there.close()
 
 
-def test_who_is_inside_dials_the_pod_and_owns_it(
+def test_a_process_inside_the_cluster_dials_the_pod_and_owns_it(
     safe: KubernetesApi, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kubernetes.config import incluster_config

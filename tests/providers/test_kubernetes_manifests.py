@@ -45,14 +45,14 @@ def test_all_documents_are_legal(template: PodTemplate, version: str) -> None:
         assert kubernetes_validate.validate(document, version, strict=True) == version
 
 
-def test_what_is_not_legal_is_found() -> None:
+def test_illegal_moves_are_found() -> None:
     pod = manifests.pod("one", "image:1", PodTemplate())
     pod["spec"]["containers"][0]["securityContext"]["readOnlyRoot"] = True
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(pod, VERSION, strict=True)
 
 
-def test_who_is_inside_may_do_nothing_but_serve() -> None:
+def test_processes_inside_have_no_rights_but_to_serve() -> None:
     for document in documents(FULL)[0], documents(FULL)[3]["spec"]["template"]:
         spec = document["spec"]
         (container,) = spec["containers"]
@@ -127,7 +127,7 @@ def test_the_service_leads_to_the_pods_of_its_deployment_and_each_client_to_the_
         ("…", ""),
     ],
 )
-def test_what_no_label_can_have_is_cut_to_what_one_can(given: str, value: str) -> None:
+def test_characters_that_labels_cannot_have_are_cut(given: str, value: str) -> None:
     legal = label_value(given)
     assert legal.startswith(value)
     assert len(legal) <= 63
@@ -154,7 +154,7 @@ def test_what_no_label_can_have_is_cut_to_what_one_can(given: str, value: str) -
         ({"node_selector": {"gpu": True}}, "node_selector={'gpu': True} is no label and its value"),
     ],
 )
-def test_what_is_no_option_is_refused_in_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_option_is_refused_in_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidArgument, match=sentence):
         PodTemplate(**wrong)
 
@@ -162,17 +162,17 @@ def test_what_is_no_option_is_refused_in_one_sentence(wrong: dict[str, Any], sen
 # Whose a Pod is
 
 
-def test_what_this_process_owns_is_not_left_behind() -> None:
+def test_containers_of_this_process_are_no_leftovers() -> None:
     assert not was_left_behind(marks_of_owner(600))
 
 
-def test_what_a_dead_process_owned_is_left_behind_for_those_who_see_its_number() -> None:
+def test_a_visible_dead_process_leaves_its_containers_to_be_swept() -> None:
     dead = {**marks_of_owner(600), OWNER: "1-0"}
     assert was_left_behind(dead)
     assert not was_left_behind({**dead, BOOT: f"{processes_seen()}0"})  # another container of this machine
 
 
-def test_what_an_unseen_owner_has_is_left_behind_when_its_time_is_over() -> None:
+def test_containers_of_an_invisible_owner_are_swept_after_their_lease() -> None:
     elsewhere = {**labels_of_owner(), BOOT: "another"}
     assert not was_left_behind(elsewhere)
     assert was_left_behind({**elsewhere, UNTIL: "1"})

@@ -111,7 +111,7 @@ def test_a_pod_that_cannot_be_deleted_now_is_deleted_later(
     until(lambda: name not in api.names("pods"))
 
 
-def test_who_ends_meanwhile_waits_a_little_for_a_busy_cluster(
+def test_an_ending_process_waits_a_little_for_a_busy_cluster(
     api: KubernetesApi, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica = start()
@@ -125,7 +125,7 @@ def test_who_ends_meanwhile_waits_a_little_for_a_busy_cluster(
 # What others do to a Pod
 
 
-def test_a_pod_that_somebody_deletes_is_said_to_be_deleted(
+def test_a_pod_that_is_deleted_is_reported_as_deleted(
     api: KubernetesApi, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.ends_in = 5.0

@@ -139,7 +139,7 @@ def test_a_refusal_says_what_it_is(code: int, says: str, means: str, do: str, ap
     assert ("ask for a Role" in str(caught.value)) is ("cannot create" in says)
 
 
-def test_a_namespace_that_ends_or_that_nobody_may_see_is_said(api: KubernetesApi) -> None:
+def test_a_namespace_that_ends_or_is_forbidden_is_an_error_that_names_it(api: KubernetesApi) -> None:
     api.terminating.add("default")
     with pytest.raises(NotAvailable, match="the namespace default is being deleted"):
         KubernetesReplica(SERVER)
@@ -247,7 +247,7 @@ def test_a_server_that_is_no_url_is_one_sentence(
         KubernetesReplica(SERVER)
 
 
-def test_what_is_no_cluster_is_said_to_be_none(
+def test_a_server_that_is_no_cluster_is_an_error_that_says_so(
     here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(environ: Any, begin: Any) -> list[bytes]:
@@ -295,7 +295,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(
         KubernetesReplica(SERVER)
 
 
-def test_who_is_not_known_to_the_cluster_is_told_to_log_in(
+def test_the_error_without_credentials_says_to_log_in(
     here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     users = [{"name": "me", "user": {"token": "old"}}]

@@ -124,7 +124,7 @@ def test_nothing_is_ended_in_the_thread_that_collects():
     assert threads[1:] == [threading.get_ident()]
 
 
-def test_who_was_forked_ends_nothing_of_its_parent():
+def test_a_forked_child_ends_nothing_of_its_parent():
     one = Fake()
     ended: list[int] = []
     one.upkeep.unused = lambda: ended.append(os.getpid())
@@ -141,7 +141,7 @@ def test_who_was_forked_ends_nothing_of_its_parent():
     assert ended == [os.getpid()]
 
 
-def test_the_locks_of_who_was_forked_are_free():
+def test_locks_are_free_in_a_forked_child():
     with pool._pools.value.lock, subprocess._lock.value, parallel._running.value.lock:
         pid = os.fork()
         if pid == 0:
@@ -182,7 +182,7 @@ def test_no_container_is_left_where_nothing_could_be_made(client: Any):
     assert {one.name for one in ours(client)} <= before
 
 
-def test_what_is_taken_counts_as_used_until_the_block_is_settled():
+def test_a_taken_replica_counts_as_used_until_the_block_ends():
     kept = Pool(Fake)
     with release_unused():
         one, other = kept.take(2)
@@ -204,7 +204,7 @@ def test_of_blocks_within_each_other_the_outermost_settles():
     assert not one.runs
 
 
-def test_who_takes_it_while_the_last_user_leaves_keeps_it():
+def test_a_caller_that_takes_it_while_the_last_user_leaves_keeps_it():
     kept = Pool(Fake)
     (one,) = kept.take(1)
     old = User(one.url)
@@ -217,7 +217,7 @@ def test_who_takes_it_while_the_last_user_leaves_keeps_it():
     assert (one.runs, one.rests) == (False, 1)
 
 
-def test_many_who_come_and_go_at_once_never_lose_theirs():
+def test_concurrent_users_never_lose_their_server():
     kept, lost = Pool(Fake), list[str]()
 
     def come_and_go() -> None:
@@ -247,7 +247,7 @@ def interrupted() -> None:
     raise KeyboardInterrupt
 
 
-def test_who_is_interrupted_while_one_wakes_hears_of_it_and_gives_up_nothing():
+def test_an_interrupt_while_a_replica_wakes_is_raised_and_loses_nothing():
     kept = Pool(Fake)
     (one,) = kept.take(1)
     leave(one.url, User(one.url))
@@ -270,8 +270,8 @@ def test_the_end_of_the_only_call_is_no_outcome(error: type[BaseException]):
         at_once([end])
     with pytest.raises(error):
         start_all([end])
-    told = at_once([lambda: int("no number")])
-    assert [type(one) for one in told] == [ValueError]
+    reported = at_once([lambda: int("no number")])
+    assert [type(one) for one in reported] == [ValueError]
 
 
 def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pytest.MonkeyPatch):
@@ -293,7 +293,7 @@ def test_where_no_thread_can_begin_all_are_stopped_all_the_same(monkeypatch: pyt
 # Those that are looked after
 
 
-def test_what_was_put_to_rest_is_not_woken_by_who_looks_after_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_resting_replica_is_not_woken_by_health_checks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watch, "ROUND_S", 0.01)
     kept = Pool(Fake)
     kept.keep_ready(2)
@@ -344,7 +344,7 @@ def test_one_that_comes_to_rest_while_it_is_started_again_is_put_to_rest_again()
 # Starts that take long
 
 
-def test_a_start_that_takes_long_goes_on_without_who_waited_for_it():
+def test_a_long_start_continues_after_its_caller_has_gone():
     one = Fake()
     one.runs, go_on = False, threading.Event()
     one.waking = lambda: go_on.wait(5)

@@ -90,7 +90,7 @@ def test_all_environments_of_a_process_share_it():
     assert private_server().pid is not None
 
 
-def test_nobody_gets_in_without_its_token():
+def test_a_server_refuses_clients_without_its_token():
     private_server().ensure()
     for token in ("", "another"):
         with closing(connect(address_of(private_server().url), soon())) as peer:
@@ -357,23 +357,23 @@ def test_an_id_that_no_import_registers_is_refused_with_what_was_imported(
 @pytest.mark.parametrize(
     ("name", "near"), [("own/Lonesome-v5", "own/Lonesomee-v5"), ("tictactoe_v3", "classic/tictactoe-v3")]
 )
-def test_a_mistyped_id_is_told_with_the_nearest_names_as_in_process(
+def test_a_mistyped_id_is_answered_with_the_nearest_names_as_in_process(
     name: str, near: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(tmp_path)
     register = f'gymnasium.register("{near}", entry_point="gymnasium.envs.toy_text:TaxiEnv")'
     write_module(tmp_path, "own_names", "import gymnasium", register)
     importlib.import_module("own_names")
-    told: list[str] = []
+    reported: list[str] = []
     for backend in ("inproc", "subprocess"):
         with pytest.raises(ew.UnknownEnvironment, match=near) as caught:
             ew.make(name, backend=backend)
-        told.append(str(caught.value))
-    assert told[0] == told[1]
+        reported.append(str(caught.value))
+    assert reported[0] == reported[1]
 
 
 @pytest.mark.usefixtures("registries", "own_server")
-def test_a_constructor_that_raises_is_told_by_its_id_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_error_of_a_constructor_names_the_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(tmp_path)
     body = "    def __init__(self):\n        raise KeyError('hub')"
     write_module(tmp_path, "own_bodies", "import gymnasium", "class Body(gymnasium.Env):", body)

@@ -52,7 +52,7 @@ def nodes_of(replicas: list[RayReplica]) -> set[str]:
 # As in this process
 
 
-def test_what_actors_return_are_values() -> None:
+def test_actors_return_values() -> None:
     expect_all_values("ray")
 
 
@@ -245,7 +245,7 @@ def test_a_rollout_goes_on_when_a_node_is_removed_in_the_middle(cluster: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"num_cpus": -1}, "num_cpus=-1 .* 0"),
         ({"num_gpus": "all"}, "num_gpus='all' .* 0"),
@@ -259,8 +259,10 @@ def test_a_rollout_goes_on_when_a_node_is_removed_in_the_middle(cluster: Any) ->
         ({"nodes": 3}, "nodes"),
     ],
 )
-def test_bad_options_are_one_sentence_and_leave_nothing_running(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ew.InvalidArgument, match=told):
+def test_bad_options_are_one_sentence_and_leave_nothing_running(
+    options: dict[str, Any], reported: str
+) -> None:
+    with pytest.raises(ew.InvalidArgument, match=reported):
         gym.make(COUNTER, backend="ray", **options)
     assert gone()
 
@@ -284,7 +286,7 @@ def test_a_node_without_what_serves_is_one_sentence(monkeypatch: pytest.MonkeyPa
     assert gone()
 
 
-def test_an_actor_that_nobody_started_is_a_loss() -> None:
+def test_an_unknown_actor_is_a_loss() -> None:
     with pytest.raises((ConnectionError, ew.NotAvailable), match="is no actor of the cluster"):
         gym.make(COUNTER, backend="ray+actor://envweave/nobody", call_deadline=2.0)
 

@@ -35,7 +35,7 @@ def test_a_call_that_comes_after_its_client_has_left_opens_no_line(server: Actor
     assert {session and session.attached for session in server._service.sessions._sessions.values()} <= {0}
 
 
-def test_who_leaves_while_lines_are_looked_through_is_no_error(
+def test_a_client_that_leaves_during_a_scan_is_no_error(
     server: ActorServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = channel_prefix("one", "first"), channel_prefix("two", "second")

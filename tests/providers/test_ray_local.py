@@ -138,7 +138,7 @@ class FakeRay:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (
             RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9\n    Python: 3.9"),
@@ -152,16 +152,16 @@ class FakeRay:
     ],
 )
 def test_a_cluster_that_cannot_be_joined_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reported: str
 ) -> None:
     monkeypatch.setattr(ray_cluster, "need", lambda *_: FakeRay(error))
     with pytest.raises(ew.NotAvailable) as caught:
         ray_cluster.cluster("auto")
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_no_cluster_head_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "need", lambda *_: FakeRay(AssertionError("it was asked all the same")))
     monkeypatch.setattr(ray_cluster, "_CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -176,7 +176,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         ew.make(COUNTER, backend="ray")
 
 
-def test_what_starts_a_cluster_is_a_thread_that_lasts_and_its_error_is_told() -> None:
+def test_a_cluster_is_started_by_a_lasting_thread_whose_error_is_raised() -> None:
     began: list[threading.Thread] = []
 
     def start() -> None:

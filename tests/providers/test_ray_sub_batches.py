@@ -47,7 +47,7 @@ def rows(size: int, actors: int, env_id: str = NAPPER, **kwargs: Any) -> Any:
 
 
 @pytest.mark.usefixtures("way")
-def test_what_is_ready_is_received_while_one_environment_is_slow() -> None:
+def test_ready_rows_are_received_while_one_is_slow() -> None:
     env = rows(6, 3)
     env.reset(seed=0)
     started = time.monotonic()
@@ -105,15 +105,15 @@ def test_a_sub_batch_that_is_lost_while_it_is_under_way_is_a_fault_of_its_rows()
     env = rows(4, 2)
     begun = env.reset(seed=0)[0]
     env.send(np.array([0, DIE, 0, 0]))
-    told: dict[int, Any] = {}
-    while len(told) < 4:
+    reported: dict[int, Any] = {}
+    while len(reported) < 4:
         seen, rewards, _, truncated, infos = env.recv(1)
         for place, row in enumerate(infos["env_id"].tolist()):
             fault = infos["fault"][place] if "fault" in infos else None
-            told[row] = seen[place].tolist(), rewards[place], bool(truncated[place]), fault
-    assert [told[row][:3] for row in (0, 1)] == [(begun[row].tolist(), 0.0, True) for row in (0, 1)]
-    assert [told[row][3].kind for row in (0, 1)] == [FaultKind.LOST] * 2
-    assert [told[row][1:] for row in (2, 3)] == [(1.0, False, None)] * 2
+            reported[row] = seen[place].tolist(), rewards[place], bool(truncated[place]), fault
+    assert [reported[row][:3] for row in (0, 1)] == [(begun[row].tolist(), 0.0, True) for row in (0, 1)]
+    assert [reported[row][3].kind for row in (0, 1)] == [FaultKind.LOST] * 2
+    assert [reported[row][1:] for row in (2, 3)] == [(1.0, False, None)] * 2
     env.send(np.zeros(2, np.int64), [1, 0])
     seen, rewards, *_ = env.recv()
     assert (seen[:, 0].tolist(), rewards.tolist()) == ([0, 0], [0.0, 0.0])
@@ -174,7 +174,7 @@ def mapping_of(address: int) -> str:
     raise AssertionError(hex(address))
 
 
-def test_what_was_under_way_is_forgotten_when_the_vector_is_closed() -> None:
+def test_open_calls_are_dropped_when_the_vector_is_closed() -> None:
     env = rows(4, 2)
     env.reset(seed=0)
     env.send(np.zeros(4, np.int64))

@@ -61,7 +61,7 @@ def ask(way: LocalActorTransport, frame: bytes) -> bytes:
     return way.receive(soon())
 
 
-def test_frames_are_answered_in_their_order_and_who_hangs_up_leaves_the_session(
+def test_frames_are_answered_in_order_and_hanging_up_abandons_the_session(
     server: ActorServer, name: str
 ) -> None:
     way = transport_to(name)

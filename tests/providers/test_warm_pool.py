@@ -54,7 +54,7 @@ def warm(client: Any) -> Iterator[Any]:
     until(lambda: not names(client), 30)
 
 
-def test_who_asks_gets_one_that_runs_and_another_takes_its_place(client: Any, warm: Any):
+def test_a_caller_gets_a_running_replica_and_another_is_started(client: Any, warm: Any):
     warm(2)
     ready = names(client)
     assert len(ready) == 2
@@ -84,7 +84,7 @@ def test_each_make_has_a_fresh_one_and_says_itself_how_many_are_to_be_ready(clie
     assert len(set.union(*used)) == 4
 
 
-def test_those_who_ask_at_once_share_what_is_in_use(client: Any, warm: Any):
+def test_concurrent_callers_share_a_server_in_use(client: Any, warm: Any):
     warm(1)
     envs = [gym.make(COUNTER, backend="docker", memory=MEMORY) for _ in range(3)]
     assert len({env.unwrapped._served.address.url for env in envs}) == 1
@@ -160,12 +160,12 @@ def of(client: Any, pid: int) -> list[Any]:
         ({"memory": "x"}, f"{COUNTER}: memory='x' is no size"),
     ],
 )
-def test_what_cannot_be_kept_ready_is_refused(given: dict[str, Any], sentence: str):
+def test_an_invalid_number_of_warm_replicas_is_refused(given: dict[str, Any], sentence: str):
     with pytest.raises(ew.InvalidArgument, match=sentence):
         warm_up(COUNTER, **given)
 
 
-def test_an_image_that_is_not_there_is_told_to_who_waits(client: Any):
+def test_a_missing_image_is_reported_to_all_waiting_callers(client: Any):
     with pytest.raises(ew.NotAvailable, match="the image envweave-none is not on this machine"):
         warm_up(COUNTER, 1, image="envweave-none")
 
@@ -227,7 +227,7 @@ def use(replica: Any) -> object:
     return user
 
 
-def test_what_comes_back_rests_and_is_used_again():
+def test_a_returned_replica_rests_and_is_used_again():
     kept = Pool(Fake)
     (one,) = kept.take(1)
     user = use(one)
@@ -289,7 +289,7 @@ def test_one_that_waits_and_is_used_by_an_old_friend_counts_as_used(calm: None):
     kept.keep_ready(0)
 
 
-def test_who_waits_hears_why_there_is_none(calm: None):
+def test_a_waiting_caller_gets_the_reason_of_the_failure(calm: None):
     def fail() -> Any:
         raise ew.NotAvailable("no room")
 
@@ -304,7 +304,7 @@ def test_who_waits_hears_why_there_is_none(calm: None):
     slow.keep_ready(0)
 
 
-def test_many_who_ask_at_once_start_one():
+def test_concurrent_callers_start_one_server():
     made: list[Fake] = []
 
     def start() -> Fake:

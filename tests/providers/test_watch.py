@@ -43,7 +43,7 @@ def test_each_is_asked_as_often_as_is_good_for_its_kind(monkeypatch: pytest.Monk
     assert KubernetesReplica.check_every == 10.0
 
 
-def test_who_says_how_often_is_obeyed_for_all() -> None:
+def test_the_retry_interval_of_one_reply_holds_for_all() -> None:
     seldom = Fake(30.0)
     there: Any = [seldom]
     looking = Watch(lambda: there, every=0.01)
@@ -51,7 +51,7 @@ def test_who_says_how_often_is_obeyed_for_all() -> None:
     looking.end()
 
 
-def test_what_is_wrong_is_logged_once_although_each_attempt_has_a_name_of_its_own(
+def test_a_repeated_error_is_logged_once_although_names_differ(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Fake):
@@ -74,6 +74,6 @@ def test_what_is_wrong_is_logged_once_although_each_attempt_has_a_name_of_its_ow
     until(lambda: broken.asked[broken.url] > asked + 5)
     looking.end()
     looking.wait(5)
-    told = [one.getMessage() for one in caplog.records]
-    assert ["finds no node" in one for one in told] == [True, False]
-    assert "has no image" in told[1]
+    reported = [one.getMessage() for one in caplog.records]
+    assert ["finds no node" in one for one in reported] == [True, False]
+    assert "has no image" in reported[1]

@@ -73,7 +73,7 @@ def test_so_does_a_vector(full: RunningServer) -> None:
     until(lambda: not at_work(full.url))
 
 
-def test_a_session_that_cannot_be_closed_while_its_step_runs_leaves_its_place(full: RunningServer) -> None:
+def test_a_session_that_cannot_be_closed_during_a_step_frees_its_slot(full: RunningServer) -> None:
     one = RemoteSession(Address(full.url), Create(TROUBLE, kwargs={"nap": 4.0}), 0.5)
     one.reset(0, None)
     one.send(Step(0, 2))
@@ -111,24 +111,24 @@ def in_a_session(there: Peer) -> RemoteSession:
 
 
 def test_it_is_a_request_to_delete_the_session() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def listens(talk: Talk) -> None:
-        told.append(talk.request()[0]["authorization"])
+        reported.append(talk.request()[0]["authorization"])
         talk.respond(204, b"")
 
     with peer(listens) as server:
         remember_token(server.url, "its-token")
         in_a_session(server).discard()
         until(lambda: not at_work(server.url))
-        assert (server.methods, told) == (["DELETE"], ["Bearer its-token"])
+        assert (server.methods, reported) == (["DELETE"], ["Bearer its-token"])
 
 
 def test_nothing_is_said_of_a_session_that_never_was_or_is_another_process_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[Any] = []
-    monkeypatch.setattr(session, "delete_abandoned", lambda *told: said.append(told))
+    monkeypatch.setattr(session, "delete_abandoned", lambda *reported: said.append(reported))
     with peer(answers(204)) as server:
         server.session(1.0).discard()
         forked = in_a_session(server)
@@ -149,7 +149,7 @@ def test_nothing_is_said_of_a_session_that_never_was_or_is_another_process_s(
         (EnvironmentCrashed("its session goes on"), False),
     ],
 )
-def test_what_is_gone_already_is_not_closed_again(
+def test_a_session_that_is_gone_is_not_closed_again(
     error: Exception, says: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

@@ -29,7 +29,7 @@ GIVEN: dict[str, Any] = {
     ("name", "how"),
     [(KEEPER, {}), (KEEPER, {"num_envs": 2}), (KEEPER_GAME, {}), (KEEPER_GAME, {"api": "aec"})],
 )
-def test_what_arrives_is_what_was_given(name: str, how: dict[str, Any], transport: str, url: str) -> None:
+def test_values_arrive_unchanged(name: str, how: dict[str, Any], transport: str, url: str) -> None:
     env = ew.make(name, backend=url, **how, **GIVEN)
     env.reset(seed=1)
     state = ew.state_of(env)
@@ -40,7 +40,7 @@ def test_what_arrives_is_what_was_given(name: str, how: dict[str, Any], transpor
 
 @pytest.mark.parametrize("how", [{}, {"num_envs": 2}, {"api": "parallel"}])
 @pytest.mark.parametrize("value", [Path("/tmp"), [object()], {"x": {1, 2}}, np.array([None]), print])
-def test_what_cannot_arrive_so_is_refused_when_it_is_made(how: dict[str, Any], value: Any, url: str) -> None:
+def test_arguments_that_cannot_be_sent_are_refused_by_make(how: dict[str, Any], value: Any, url: str) -> None:
     with pytest.raises(ew.InvalidArgument, match=r"tests/Keeper-v0: odd=.* cannot be sent to a server; give"):
         ew.make("tests/Keeper-v0" if "api" in how else KEEPER, backend=url, odd=value, **how)
 
@@ -55,7 +55,7 @@ def test_an_integer_that_is_too_large_is_refused_with_the_size_that_travels(valu
         ew.make(KEEPER, backend=url, odd=value)
 
 
-def test_what_one_environment_is_given_to_know_is_its_own(url: str) -> None:
+def test_the_knowledge_of_one_environment_is_its_own(url: str) -> None:
     one, other = (ew.make("envweave/LineWorld-v0", backend=url) for _ in range(2))
     rate = one.metadata["render_fps"]
     one.metadata["render_fps"] = rate + 1

@@ -125,7 +125,7 @@ def test_of_a_description(script: Script) -> None:
         until(lambda: not at_work(slow.url))
 
 
-def test_what_waits_behind_a_request_is_not_sent_after_closing() -> None:
+def test_queued_requests_are_not_sent_after_closing() -> None:
     released = threading.Event()
 
     def answers_late(talk: Talk) -> None:
@@ -188,7 +188,7 @@ print("done")
 """
 
 
-def test_who_waits_for_a_server_that_is_gone_sees_why_on_stderr() -> None:
+def test_a_wait_for_a_missing_server_is_explained_on_stderr() -> None:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with running_server("envweave/Counter-v0") as server:
         command, secrets = [sys.executable, "-c", WAITS, server.url], {"ENVWEAVE_TOKEN": server.token or ""}

@@ -40,12 +40,12 @@ def pair(env_id: str, url: str) -> tuple[Any, Any]:
 
 def play(env: Any, actions: list[Any], seed: int = 5) -> list[Any]:
     """Everything an environment says, with resets where episodes end."""
-    told = [env.reset(seed=seed)]
+    reported = [env.reset(seed=seed)]
     for action in actions:
-        told.append(env.step(action))
-        if told[-1][2] or told[-1][3]:
-            told.append(env.reset())
-    return told
+        reported.append(env.step(action))
+        if reported[-1][2] or reported[-1][3]:
+            reported.append(env.reset())
+    return reported
 
 
 def sampled(env: Any, count: int) -> list[Any]:
@@ -145,23 +145,25 @@ def test_every_builtin_exception_can_be_raised_by_its_name():
 
 
 @pytest.mark.parametrize("name", ["KeyError", "FileNotFoundError", "NotImplementedError"])
-def test_what_a_constructor_raises_there_keeps_its_type(name: str, url: str):
+def test_an_exception_of_a_remote_constructor_keeps_its_type(name: str, url: str):
     raising = {"error": name, "on_fault": "raise", "reset_deadline": 0.0}
     for make in (
         lambda: ew.make(UNMADE, backend=url, **raising),
         lambda: RemoteEnv(UNMADE, url, **raising).reset(),
     ):
-        with pytest.raises(getattr(builtins, name), match=f"cannot be made: {name}: '?no such card") as told:
+        with pytest.raises(
+            getattr(builtins, name), match=f"cannot be made: {name}: '?no such card"
+        ) as reported:
             make()
-        assert isinstance(told.value, EnvironmentCrashed)
-        copied = pickle.loads(pickle.dumps(told.value))
-        assert (type(copied), str(copied), copied.cause) == (type(told.value), str(told.value), name)
+        assert isinstance(reported.value, EnvironmentCrashed)
+        copied = pickle.loads(pickle.dumps(reported.value))
+        assert (type(copied), str(copied), copied.cause) == (type(reported.value), str(reported.value), name)
 
 
 def test_an_exception_of_another_package_is_named(url: str):
-    with pytest.raises(EnvironmentCrashed, match="cannot be made: Empty: no such") as told:
+    with pytest.raises(EnvironmentCrashed, match="cannot be made: Empty: no such") as reported:
         ew.make(UNMADE, backend=url, error="Empty")
-    assert told.value.cause == "Empty"
+    assert reported.value.cause == "Empty"
 
 
 def test_a_value_that_a_constructor_refuses_is_an_invalid_argument_as_here(url: str):
@@ -261,7 +263,7 @@ def test_misuse_is_refused_in_the_same_words(env_id: str, url: str):
     good = sampled(here, 1)[0]
 
     def calls(env: Any) -> list[str]:
-        told = []
+        reported = []
         for call in (
             lambda: env.step(good),
             lambda: env.reset(seed=-1),
@@ -273,8 +275,8 @@ def test_misuse_is_refused_in_the_same_words(env_id: str, url: str):
         ):
             with pytest.raises(ew.EnvweaveError) as caught:
                 call()
-            told.append(f"{type(caught.value).__name__}: {caught.value}")
-        return told
+            reported.append(f"{type(caught.value).__name__}: {caught.value}")
+        return reported
 
     assert calls(there) == calls(here)
     there.step(good)
@@ -293,12 +295,12 @@ def test_wrong_arguments_are_refused_when_it_is_made(url: str):
             ew.make(LINE, backend=url, **kwargs)
 
 
-def test_a_name_nobody_serves_is_unknown_there(url: str):
+def test_an_id_that_is_not_served_is_unknown_there(url: str):
     with pytest.raises(ew.UnknownEnvironment, match="Nope"):
         ew.make(f"{url}#envweave/Nope-v0")
 
 
-def test_where_nobody_listens_that_is_said_at_once():
+def test_an_address_without_a_listener_is_an_error_at_once():
     with pytest.raises(ConnectionError, match=r"http://127.0.0.1:9.*refused"):
         ew.make("http://127.0.0.1:9#x")
 
@@ -325,8 +327,8 @@ def test_a_forked_process_does_not_use_the_session_of_its_parent(url: str):
     if child == 0:
         _, _, _, truncated, info = env.step(1)
         env.reset(seed=1)
-        told = [truncated, info["fault"].kind, ew.state_of(env)["step_count"]]
-        os.write(writer, repr(told).encode())
+        reported = [truncated, info["fault"].kind, ew.state_of(env)["step_count"]]
+        os.write(writer, repr(reported).encode())
         os._exit(0)
     os.close(writer)
     assert os.read(reader, 1000).decode() == "[True, <FaultKind.LOST: 'lost'>, 0]"
@@ -352,7 +354,7 @@ def test_an_environment_that_raises_ends_its_own_episode(transport: str, url: st
     assert env.step(0)[:4] == (1, 1.0, False, False)
 
 
-def test_an_environment_that_raises_is_told_of_where_faults_raise(url: str):
+def test_an_exception_is_recorded_with_on_fault_raise(url: str):
     env = RemoteEnv(TROUBLE, url, on_fault="raise")
     env.reset(seed=1)
     with pytest.raises(EnvironmentCrashed, match="OSError: the disk is full"):

@@ -87,7 +87,7 @@ def test_a_frame_that_comes_twice_is_done_once(url: str):
         env.close()
 
 
-def test_somebody_else_at_the_place_of_a_server_that_died_is_a_loss(mortal_web: WebReplica):
+def test_another_server_at_the_address_of_a_dead_one_is_a_loss(mortal_web: WebReplica):
     env = RemoteEnv(COUNTER, mortal_web.url, call_deadline=10.0)
     env.reset(seed=1)
     remember_token(mortal_web.url, "of who was there before")

@@ -107,7 +107,7 @@ def test_arguments_reach_the_game(url: str) -> None:
 
 
 @any_api
-def test_actions_of_those_who_were_not_asked_are_ignored_and_recorded(api: str, url: str) -> None:
+def test_actions_of_agents_without_a_request_are_ignored_and_recorded(api: str, url: str) -> None:
     here, there = pair(KUHN, "parallel", url)
     for env in (here, there):
         env.reset(seed=1)
@@ -117,15 +117,15 @@ def test_actions_of_those_who_were_not_asked_are_ignored_and_recorded(api: str, 
     assert here.record.events == there.record.events
 
 
-def test_only_the_ledger_knows_what_is_hidden(url: str) -> None:
+def test_only_the_record_has_hidden_events(url: str) -> None:
     env = RemoteAEC(KUHN, url)
     env.reset(seed=1)
-    told = {
+    reported = {
         agent: [event.data for event in info["stream"].events if event.kind != "message"]
         for agent, info in env.infos.items()
     }
     cards = [event.data["card"] for event in env.record.events if event.kind == "reveal"]
-    assert told == {"player_0": [{}, {"card": cards[0]}], "player_1": [{}, {"card": cards[1]}]}
+    assert reported == {"player_0": [{}, {"card": cards[0]}], "player_1": [{}, {"card": cards[1]}]}
     assert env.record.events[0].data == {"seed": 1}
 
 
@@ -195,20 +195,20 @@ def test_misuse_of_rounds_is_refused_in_the_same_words(env_id: str, url: str) ->
     def calls(env: Any) -> list[str]:
         everybody = dict.fromkeys(env.possible_agents, 0)
         first = env.possible_agents[0]
-        told = [outcome(env.step, everybody), outcome(env.step, {}), outcome(env.render)]
+        reported = [outcome(env.step, everybody), outcome(env.step, {}), outcome(env.render)]
         env.reset(seed=1)
         for actions in ({}, None, 7, {**everybody, first: -99}, {**everybody, "nobody": 0}):
-            told.append(outcome(env.step, actions))
+            reported.append(outcome(env.step, actions))
         assert env.agents == env.possible_agents, "the episode goes on"
         while env.agents:
             env.step(everybody)
-        return [*told, outcome(env.step, everybody), outcome(env.step, {})]
+        return [*reported, outcome(env.step, everybody), outcome(env.step, {})]
 
     here, there = pair(env_id, "parallel", url)
     assert calls(there) == calls(here)
 
 
-def test_what_the_game_itself_refuses_changes_nothing(url: str) -> None:
+def test_an_action_that_the_game_refuses_changes_nothing(url: str) -> None:
     here, there = pair(AUCTION, "aec", url)
     for env in (here, there):
         env.reset(seed=0)

@@ -32,7 +32,7 @@ any_api = pytest.mark.parametrize("api", ["aec", "parallel"])
 CRASHED = Fault(FaultKind.CRASH, "RuntimeError: lost in step", retryable=True)
 
 
-def told(info: dict[str, Any]) -> list[tuple[str, str | None]]:
+def reported(info: dict[str, Any]) -> list[tuple[str, str | None]]:
     """The kinds of the events an agent reads, and whose they are."""
     return [(str(event.kind), event.agent) for event in info["stream"].events]
 
@@ -63,8 +63,8 @@ def test_a_crash_truncates_everybody_who_lives(transport: str, url: str) -> None
     assert ew.trainable(env.infos) == dict.fromkeys(env.agents, False)
     expect_numbered(env, env.infos, before)
     ends = [("episode_end", agent) for agent in env.agents]
-    assert told(env.infos["player_1"]) == [("act", "player_1"), ("fault", None), *ends]
-    assert told(env.infos["player_2"])[-5:] == told(env.infos["player_1"])
+    assert reported(env.infos["player_1"]) == [("act", "player_1"), ("fault", None), *ends]
+    assert reported(env.infos["player_2"])[-5:] == reported(env.infos["player_1"])
     assert env.infos["player_1"]["stream"].events[0].data == {"action": CRASH}
     np.testing.assert_equal(env.observe("player_1"), seen)
 
@@ -98,8 +98,8 @@ def test_a_crash_of_a_round_truncates_everybody_who_lives(transport: str, url: s
     assert {agent: info["fault"] for agent, info in infos.items()} == dict.fromkeys(everybody, CRASHED)
     assert ew.trainable(infos) == dict.fromkeys(everybody, False)
     ends = [("act", "player_0"), ("fault", None), *(("episode_end", agent) for agent in everybody)]
-    assert told(infos["player_0"]) == ends
-    assert told(infos["player_2"]) == [("ignored", "player_2"), *ends]
+    assert reported(infos["player_0"]) == ends
+    assert reported(infos["player_2"]) == [("ignored", "player_2"), *ends]
     assert env.agents == []
     assert env.step({}) == ({}, {}, {}, {}, {})
     with pytest.raises(ew.ResetNeeded):
@@ -184,7 +184,7 @@ def test_a_slow_answer_is_asked_for_again_and_done_once(transport: str, url: str
     assert ew.state_of(env)["said"] == 2
 
 
-def test_actions_of_a_round_that_was_not_closed_are_told_with_the_fault(mortal: PrivateServer) -> None:
+def test_actions_of_an_unfinished_round_are_recorded_with_the_fault(mortal: PrivateServer) -> None:
     env = RemoteAEC(RACE, mortal.url)
     env.reset(seed=1)
     talk(env, [1, 1, 1, 1, 0])
@@ -202,7 +202,7 @@ def test_actions_of_a_round_that_was_not_closed_are_told_with_the_fault(mortal: 
     assert ew.state_of(env)["step_count"] == 2
 
 
-def test_who_was_done_before_the_loss_keeps_what_it_earned(mortal: PrivateServer) -> None:
+def test_an_agent_that_was_done_before_the_loss_keeps_its_reward(mortal: PrivateServer) -> None:
     env = RemoteAEC(RELAY, mortal.url)
     env.reset(seed=1)
     talk(env, [2])
@@ -219,7 +219,7 @@ def test_who_was_done_before_the_loss_keeps_what_it_earned(mortal: PrivateServer
     assert env.agents == []
 
 
-def test_a_loss_while_somebody_leaves_truncates_the_others(mortal: PrivateServer) -> None:
+def test_a_loss_while_an_agent_leaves_truncates_the_others(mortal: PrivateServer) -> None:
     env = RemoteAEC(WHISPER, mortal.url)
     env.reset(seed=1)
     talk(env, [2])
@@ -229,7 +229,7 @@ def test_a_loss_while_somebody_leaves_truncates_the_others(mortal: PrivateServer
     assert env.agents == ["player_1", "player_2"]
     assert env.truncations == {"player_1": True, "player_2": True}
     assert set(env.infos) == {"player_1", "player_2"}
-    assert told(env.infos["player_1"])[-3:] == [
+    assert reported(env.infos["player_1"])[-3:] == [
         ("fault", None),
         ("episode_end", "player_1"),
         ("episode_end", "player_2"),
@@ -252,7 +252,7 @@ def test_a_loss_after_the_end_loses_nothing(mortal: PrivateServer) -> None:
     assert sorted(earned.values()) == [-1.0, 1.0]
 
 
-def test_what_others_see_is_a_fault_too_where_it_cannot_be_asked(mortal: PrivateServer) -> None:
+def test_an_observation_that_cannot_be_read_is_a_fault(mortal: PrivateServer) -> None:
     env = RemoteAEC(KUHN, mortal.url)
     env.reset(seed=1)
     env.step(1)
@@ -264,7 +264,7 @@ def test_what_others_see_is_a_fault_too_where_it_cannot_be_asked(mortal: Private
     assert other in env.observation_space("player_0")
     assert all(env.truncations.values())
     assert env.infos["player_0"]["fault"].kind is FaultKind.LOST
-    assert told(env.infos["player_0"])[-3:] == [
+    assert reported(env.infos["player_0"])[-3:] == [
         ("fault", None),
         ("episode_end", "player_0"),
         ("episode_end", "player_1"),
@@ -282,7 +282,7 @@ def test_a_text_that_cannot_be_read_any_more_gives_an_action_for_the_step_that_t
     assert action in env.action_space("player_0")
     assert ew.parse_action(env, "bet", "player_0") == action
     infos = _told_of_a_broken_game(env, api, action)
-    assert told(infos["player_0"])[-4:] == [
+    assert reported(infos["player_0"])[-4:] == [
         ("ignored", "player_0"),
         ("fault", None),
         ("episode_end", "player_0"),
@@ -316,7 +316,7 @@ def test_a_reset_that_cannot_be_had_gives_placeholders_and_the_next_step_truncat
     fault = Fault(FaultKind.CRASH, "RuntimeError: lost in reset", retryable=True)
     assert {agent: info["fault"] for agent, info in infos.items()} == dict.fromkeys(env.agents, fault)
     assert env.agents == env.possible_agents
-    assert told(infos["player_1"]) == [("episode_start", None), ("fault", None)]
+    assert reported(infos["player_1"]) == [("episode_start", None), ("fault", None)]
     assert infos["player_1"]["stream"].events[0].data == {}
     assert ew.stream_of(infos)["player_0"].agents()[0] == "player_0"
     assert infos["player_0"]["active"]
@@ -329,7 +329,7 @@ def test_a_reset_that_cannot_be_had_gives_placeholders_and_the_next_step_truncat
 
     infos = _told_of_a_broken_game(env, api, 0)
     assert infos["player_0"]["fault"] == fault
-    assert told(infos["player_0"])[-5:-3] == [("ignored", "player_0"), ("fault", None)]
+    assert reported(infos["player_0"])[-5:-3] == [("ignored", "player_0"), ("fault", None)]
     env.reset(seed=4)
     assert ew.state_of(env) == {"episode": 1, "step_count": 0, "said": 0}
 

@@ -94,6 +94,6 @@ def test_a_move_that_was_made_is_no_refusal_when_the_look_after_it_fails() -> No
     assert "InvalidArgument: it is dark" in reply.message
 
 
-def test_a_game_whose_agents_nobody_knows_before_is_not_served() -> None:
+def test_a_game_without_possible_agents_is_not_served() -> None:
     with pytest.raises(ew.NotAvailable, match="cannot be served: give it possible_agents"):
         describe(AECStream(generated_agents_env_v0.env()))

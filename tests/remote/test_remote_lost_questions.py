@@ -38,16 +38,16 @@ def test_the_counters_of_a_lost_episode_are_those_of_one_lost_here(mortal: Priva
     here, there = ew.make(TROUBLE, on_fault="truncate"), ew.make(TROUBLE, backend=mortal.url)
     states: list[list[Any]] = []
     for env, lose in ((here, lambda: None), (there, lambda: kill(mortal))):
-        told = [ew.state_of(env)]
+        reported = [ew.state_of(env)]
         for _ in range(2):
             env.reset(seed=1)
             env.step(0)
             lose()
             assert env.step(1)[3]
-            told.append(ew.state_of(env))
+            reported.append(ew.state_of(env))
         env.reset()
-        told.append(ew.state_of(env))
-        states.append([{name: state[name] for name in ("episode", "step_count")} for state in told])
+        reported.append(ew.state_of(env))
+        states.append([{name: state[name] for name in ("episode", "step_count")} for state in reported])
         env.close()
     assert states[0] == states[1]
     assert states[1][1:3] == [{"episode": 0, "step_count": 2}, {"episode": 1, "step_count": 2}]

@@ -32,7 +32,7 @@ NOBODY = "http://127.0.0.1:9"
 
 @pytest.mark.parametrize("seconds", ["5", None, float("nan"), float("inf"), 1e12, 0, -1, True, 10**400])
 @pytest.mark.parametrize("how", [{}, {"num_envs": 2}])
-def test_a_call_deadline_that_nobody_can_wait_for(seconds: Any, how: dict[str, Any]) -> None:
+def test_a_call_deadline_beyond_the_largest_wait_is_refused(seconds: Any, how: dict[str, Any]) -> None:
     for name, where in ((LINE, {"backend": NOBODY}), (f"{NOBODY}#{LINE}", {}), (NOBODY, {})):
         with pytest.raises(ew.InvalidArgument, match=r"call_deadline=.* is not a number of seconds from"):
             ew.make(name, call_deadline=seconds, **where, **how)
@@ -40,7 +40,7 @@ def test_a_call_deadline_that_nobody_can_wait_for(seconds: Any, how: dict[str, A
 
 @pytest.mark.parametrize("seconds", ["5", float("nan"), float("inf"), 1e12, -1, 10**400])
 @pytest.mark.parametrize("kind", [RemoteEnv, RemoteAEC, RemoteParallel])
-def test_a_reset_deadline_that_nobody_can_wait_for(seconds: Any, kind: Callable[..., Any]) -> None:
+def test_a_reset_deadline_beyond_the_largest_wait_is_refused(seconds: Any, kind: Callable[..., Any]) -> None:
     with pytest.raises(ew.InvalidArgument, match=r"^x/X-v0: reset_deadline=.* is not a number of sec"):
         kind("x/X-v0", NOBODY, reset_deadline=seconds)
 
@@ -61,10 +61,12 @@ def test_the_longest_deadlines_can_be_waited_for(transport: str, url: str) -> No
 def test_a_file_that_holds_no_token(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
-    with pytest.raises(ew.InvalidArgument, match=r"token holds no token, which is one line of ASCII") as told:
+    with pytest.raises(
+        ew.InvalidArgument, match=r"token holds no token, which is one line of ASCII"
+    ) as reported:
         ew.make(LINE, backend=NOBODY, token=f"file:{file}")
-    assert "€" not in str(told.value)
-    assert "two" not in str(told.value)
+    assert "€" not in str(reported.value)
+    assert "two" not in str(reported.value)
 
 
 def test_a_variable_that_holds_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,7 @@ def test_a_file_that_no_file_can_be() -> None:
     "wrong",
     ["http://[::1", "http://a:99999", "http://a:abc", "http://a:0", f"http://{'x' * 64}.org"],
 )
-def test_what_is_no_url(wrong: str) -> None:
+def test_invalid_urls_are_refused(wrong: str) -> None:
     with pytest.raises(
         ew.InvalidArgument, match=f"^{LINE}: backend=.* is not a URL like 'http://host:port'$"
     ):
@@ -101,30 +103,32 @@ def test_what_is_no_url(wrong: str) -> None:
         ("/?token=hush#x", "'?' and '#'"),
     ],
 )
-def test_what_stands_after_a_url_is_not_passed_over(end: str, marks: str) -> None:
-    with pytest.raises(ew.InvalidArgument, match=re.escape(f"leave out what comes after {marks}")) as told:
+def test_text_after_a_url_is_refused(end: str, marks: str) -> None:
+    with pytest.raises(
+        ew.InvalidArgument, match=re.escape(f"leave out what comes after {marks}")
+    ) as reported:
         ew.make(LINE, backend=NOBODY + end)
-    assert str(told.value).startswith(f"{LINE}: ")
-    assert "hush" not in str(told.value)
+    assert str(reported.value).startswith(f"{LINE}: ")
+    assert "hush" not in str(reported.value)
 
 
 @pytest.mark.parametrize("end", ["?token=hush", "/?token=hush", f"/?token=hush#{LINE}", "?token="])
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_a_token_in_a_url_is_told_where_it_belongs(end: str, num_envs: int | None) -> None:
+def test_a_token_in_a_url_is_refused_with_advice(end: str, num_envs: int | None) -> None:
     ways = [lambda: ew.make(NOBODY + end, num_envs=num_envs)]
     if "#" not in end:
         ways.append(lambda: gym.make("envweave/Remote-v0", url=NOBODY + end))
     for make in ways:
-        with pytest.raises(ew.InvalidArgument, match="the URL holds a token; leave out") as told:
+        with pytest.raises(ew.InvalidArgument, match="the URL holds a token; leave out") as reported:
             make()
-        assert "ENVWEAVE_TOKEN, or in a file that token='file:PATH' names" in str(told.value)
-        assert not re.search("hush|backend", str(told.value))
+        assert "ENVWEAVE_TOKEN, or in a file that token='file:PATH' names" in str(reported.value)
+        assert not re.search("hush|backend", str(reported.value))
 
 
 def test_a_password_in_a_url_is_not_repeated() -> None:
-    with pytest.raises(ew.InvalidArgument, match="the URL holds a secret") as told:
+    with pytest.raises(ew.InvalidArgument, match="the URL holds a secret") as reported:
         ew.make("http://me:hush@127.0.0.1:9")
-    assert str(told.value).startswith(f"{NOBODY}: ")
+    assert str(reported.value).startswith(f"{NOBODY}: ")
 
 
 def test_a_server_with_several_environments_asks_which() -> None:
@@ -137,17 +141,19 @@ def test_a_server_with_several_environments_asks_which() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://[::1]:8000", "http://host", "https://host:443/sub/", "http://a_b:1"])
-def test_what_is_a_url(url: str) -> None:
+def test_valid_urls_are_accepted(url: str) -> None:
     assert Address.of("x", url).url == url.rstrip("/")
 
 
 def test_a_path_at_which_there_is_no_server() -> None:
     with (
         running_server(LINE, token=None) as server,
-        pytest.raises(ew.NotAvailable, match="there is no env") as told,
+        pytest.raises(ew.NotAvailable, match="there is no env") as reported,
     ):
         ew.make(LINE, backend=f"{server.url}/sub/")
-    assert str(told.value) == f"{server.url}/sub: there is no envweave-gym server at this path; correct it"
+    assert (
+        str(reported.value) == f"{server.url}/sub: there is no envweave-gym server at this path; correct it"
+    )
 
 
 # Ctrl-C

@@ -49,10 +49,10 @@ def test_neither_pickles_nor_texts_hold_the_token_or_the_port(kind: str):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_what_comes_out_of_a_pickle_plays_as_one_of_this_process(kind: str):
+def test_an_unpickled_environment_plays_like_one_of_this_process(kind: str):
     env = pickle.loads(pickle.dumps(MAKERS[kind]()))
-    told = [trace(env), trace(MAKERS[kind](backend="inproc"))]
-    assert same(*told), told
+    reported = [trace(env), trace(MAKERS[kind](backend="inproc"))]
+    assert same(*reported), reported
     env.close()
 
 

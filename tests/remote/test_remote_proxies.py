@@ -67,7 +67,7 @@ def test_nothing_stands_before_loopback_whatever_its_name(host: str, monkeypatch
 
 
 @pytest.mark.parametrize("host", ["notlocalhost", "localhost.example", "10.0.0.1", "[2001:db8::1]"])
-def test_what_only_looks_like_loopback_is_far(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_looks_like_loopback_is_remote(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "proxy:3128")
     assert proxy_for(f"http://{host}:8000") == "http://proxy:3128"
 
@@ -76,14 +76,16 @@ def test_what_only_looks_like_loopback_is_far(host: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_who_is_far_is_reached_through_it(name: str, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_host_is_reached_through_the_proxy(
+    name: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with peer(lets_through(plays) if transport == "websocket" else plays_over_http) as proxy:
         monkeypatch.setenv(name, proxy.url)
         assert session(FAR).reset(0, None).observation == 0
     assert proxy.methods[0] == ("CONNECT" if transport == "websocket" else "POST")
 
 
-def test_who_is_excepted_is_reached_without_it(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_in_no_proxy_is_reached_directly(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = socket.getaddrinfo
 
     def nearby(host: str, port: int, *how: Any, **more: Any) -> Any:
@@ -115,19 +117,19 @@ def test_one_that_does_not_reach_the_server_is_asked_again(monkeypatch: pytest.M
     assert proxy.methods == ["CONNECT", "CONNECT", "CONNECT", "GET"]
 
 
-def test_one_that_wants_to_know_who_asks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, str]] = []
+def test_a_parser_that_takes_the_agent_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[dict[str, str]] = []
 
     def wants_to_know(talk: Talk) -> None:
-        told.append(talk.request()[0])
+        reported.append(talk.request()[0])
         talk.open_tunnel()
         plays(talk)
 
     with peer(wants_to_know) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//me:p%40ss@"))
         assert session(FAR).reset(0, None).observation == 0
-    assert told[0]["proxy-authorization"] == f"Basic {base64.b64encode(b'me:p@ss').decode()}"
-    assert "authorization" not in told[0]
+    assert reported[0]["proxy-authorization"] == f"Basic {base64.b64encode(b'me:p@ss').decode()}"
+    assert "authorization" not in reported[0]
 
 
 def test_a_password_of_this_machine_does_not_take_the_place_of_the_token(

@@ -63,7 +63,7 @@ def answered_by_its_episode(env: Any) -> list[Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_after_closing_nobody_answers_and_no_session_is_opened(kind: str, server: RunningServer) -> None:
+def test_after_closing_questions_fail_and_open_no_session(kind: str, server: RunningServer) -> None:
     env = MAKERS[kind](server.url)
     for _ in range(2):
         env.reset(seed=1)
@@ -75,7 +75,7 @@ def test_after_closing_nobody_answers_and_no_session_is_opened(kind: str, server
 
 
 @pytest.mark.parametrize("kind", ["single", "turns", "rounds"])
-def test_after_a_loss_nobody_answers_for_the_episode(kind: str, mortal: PrivateServer) -> None:
+def test_after_a_loss_questions_about_the_episode_fail(kind: str, mortal: PrivateServer) -> None:
     env = MAKERS[kind](mortal.url)
     env.reset(seed=1)
     kill(mortal)
@@ -140,7 +140,7 @@ def test_a_session_whose_first_reset_was_refused_ends_when_it_is_closed(
 
 
 @pytest.mark.parametrize("kind", ["single", "vector", "turns"])
-def test_a_session_whose_connection_was_cut_while_nobody_looked_ends_when_it_is_closed(
+def test_a_session_whose_idle_connection_was_cut_ends_when_it_is_closed(
     kind: str, transport: str, server: RunningServer
 ) -> None:
     with proxy(server.url) as between:

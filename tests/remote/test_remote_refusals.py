@@ -79,7 +79,7 @@ def test_a_frame_larger_than_the_server_takes_is_refused_at_once(
     env.close()
 
 
-def test_a_vector_is_told_at_once_too(transport: str, strict: RunningServer) -> None:
+def test_a_vector_gets_the_error_at_once_too(transport: str, strict: RunningServer) -> None:
     env = RemoteVectorEnv(ECHO, strict.url, num_envs=2, call_deadline=PATIENT)
     env.reset(seed=1)
     with at_once(), pytest.raises(ew.InvalidArgument, match=TOO_LARGE):
@@ -88,7 +88,7 @@ def test_a_vector_is_told_at_once_too(transport: str, strict: RunningServer) -> 
     env.close()
 
 
-def test_a_first_reset_that_is_told_so_can_be_tried_again(transport: str, strict: RunningServer) -> None:
+def test_a_first_reset_with_a_retryable_fault_is_tried_again(transport: str, strict: RunningServer) -> None:
     session = RemoteSession(Address.of(ECHO, strict.url), Create(ECHO), PATIENT)
     with at_once(), pytest.raises(ew.InvalidArgument, match=TOO_LARGE):
         session.reset(1, {"much": "x" * 70_000})
@@ -124,7 +124,7 @@ def test_a_frame_with_too_many_values_is_refused_at_once_and_the_session_goes_on
     env.close()
 
 
-def test_a_vector_is_told_so_too_and_plays_batches_of_many_texts(
+def test_a_vector_gets_the_same_error_and_plays_batches_of_long_texts(
     transport: str, plain: RunningServer
 ) -> None:
     env = RemoteVectorEnv(ECHO, plain.url, num_envs=512, call_deadline=PATIENT)
@@ -140,7 +140,7 @@ def test_a_vector_is_told_so_too_and_plays_batches_of_many_texts(
 
 
 @pytest.mark.parametrize("code", [1003, 1008, 1010])
-def test_an_end_for_good_is_told_at_once(code: int) -> None:
+def test_a_permanent_end_is_reported_at_once(code: int) -> None:
     refused = pytest.raises(ew.NotAvailable, match="you are not welcome")
     with peer(ends(code, "you are not welcome")) as unkind, at_once(), refused:
         unkind.session(PATIENT).reset(0, None)
@@ -152,7 +152,7 @@ def test_after_any_other_end_another_connection_is_tried(code: int) -> None:
         assert restarted.session(PATIENT).reset(0, None).observation == 0
 
 
-def test_what_ended_the_last_connection_is_in_the_error_of_the_deadline() -> None:
+def test_the_error_at_the_deadline_has_the_reason_of_the_last_hang_up() -> None:
     with peer(ends(1013, "come again")) as busy, pytest.raises(ConnectionError, match="come again"):
         busy.session(0.5).reset(0, None)
 
@@ -182,7 +182,7 @@ def test_a_proxy_whose_server_is_not_there_is_asked_again(
         (200, b"\x93", "application/msgpack", ew.NotAvailable),
     ],
 )
-def test_what_stands_before_a_server_is_no_description(
+def test_a_reply_of_a_proxy_is_no_description(
     status: int, body: bytes, kind: str, error: type[Exception]
 ) -> None:
     with peer(answers(status, body, kind)) as proxy, pytest.raises(error):
@@ -196,7 +196,7 @@ def test_what_stands_before_a_server_is_no_description(
         (answers(503, FULL, "application/json"), AtCapacity),
     ],
 )
-def test_what_will_not_change_is_told_at_once_over_http(
+def test_permanent_errors_are_reported_at_once_over_http(
     script: Script, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block_websockets(monkeypatch)
@@ -221,7 +221,7 @@ def test_a_session_that_is_there_waits_for_a_connection() -> None:
     assert server.methods == ["GET"] * 4
 
 
-def test_who_listens_where_a_server_was_stopped_is_another_server() -> None:
+def test_a_listener_at_the_address_of_a_stopped_server_is_another_server() -> None:
     full = answers(503, FULL, "application/json")
     with peer(plays_a_reset, full, plays) as server, at_once():
         upkeep.keep_up(server.url, upkeep.Upkeep(lambda: None))
@@ -240,7 +240,7 @@ def test_a_session_that_is_there_waits_for_a_connection_until_its_deadline() -> 
             session.call(Step(0, 0))
 
 
-def test_a_new_session_is_told_at_once_that_there_is_no_room() -> None:
+def test_a_new_session_is_refused_at_once_at_capacity() -> None:
     full = peer(answers(503, FULL, "application/json"))
     with full as server, at_once(), pytest.raises(AtCapacity):
         server.session(PATIENT).reset(0, None)

@@ -84,23 +84,23 @@ def test_of_a_server_that_is_gone_gives_a_placeholder_after_the_reset_deadline()
         server.process.wait()
         for env in envs:
             with soon():
-                told = env.reset(seed=2)
-            infos = told[1] if told else env.infos
+                reported = env.reset(seed=2)
+            infos = reported[1] if reported else env.infos
             fault = infos["fault"] if "fault" in infos else infos["player_0"]["fault"]
             assert (fault if isinstance(fault, ew.Fault) else fault[0]).kind is ew.FaultKind.LOST
 
 
-def test_who_refuses_is_given_up(transport: str) -> None:
+def test_a_refusing_server_is_given_up(transport: str) -> None:
     with soon(), pytest.raises(ConnectionError):
         nobody().reset(0, None, give_up_s=HOPE)
 
 
-def test_who_says_nothing_to_a_connection_is_given_up() -> None:
+def test_a_silent_server_is_given_up() -> None:
     with peer(says_nothing) as silent, soon(1.5), pytest.raises(TimeoutError):
         silent.session(LONG).reset(0, None, give_up_s=1.5)
 
 
-def test_who_comes_back_in_time_is_not(transport: str) -> None:
+def test_a_client_that_comes_back_in_time_keeps_its_session(transport: str) -> None:
     back = plays if transport == "websocket" else plays_over_http
     with peer(answers(502), answers(503), back) as server:
         assert server.session(LONG).reset(0, None, give_up_s=LONG).observation == 0
@@ -157,7 +157,7 @@ def test_a_name_that_is_looked_up_for_long_is_looked_up_once_until_the_deadline(
     assert asked == [("far.invalid", 8000)]
 
 
-def test_a_name_that_nobody_knows_is_said() -> None:
+def test_the_error_for_an_unknown_host_names_it() -> None:
     session = RemoteSession(Address.of("x", "http://far.invalid:8000"), Create("x"), 0.5)
     with pytest.raises(ConnectionError, match=r"far\.invalid has no address"):
         session.reset(0, None)

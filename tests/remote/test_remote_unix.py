@@ -80,7 +80,7 @@ def test_its_health_and_its_sessions_are_asked_over_the_same_socket(
     env.close()
 
 
-def test_where_nobody_listens_nothing_answers_and_that_is_said() -> None:
+def test_an_address_without_a_listener_is_an_error_that_says_so() -> None:
     url = "unix://%40envweave%2Ftests%2Fnobody"
     assert not is_healthy(url)
     assert not answers(url, 1.0)
@@ -102,6 +102,6 @@ def test_a_session_that_is_abandoned_while_its_step_runs_is_deleted_at_once(
 
 
 @pytest.mark.parametrize("url", ["unix://", "unix://%2Ftmp%2Fx/path"])
-def test_what_names_no_socket_is_one_sentence(url: str) -> None:
+def test_an_address_without_a_socket_is_one_sentence(url: str) -> None:
     with pytest.raises((ew.InvalidArgument, ew.UnknownEnvironment), match="unix:"):
         ew.make(COUNTER, backend=url)

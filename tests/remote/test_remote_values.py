@@ -182,7 +182,7 @@ def test_a_class_with_a_finaliser_is_not_rebuilt(elsewhere: Any):
     assert ended == ["hearts"]
 
 
-def test_what_a_peer_names_runs_no_code(elsewhere: Any, monkeypatch: pytest.MonkeyPatch):
+def test_names_from_a_peer_run_no_code(elsewhere: Any, monkeypatch: pytest.MonkeyPatch):
     frame = dumps([elsewhere.Card("spades", 3)])
     asked: list[str] = []
     lazy = types.ModuleType("elsewhere")

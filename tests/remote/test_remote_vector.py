@@ -43,9 +43,9 @@ def expect_same_play(here: Any, there: Any, steps: int = 20) -> None:
     expect_equal(there.reset(seed=3), here.reset(seed=3))
     disabled = here.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     for number, action in enumerate(actions_of(here, steps)):
-        told, expected = there.step(action), here.step(action)
-        expect_equal(told, expected, f"step {number}")
-        assert ew.trainable(told[4]).tolist() == ew.trainable(expected[4]).tolist()
+        reported, expected = there.step(action), here.step(action)
+        expect_equal(reported, expected, f"step {number}")
+        assert ew.trainable(reported[4]).tolist() == ew.trainable(expected[4]).tolist()
         over = expected[2] | expected[3]
         if disabled and over.any():
             again = [env.reset(options={"reset_mask": over.copy()}) for env in (there, here)]
@@ -214,9 +214,9 @@ class TestBadCalls:
     def refused(self, here: Any, there: Any, call: Any) -> None:
         with pytest.raises(ew.EnvweaveError) as expected:
             call(here)
-        with pytest.raises(type(expected.value)) as told:
+        with pytest.raises(type(expected.value)) as reported:
             call(there)
-        assert plain(told.value) == plain(expected.value)
+        assert plain(reported.value) == plain(expected.value)
 
     @some_servers
     def test_steps_after_the_end_name_the_rows(self, servers: int, url: str):
@@ -265,7 +265,7 @@ class TestTheStreamsOfNativeVectors:
         there.close()
         expect_equal(infos, here.reset(seed=4)[1])
 
-    def test_stay_what_they_were(self, url: str):
+    def test_values_stay_as_they_were(self, url: str):
         env, here = (
             RemoteVectorEnv(LINE, [url], num_envs=4, max_steps=2),
             ew.make(LINE, num_envs=4, max_steps=2),
@@ -306,7 +306,7 @@ class TestAVector:
         other.close()
         env.close()
 
-    def test_asks_nobody_before_it_must(self):
+    def test_a_game_has_no_requests_before_the_first_move(self):
         env = RemoteVectorEnv(LINE, ["http://127.0.0.1:9"], num_envs=3, call_deadline=0.5)
         assert pickle.loads(pickle.dumps(env)).num_envs == 3
         with pytest.raises(ConnectionError, match="does not answer"):

@@ -237,7 +237,7 @@ class TestAServer:
         assert [state["step_count"] for state in ew.state_of(env)] == [9, 9, 0, 0]
         env.close()
 
-    def test_that_stands_still_does_not_hold_up_who_forgets_its_vector(self, server: PrivateServer):
+    def test_a_hanging_row_does_not_block_the_end_of_its_vector(self, server: PrivateServer):
         env = RemoteVectorEnv(LINE, server.url, num_envs=2, **LONG[LINE])
         env.reset(seed=3)
         group, sent = env._shards[0], []
@@ -272,7 +272,7 @@ class TestAServer:
         assert ew.state_of(env)[3]["step_count"] == 6
         env.close()
 
-    def test_whose_process_an_environment_ends_loses_its_rows(self, server: PrivateServer, url: str):
+    def test_an_environment_that_ends_its_process_loses_the_rows_in_it(self, server: PrivateServer, url: str):
         env = RemoteVectorEnv(MORTAL, [url, server.url], num_envs=4, **DEADLINES)
         env.reset(seed=0)
         *_, truncated, infos = env.step([0, 0, 0, 1])
@@ -335,7 +335,7 @@ class TestAResetByHand:
         assert infos["stream"][2].requests[0].turn == 1
         env.close()
 
-    def test_of_some_rows_that_finds_the_server_lost_is_told_by_the_next_step(self, url: str):
+    def test_a_partial_reset_of_a_lost_server_is_reported_by_the_next_step(self, url: str):
         env = vector(url, autoreset_mode="Disabled")
         env.reset(seed=3)
         before = env.step(ACTIONS[LINE])[0]

@@ -56,7 +56,7 @@ def test_a_deadline_holds_there(tls: ssl.SSLContext) -> None:
 
 @pytest.mark.parametrize("name", CA_BUNDLES)
 @pytest.mark.parametrize("kind", ["file", "directory"])
-def test_who_is_trusted_may_stand_in_a_file_or_a_directory(
+def test_trusted_certificates_may_be_in_a_file_or_a_directory(
     name: str, kind: str, tls: ssl.SSLContext, transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted, certificate = tmp_path / "trusted", tmp_path / "certificate"
@@ -70,7 +70,7 @@ def test_who_is_trusted_may_stand_in_a_file_or_a_directory(
         assert server.session(30.0).reset(0, None).observation == 0
 
 
-def test_nobody_is_trusted_who_is_not_known_and_that_is_said_at_once(
+def test_an_untrusted_certificate_fails_at_once(
     tls: ssl.SSLContext, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")

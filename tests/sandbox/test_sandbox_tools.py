@@ -122,13 +122,13 @@ def test_tools_of_one_session_do_not_wait_for_those_of_another(sandbox: Sandbox,
         other.close()
 
 
-def test_a_step_has_so_many_calls(session: Session) -> None:
+def test_the_number_of_tool_calls_in_a_step_is_limited(session: Session) -> None:
     done = session.run("for _ in range(10001): add(1)", timeout=20)
     assert "at most 10000 calls" in done.error
     assert session.run("add(1)").value == 3
 
 
-def test_calls_that_wait_have_so_many_bytes() -> None:
+def test_the_bytes_of_waiting_calls_are_limited() -> None:
     step = Step(10.0, 0, None, "")
     assert step.open_call(1, MAX_OPEN_BYTES)
     assert not step.exceeds_limits()
@@ -207,7 +207,7 @@ def test_one_program_at_a_time(asking: Session) -> None:
         asking.fork()
 
 
-def test_where_nobody_answers_the_call_fails(asking: Session) -> None:
+def test_a_call_without_a_server_fails(asking: Session) -> None:
     assert "must answer this tool call" in asking.run("ask(1)").error
 
 

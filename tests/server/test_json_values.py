@@ -120,7 +120,7 @@ def test_arrays_are_lists_or_what_base64_says():
     assert plain(array, "base64") == {"dtype": "<i2", "shape": [2, 2], "base64": "AQACAAMABAA="}
 
 
-def test_what_json_has_no_word_for_has_a_spelling():
+def test_nan_and_huge_ints_have_a_form_in_json():
     odd = {
         "nan": math.nan,
         "matrix": np.array([[1.0, math.inf]]),

@@ -115,12 +115,12 @@ def test_only_the_server_itself_is_ended_and_not_who_takes_in_its_orphans(
     app = create_app(COUNTER)
     server = _Replica(app, socket.create_server(("127.0.0.1", 0)), None, None, life=read)
     os.close(write)
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda *whom: told.append(whom))
+    reported: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *whom: reported.append(whom))
     if is_there:
         monkeypatch.setattr(os, "getppid", os.getpid)
     server._end_with_all()
-    assert told == ([(os.getpid(), signal.SIGTERM)] if is_there else [])
+    assert reported == ([(os.getpid(), signal.SIGTERM)] if is_there else [])
     os.close(read)
     os.close(server._descriptor)
 
@@ -258,7 +258,7 @@ def test_each_has_processes_of_its_own_for_its_sessions():
         (["--replicas=2", "nope/None-v0"], "nope/None-v0"),
     ],
 )
-def test_what_is_no_number_of_servers_is_refused(
+def test_an_invalid_number_of_servers_is_refused(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["--allow-anonymous", *words]) == 2

@@ -38,7 +38,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/envs", "/metrics", "/openapi.json", "/v1/sessions/x", "/nope"])
-def test_nothing_is_told_without_the_token(client: JsonClient, path: str):
+def test_a_server_reveals_nothing_without_the_token(client: JsonClient, path: str):
     response = client.ask("GET", path)
     assert response.status_code == 401
     assert response.headers["WWW-Authenticate"] == "Bearer"
@@ -54,7 +54,7 @@ def test_a_wrong_token_is_refused(client: JsonClient, given: str):
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Basic YTpi", TOKEN])
-def test_what_is_no_bearer_token_is_none(client: JsonClient, given: str):
+def test_an_authorization_of_another_kind_is_no_token(client: JsonClient, given: str):
     response = client.ask("GET", "/v1/envs", headers={"Authorization": given})
     assert (response.status_code, "the token is missing" in sentence(response.json)) == (401, True)
 
@@ -107,8 +107,8 @@ def test_this_machine_is_asked_by_its_names(client: JsonClient, host: str):
     ],
 )
 def test_other_names_are_not_answered(client: JsonClient, host: str):
-    told = client.get("/health", 403, headers={"Host": host})
-    assert "is not served" in sentence(told)
+    reported = client.get("/health", 403, headers={"Host": host})
+    assert "is not served" in sentence(reported)
 
 
 def test_an_operator_may_allow_all_names():
@@ -136,8 +136,8 @@ def test_pages_of_the_server_itself_are_answered(client: JsonClient, origin: str
      "localhost:8000", "http://localhost:8000.evil.example", "http://localhost:8000, http://evil.example"],
 )  # fmt: skip
 def test_pages_of_others_are_not_answered(client: JsonClient, origin: str):
-    told = client.get("/health", 403, headers={"Origin": origin, "Host": "localhost:8000"})
-    assert "web page" in sentence(told)
+    reported = client.get("/health", 403, headers={"Origin": origin, "Host": "localhost:8000"})
+    assert "web page" in sentence(reported)
 
 
 # Limits
@@ -157,11 +157,11 @@ def test_a_full_server_says_how_many_sessions_there_are():
 def test_vectors_have_a_largest_size():
     client = JsonClient(COUNTER, max_rows=8)
     assert client.open(COUNTER, num_envs=8)
-    told = client.post("/v1/sessions", {"id": COUNTER, "num_envs": 9}, 422)
-    assert "num_envs=9 is more than 8" in sentence(told)
+    reported = client.post("/v1/sessions", {"id": COUNTER, "num_envs": 9}, 422)
+    assert "num_envs=9 is more than 8" in sentence(reported)
 
 
-def test_sessions_have_so_many_environments_together():
+def test_the_environments_of_all_sessions_are_limited():
     client = JsonClient(COUNTER, max_environments=8)
     four = client.open(COUNTER, num_envs=4)
     assert client.open(COUNTER, num_envs=3)
@@ -169,8 +169,10 @@ def test_sessions_have_so_many_environments_together():
     response = client.ask("POST", "/v1/sessions", {"id": COUNTER, "num_envs": 2})
     assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
     assert "8 of 8 environments are open, and 2 more" in sentence(response.json)
-    told = client.post("/v1/sessions", {"id": COUNTER, "num_envs": 9}, 422)  # to come again would not help
-    assert "num_envs=9 is more than 8" in sentence(told)
+    reported = client.post(
+        "/v1/sessions", {"id": COUNTER, "num_envs": 9}, 422
+    )  # to come again would not help
+    assert "num_envs=9 is more than 8" in sentence(reported)
     client.post("/v1/sessions", {"id": COUNTER, "num_envs": 0}, 422)
     client.ask("DELETE", four)
     assert client.open(COUNTER, num_envs=4)
@@ -179,8 +181,8 @@ def test_sessions_have_so_many_environments_together():
 
 def test_bodies_have_a_largest_size():
     client = JsonClient(COUNTER, largest_frame="64k")
-    told = client.post("/v1/sessions", b"[" * 65_537, 413)
-    assert sentence(told)
+    reported = client.post("/v1/sessions", b"[" * 65_537, 413)
+    assert sentence(reported)
     session = client.open(COUNTER)
     response = client.ask("POST", f"{session}/frames", b"x" * 65_537, content_type="application/msgpack")
     assert response.status_code == 413
@@ -207,18 +209,18 @@ def test_bodies_have_a_largest_size():
     ],
 )
 def test_a_wrong_session_is_one_sentence(client: JsonClient, fields: dict[str, Any], says: str):
-    told = client.post("/v1/sessions", {"id": COUNTER, **fields}, 422, headers=bearer(TOKEN))
-    assert says in sentence(told)
+    reported = client.post("/v1/sessions", {"id": COUNTER, **fields}, 422, headers=bearer(TOKEN))
+    assert says in sentence(reported)
 
 
 def test_arguments_may_not_nest_without_end(client: JsonClient):
     deep: Any = 1
     for _ in range(40):
         deep = [deep]
-    told = client.post(
+    reported = client.post(
         "/v1/sessions", {"id": COUNTER, "kwargs": {"target": deep}}, 422, headers=bearer(TOKEN)
     )
-    assert "nest too deep" in sentence(told)
+    assert "nest too deep" in sentence(reported)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_arguments_may_not_nest_without_end(client: JsonClient):
     [b"{", b"\xff", b"NaN", b'{"id":"\\ud800"}', b'{"kwargs":' + b'{"a":[' * 5000],
     ids=lambda body: repr(body[:12]),
 )
-def test_what_is_no_json_is_one_sentence(client: JsonClient, body: bytes):
+def test_invalid_json_is_one_sentence(client: JsonClient, body: bytes):
     assert "is no JSON" in sentence(client.post("/v1/sessions", body, 400, headers=bearer(TOKEN)))
 
 
@@ -236,10 +238,10 @@ def test_what_is_no_json_is_one_sentence(client: JsonClient, body: bytes):
      "local://coin", "envweave/Remote-v0", "x" * 3000, "../Counter-v0"],
 )  # fmt: skip
 def test_only_what_is_on_the_list_is_made(client: JsonClient, name: str):
-    told = client.post("/v1/sessions", {"id": name}, 404, headers=bearer(TOKEN))
-    assert "is not served here" in sentence(told)
-    assert COUNTER in told["message"]
-    assert len(told["message"]) < 400
+    reported = client.post("/v1/sessions", {"id": name}, 404, headers=bearer(TOKEN))
+    assert "is not served here" in sentence(reported)
+    assert COUNTER in reported["message"]
+    assert len(reported["message"]) < 400
 
 
 @pytest.mark.parametrize(
@@ -251,8 +253,8 @@ def test_only_what_is_on_the_list_is_made(client: JsonClient, name: str):
 def test_a_wrong_action_is_one_sentence_and_costs_nothing(client: JsonClient, action: Any):
     session = client.open_as(TOKEN, COUNTER)
     client.post(f"{session}/reset", {"seed": 1}, headers=bearer(TOKEN))
-    told = client.post(f"{session}/step", {"action": action}, 422, headers=bearer(TOKEN))
-    assert len(sentence(told)) < 500
+    reported = client.post(f"{session}/step", {"action": action}, 422, headers=bearer(TOKEN))
+    assert len(sentence(reported)) < 500
     assert client.get(session, headers=bearer(TOKEN))["state"]["step_count"] == 0
 
 
@@ -407,9 +409,9 @@ def test_a_create_that_comes_again_while_the_first_is_under_way_gets_the_same_se
     sessions.stop()
 
 
-def test_an_origin_that_is_no_place_is_refused(server: RunningServer):
+def test_an_invalid_origin_is_refused(server: RunningServer):
     for origin in ("null", "", "http://", "about:blank"):
-        told = server.ask("GET", "/v1/envs", headers={"Origin": origin, "Host": "localhost"})
-        assert told.status_code in (200, 403)
-        assert "Traceback" not in told.text
+        reported = server.ask("GET", "/v1/envs", headers={"Origin": origin, "Host": "localhost"})
+        assert reported.status_code in (200, 403)
+        assert "Traceback" not in reported.text
     assert server.ask("GET", "/v1/envs", headers={"Origin": "null", "Host": "localhost"}).status_code == 403

@@ -22,7 +22,7 @@ SPACES: list[Space] = [
 
 @pytest.mark.parametrize("arrays", ["lists", "base64"])
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_what_is_written_is_read_back(space: Space, arrays: Arrays):
+def test_values_survive_a_round_trip(space: Space, arrays: Arrays):
     space.seed(0)
     for _ in range(30):
         written = json.loads(json.dumps(plain(space.sample(), arrays)))

@@ -119,7 +119,7 @@ def test_a_request_that_does_not_come_to_its_end_is_given_up(server: RunningServ
     assert "Socket error processing request." not in events
 
 
-def test_a_client_that_does_not_hang_up_keeps_nobody_waiting(server: RunningServer):
+def test_a_client_that_does_not_hang_up_delays_no_others(server: RunningServer):
     began = time.monotonic()
     clients = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(16)]
     for client in clients:
@@ -240,14 +240,14 @@ class HalfOpen:
 @pytest.mark.parametrize(
     ("gone", "there", "status"), [(0, 1, 400), (0, 2, 503), (2, 1, 400), (33, 0, 400), (34, 0, 503)]
 )
-def test_clients_that_have_left_take_no_place_but_for_the_threads_of_the_server(
-    gone: int, there: int, status: int
-):
+def test_clients_that_have_left_only_hold_threads_of_the_server(gone: int, there: int, status: int):
     client = JsonClient("envweave/Counter-v0", max_sessions=1)
     for left in [True] * gone + [False] * there:
         client.app.extensions["envweave_websockets"]._connections.add(HalfOpen(left=left))
-    told = client.get("/v1/sessions/one/stream", status, headers={"Upgrade": "websocket"})
-    assert sentence(told).startswith("2 of 2 connections are open" if status == 503 else "this address takes")
+    reported = client.get("/v1/sessions/one/stream", status, headers={"Upgrade": "websocket"})
+    assert sentence(reported).startswith(
+        "2 of 2 connections are open" if status == 503 else "this address takes"
+    )
 
 
 def test_a_connection_that_ends_is_counted_once(monkeypatch: pytest.MonkeyPatch):

@@ -79,8 +79,8 @@ def test_steps_over_json_are_read_with_the_environment_of_the_session(kind: type
     session = client.open("Kind", kwargs={"sides": 3})
     client.post(f"{session}/reset", {"seed": 1})
     assert client.post(f"{session}/step", {"action": 2})["observation"] == 2
-    told = client.post(f"{session}/step", {"action": "two"}, 422)
-    assert sentence(told).startswith("Kind: action 'two' is not in Discrete(3)")
+    reported = client.post(f"{session}/step", {"action": "two"}, 422)
+    assert sentence(reported).startswith("Kind: action 'two' is not in Discrete(3)")
     assert kind.made == 1
     rows = client.open("Kind", num_envs=3)
     client.post(f"{rows}/reset", {"seed": 1})
@@ -88,7 +88,7 @@ def test_steps_over_json_are_read_with_the_environment_of_the_session(kind: type
     assert kind.made == 4
 
 
-def test_so_many_are_made_at_once_and_who_comes_later_is_told(
+def test_concurrent_creates_are_limited_and_the_next_is_refused(
     kind: type[Counted], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(descriptions, "_PATIENCE_S", 0.2)
@@ -114,16 +114,16 @@ def test_when_no_description_comes_to_its_end_others_are_refused_within_seconds(
         stuck = [pool.submit(describe, client, slow=True, sides=sides) for sides in (2, 3)]
         until(lambda: kind.made == 2)
         began = time.monotonic()
-        told = client.get("/v1/envs/Kind", 503)
+        reported = client.get("/v1/envs/Kind", 503)
         assert time.monotonic() - began < 20
-        assert sentence(told) == (
+        assert sentence(reported) == (
             "2 of 2 environments are being made to be described, and none is done yet; come again"
         )
         kind.go.set()
         assert all(isinstance(one.result(10), Answer) for one in stuck)
 
 
-def test_those_that_cannot_be_made_free_their_place(kind: type[Counted]):
+def test_failed_creates_free_their_slot(kind: type[Counted]):
     client = client_of(kind, max_descriptions=1)
     for _ in range(3):
         assert describe(client, bad=True).message == "Kind cannot be made: RuntimeError: made badly"

@@ -151,7 +151,7 @@ FEW_FILES = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_without_files_left_clients_are_told_and_the_server_goes_on(known: bool):
+def test_without_free_descriptors_clients_are_refused_and_the_server_goes_on(known: bool):
     with running_server(COUNTER, under=FEW_FILES if known else ()) as server, contextlib.ExitStack() as kept:
         [worker] = psutil.Process(server.process.pid).children()
         if not known:  # the server finds out when it happens
@@ -174,9 +174,9 @@ def test_a_machine_that_is_used_up_is_no_room_for_a_session():
         OSError(errno.ENOSPC, "No space left on device"),
     ):
         client = JsonClient(_failing(error))
-        told = client.post("/v1/sessions", {"id": "make"}, 503)
-        assert told["error"] == "AtCapacity"
-        assert error.strerror in sentence(told)
+        reported = client.post("/v1/sessions", {"id": "make"}, 503)
+        assert reported["error"] == "AtCapacity"
+        assert error.strerror in sentence(reported)
         assert client.get("/health")
 
 

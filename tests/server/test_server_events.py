@@ -55,23 +55,23 @@ def test_each_call_that_was_done_is_an_event(client: JsonClient):
     replies = [client.post(f"{session}/reset", {"seed": 1})]
     replies += [client.post(f"{session}/step", {"action": {"delta": 1}}) for _ in range(2)]
     client.post(f"{session}/step", {"action": {"delta": 99}}, 422)
-    told = seen(client, session)
-    assert [event["id"] for event in told] == ["1", "2", "3"]
-    assert [event["event"] for event in told] == ["reset", "step", "step"]
-    assert [event["data"] for event in told] == replies
+    reported = seen(client, session)
+    assert [event["id"] for event in reported] == ["1", "2", "3"]
+    assert [event["event"] for event in reported] == ["reset", "step", "step"]
+    assert [event["data"] for event in reported] == replies
 
 
 @pytest.mark.parametrize("how", ["query", "header"])
-def test_who_was_cut_off_gets_what_was_missed(client: JsonClient, how: str):
+def test_a_reconnected_client_gets_the_missed_events(client: JsonClient, how: str):
     session = played(client, 4)
     if how == "query":
-        told = seen(client, session, "&since=3")
+        reported = seen(client, session, "&since=3")
     else:
-        told = seen(client, session, headers={"Last-Event-ID": "3"})
-    assert [event["id"] for event in told] == ["4", "5"]
+        reported = seen(client, session, headers={"Last-Event-ID": "3"})
+    assert [event["id"] for event in reported] == ["4", "5"]
 
 
-def test_of_a_long_episode_the_oldest_calls_are_dropped_and_the_gap_is_told(client: JsonClient):
+def test_of_a_long_episode_the_oldest_calls_are_dropped_and_the_gap_is_reported(client: JsonClient):
     session = played(client, 60)
     gap, *rest = seen(client, session)
     missed = gap["data"]["missed"]
@@ -89,7 +89,7 @@ def test_a_reply_log_holds_no_more_than_it_may_but_always_the_last_reply():
     assert [number for number, _ in log.since(0)] == [1000]
 
 
-def test_a_reply_log_holds_more_once_somebody_listens():
+def test_an_event_log_retains_more_with_a_listener():
     log = ReplyLog(800)
     with log.listener():
         pass
@@ -143,15 +143,15 @@ def listen(server: RunningServer, session: str, **options: Any) -> requests.Resp
 def test_events_come_as_they_happen_and_end_with_the_session(server: RunningServer):
     session = "/v1/sessions/" + server.post("/v1/sessions", {"id": COUNTER})["session"]
     with listen(server, session) as response:
-        told = events_in(line.decode() for line in response.iter_lines(chunk_size=1))
+        reported = events_in(line.decode() for line in response.iter_lines(chunk_size=1))
         server.post(f"{session}/reset", {"seed": 1})
-        assert next(told)["event"] == "reset"
+        assert next(reported)["event"] == "reset"
         sent = time.perf_counter()
         server.post(f"{session}/step", {"action": {"delta": 1}})
-        assert next(told)["id"] == "2"
+        assert next(reported)["id"] == "2"
         assert time.perf_counter() - sent < 1
         server.ask("DELETE", session)
-        assert [event["event"] for event in told] == ["closed"]
+        assert [event["event"] for event in reported] == ["closed"]
 
 
 def test_a_listener_that_was_cut_off_misses_nothing_and_gets_nothing_twice(server: RunningServer):
@@ -169,8 +169,8 @@ def test_a_listener_that_was_cut_off_misses_nothing_and_gets_nothing_twice(serve
     ids: list[int] = []
     while known < 41:
         with listen(server, session, params={"since": known}) as response:
-            told = events_in(line.decode() for line in response.iter_lines(chunk_size=1))
-            for _, event in zip(range(7), told, strict=False):
+            reported = events_in(line.decode() for line in response.iter_lines(chunk_size=1))
+            for _, event in zip(range(7), reported, strict=False):
                 known = int(event["id"])
                 ids.append(known)
                 if known == 41:

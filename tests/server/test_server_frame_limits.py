@@ -214,8 +214,8 @@ def test_a_body_that_is_dear_to_decode_is_refused(client: JsonClient, call: str,
         "reset": b'{"options": {"x": ' + many + b"}}",
         "step": b'{"action": ' + many + b"}",
     }[call]
-    told = client.post("/v1/sessions" if call == "sessions" else f"{session}/{call}", body, 422)
-    assert says in sentence(told)
+    reported = client.post("/v1/sessions" if call == "sessions" else f"{session}/{call}", body, 422)
+    assert says in sentence(reported)
     client.post(f"{session}/step", {"action": {"delta": 1}})
 
 
@@ -223,10 +223,10 @@ def test_a_large_body_is_taken(client: JsonClient):
     session = client.open("envweave/Echo-v0")
     client.post(f"{session}/reset", {"seed": 1})
     text = "one, two [three] {four}\n" * 50_000 + "7" * 5000
-    told = client.post(f"{session}/step", {"action": text[-4000:]})
-    assert told["observation"]
-    told = client.post(f"{session}/step", {"action": [0.5] * 2_000_000 + [text]}, 422)
-    assert told["error"] == "InvalidAction"
+    reported = client.post(f"{session}/step", {"action": text[-4000:]})
+    assert reported["observation"]
+    reported = client.post(f"{session}/step", {"action": [0.5] * 2_000_000 + [text]}, 422)
+    assert reported["error"] == "InvalidAction"
 
 
 @pytest.mark.parametrize("digits", [1235, 4299, 5000, 1_000_000])
@@ -243,7 +243,7 @@ def test_an_integer_of_thousands_of_digits_is_refused(client: JsonClient, sign: 
         (f"{session}/step", b'{"action": %s}'),
         (f"{session}/step", b'{"action": {"delta": 1}, "call": %s}'),
     ):
-        told = client.post(path, body % number, 422)
-        assert any(words in sentence(told) for words in ("4,096 bits", "out of range", ">= 1", "<= 9223"))
-        assert len(told["message"]) < 300
+        reported = client.post(path, body % number, 422)
+        assert any(words in sentence(reported) for words in ("4,096 bits", "out of range", ">= 1", "<= 9223"))
+        assert len(reported["message"]) < 300
     client.post(f"{session}/step", {"action": {"delta": 1}})

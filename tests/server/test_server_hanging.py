@@ -82,7 +82,7 @@ def test_clients_whose_steps_hang_get_their_sessions_and_connections_back(
     until(lambda: is_empty(server))
 
 
-def test_who_has_left_waits_no_longer_for_its_turn(server: RunningServer):
+def test_a_client_that_has_left_waits_no_longer_for_its_turn(server: RunningServer):
     with closing(hanging(server, "one")):
         for _ in range(3):
             with closing(play(server, "one")) as again:
@@ -93,7 +93,7 @@ def test_who_has_left_waits_no_longer_for_its_turn(server: RunningServer):
     until(lambda: is_empty(server))
 
 
-def test_a_session_is_kept_while_somebody_waits_for_its_step(server: RunningServer):
+def test_a_session_is_retained_while_a_client_waits_for_its_step(server: RunningServer):
     hanging(server, "two").shutdown()
     with closing(play(server, "two")) as waiting:
         waiting.send_binary(HANG)
@@ -102,7 +102,7 @@ def test_a_session_is_kept_while_somebody_waits_for_its_step(server: RunningServ
     until(lambda: is_empty(server))
 
 
-def test_a_step_over_http_that_nobody_waits_for_is_ended(server: RunningServer):
+def test_an_abandoned_step_over_http_is_ended(server: RunningServer):
     session = "/v1/sessions/" + server.post("/v1/sessions", {"id": NAP})["session"]
     server.post(f"{session}/reset")
     step_without_patience(server, session)
@@ -116,7 +116,7 @@ def test_a_session_that_is_deleted_while_its_step_hangs_is_ended(server: Running
     until(lambda: "closed" in [line for line in server.log().splitlines() if "three" in line][-1], 10)
 
 
-def test_in_a_thread_a_step_that_nobody_waits_for_runs_on_and_its_session_stays():
+def test_in_a_thread_an_abandoned_step_runs_on_and_its_session_stays():
     with running_server(SERVED, max_sessions=2, idle_timeout=0.5, drain=0.6) as server:
         with closing(hanging(server, "one")) as client:
             client.send_binary(encode(Step(3, pack(0.0))))
@@ -125,8 +125,8 @@ def test_in_a_thread_a_step_that_nobody_waits_for_runs_on_and_its_session_stays(
                 again.send_binary(HANG)
         until(lambda: server.gauge("envweave_connections") == 1, 5)
         time.sleep(1.5)
-        told = server.get("/v1/sessions/one")
-        assert (told["busy"], told["attached"]) == (True, 0)
+        reported = server.get("/v1/sessions/one")
+        assert (reported["busy"], reported["attached"]) == (True, 0)
 
 
 def test_a_step_that_took_long_is_answered_when_it_is_asked_for_again(server: RunningServer):
@@ -162,7 +162,7 @@ def test_connections_that_were_left_do_not_count():
         assert b"2 of 2 connections are open" in refused.value.resp_body
 
 
-def test_whoever_has_come_in_counts_from_then_on():
+def test_an_accepted_client_counts_from_then_on():
     with (
         running_server(f"served_slowly:{NAP}", max_sessions=1) as server,
         closing(play(server, "one")),

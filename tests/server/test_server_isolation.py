@@ -94,7 +94,7 @@ def test_a_memory_bomb_is_the_fault_of_its_episode_alone(sessions: Sessions):
     assert lost.info["fault"].kind is FaultKind.CRASH
     assert "MemoryError" in lost.info["fault"].message
     assert isinstance(player.reset(), Began)
-    assert other.step("limits").info["told"] == "1000"
+    assert other.step("limits").info["result"] == "1000"
 
 
 def test_a_call_that_was_lost_is_answered_again_as_it_was(sessions: Sessions):
@@ -151,7 +151,7 @@ def test_a_death_in_a_vector_is_refused(workers: WorkerHosts):
     host.close()
 
 
-def test_a_death_between_two_steps_is_told_by_the_second(sessions: Sessions):
+def test_a_death_between_two_steps_is_reported_by_the_second(sessions: Sessions):
     player = Player(sessions)
     player.reset()
     os.kill(pid := player.pid(), signal.SIGKILL)
@@ -177,14 +177,12 @@ def test_a_death_that_is_noted_late_is_seen_by_a_reset(sessions: Sessions, monke
     assert isinstance(player.reset(), Began)
 
 
-def test_an_environment_that_cannot_be_made_is_told_as_in_the_server(
-    sessions: Sessions, workers: WorkerHosts
-):
+def test_an_environment_that_cannot_be_made_fails_as_in_the_server(sessions: Sessions, workers: WorkerHosts):
     with pytest.raises(InvalidArgument, match="takes no argument 'worse' from a client"):
         Player(sessions, worse=1)
-    with pytest.raises(EnvironmentCrashed, match="Crashing cannot be made: OSError: the device") as told:
+    with pytest.raises(EnvironmentCrashed, match="Crashing cannot be made: OSError: the device") as reported:
         Player(sessions, bad="raise")
-    assert told.value.cause == "OSError"
+    assert reported.value.cause == "OSError"
     with pytest.raises(EnvironmentCrashed, match="its process was killed by SIGSEGV"):
         Player(sessions, bad="segfault")
     with pytest.raises(EnvironmentCrashed, match="its process was killed by SIGSEGV"):
@@ -194,13 +192,13 @@ def test_an_environment_that_cannot_be_made_is_told_as_in_the_server(
     assert len(sessions) == 0
 
 
-def test_what_it_is_like_is_found_out_in_a_process(workers: WorkerHosts):
+def test_spaces_are_found_out_in_a_process(workers: WorkerHosts):
     described = workers.describe(Create(NAME))
     assert described["api"] == "gym"
     assert described["action_space"]["type"] == "Unicode"
 
 
-def test_a_constructor_that_never_returns_is_killed_and_keeps_no_place():
+def test_a_constructor_that_never_returns_is_killed_and_frees_its_slot():
     workers = workers_with(call_timeout=1.0)
     for make in (workers.open, workers.describe):
         with pytest.raises(
@@ -257,7 +255,7 @@ def test_sessions_draw_different_numbers_from_global_generators(sessions: Sessio
     for name in ("one", "two"):
         player = Player(sessions, name)
         player.reset()
-        drawn.append(player.step("random").info["told"])
+        drawn.append(player.step("random").info["result"])
     assert drawn[0][0] != drawn[1][0]
     assert drawn[0][1] != drawn[1][1]
 
@@ -300,10 +298,10 @@ def test_sessions_of_many_threads_are_opened_at_once(sessions: Sessions):
 def test_a_question_that_ends_the_process_is_refused_and_its_episode_lost(sessions: Sessions):
     player = Player(sessions)
     player.reset()
-    told = "Crashing: its process ended with exit code 3"
-    assert player.send(Ask(-2, "parse_action", ["exit", None])) == Refused(-2, "EnvironmentCrashed", told)
+    reported = "Crashing: its process ended with exit code 3"
+    assert player.send(Ask(-2, "parse_action", ["exit", None])) == Refused(-2, "EnvironmentCrashed", reported)
     assert player.send(Ask(-3, "parse_action", ["nothing", None])).value == "nothing"
-    assert player.step("nothing").info["fault"].message == told
+    assert player.step("nothing").info["fault"].message == reported
     assert isinstance(player.reset(), Began)
 
 
@@ -331,5 +329,5 @@ def test_processes_are_offered_where_there_are_such(monkeypatch: pytest.MonkeyPa
 def test_long_frames_go_there_and_back(sessions: Sessions):
     player = Player(sessions)
     player.reset()
-    assert player.step("long").info["told"] == "x" * (1 << 20)
+    assert player.step("long").info["result"] == "x" * (1 << 20)
     assert player.step("x" * (1 << 20)).kind == "InvalidAction"

@@ -54,7 +54,7 @@ SLEEPER = Program("time:sleep", 60, dict(os.environ), path=tuple(sys.path))
 def test_a_session_that_closes_leaves_nothing_behind(sessions: Sessions):
     player = Player(sessions)
     player.reset()
-    pids = [player.pid(), player.step("child").info["told"], player.step("daemon").info["told"]]
+    pids = [player.pid(), player.step("child").info["result"], player.step("daemon").info["result"]]
     assert not any(map(is_gone, pids))
     player.session.call(Close(-2), encode(Close(-2)))
     until(lambda: all(map(is_gone, pids)))
@@ -63,7 +63,7 @@ def test_a_session_that_closes_leaves_nothing_behind(sessions: Sessions):
 def test_a_worker_that_dies_leaves_nothing_behind_although_its_child_holds_its_socket(sessions: Sessions):
     player = Player(sessions)
     player.reset()
-    pids = [player.pid(), player.step("child").info["told"], player.step("daemon").info["told"]]
+    pids = [player.pid(), player.step("child").info["result"], player.step("daemon").info["result"]]
     assert player.step("exit").truncated
     until(lambda: all(map(is_gone, pids)))
 
@@ -83,7 +83,7 @@ def test_a_worker_has_no_socket_but_its_own(sessions: Sessions):
     for name in ("one", "two", "three"):
         player = Player(sessions, name)
         player.reset()
-        assert player.step("sockets").info["told"] == 1
+        assert player.step("sockets").info["result"] == 1
 
 
 def test_the_zygote_ends_with_its_workers():
@@ -103,8 +103,8 @@ def test_a_reset_that_raises_again_and_again_tells_so_before_its_call_timeout(ro
     offer = offer_of_factory(Awkward, name="Awkward", kwargs=("when",))
     client = JsonClient(offer, isolation="process", worker_memory=MEMORY, call_timeout=2.0)
     session = client.open("Awkward", num_envs=rows, kwargs={"when": "reset", "reset_deadline": 30.0})
-    told = client.post(f"{session}/reset")["info"]
-    faults = told["fault"] if rows else [told["fault"]]
+    reported = client.post(f"{session}/reset")["info"]
+    faults = reported["fault"] if rows else [reported["fault"]]
     assert [fault["message"] for fault in faults] == ["RuntimeError: reset badly"] * (rows or 1)
     client.state.stop()
 
@@ -199,7 +199,7 @@ def test_a_class_of_ones_own_is_made_in_processes_with_its_models():
 
 
 @pytest.mark.usefixtures("registries")
-def test_a_module_that_cannot_be_imported_is_told_to_who_makes_the_environment(capfd: Any):
+def test_a_module_that_cannot_be_imported_is_an_error_of_make(capfd: Any):
     gym.register("tests/Missing-v0", entry_point="no_such_module:Env")
     workers = WorkerHosts(offers_of(["tests/Missing-v0"]), Settings(isolation="process"))
     with pytest.raises(EnvironmentCrashed, match="No module named 'no_such_module'"):
@@ -251,7 +251,7 @@ def test_json_tells_a_death_as_the_last_step_of_its_episode(server: RunningServe
     server.ask("DELETE", f"/v1/sessions/{session}")
 
 
-def test_what_an_environment_prints_is_in_the_log_of_the_server(server: RunningServer):
+def test_output_of_an_environment_is_in_the_log_of_the_server(server: RunningServer):
     env = remote(server)
     env.reset(seed=1)
     env.step("speak")
@@ -283,7 +283,7 @@ def test_nothing_outlives_the_server(end: signal.Signals):
         envs = [remote(server, call_deadline=5) for _ in range(3)]
         for env in envs:
             env.reset(seed=1)
-        pids = [env.step("child")[4]["told"] for env in envs] + [envs[0].step("daemon")[4]["told"]]
+        pids = [env.step("child")[4]["result"] for env in envs] + [envs[0].step("daemon")[4]["result"]]
         stuck = threading.Thread(target=play_until_lost, args=(envs[2],))
         stuck.start()
         before = descendants(server.process.pid)

@@ -81,8 +81,8 @@ def test_rows_of_a_vector_are_reset_by_a_mask(client: JsonClient):
     session = client.open(WORLD, num_envs=2, autoreset_mode="Disabled", kwargs={"max_steps": 1})
     client.post(f"{session}/reset", {"seed": 0})
     client.post(f"{session}/step", {"action": [0, 0]})
-    told = client.post(f"{session}/reset", {"seed": 5, "options": {"reset_mask": [True, False]}})
-    streams = told["info"]["stream"]
+    reported = client.post(f"{session}/reset", {"seed": 5, "options": {"reset_mask": [True, False]}})
+    streams = reported["info"]["stream"]
     assert [event["kind"] for event in streams[0]["events"]] == ["episode_start"]
     assert client.get(session)["agents"] == [["agent"], []]
     refused = client.post(f"{session}/reset", {"options": {"reset_mask": [1, "x"]}}, 422)
@@ -95,13 +95,13 @@ def test_rows_that_were_not_reset_are_asked_what_they_were_before(env_id: str):
     session = client.open(env_id, num_envs=3)
 
     def reset(*mask: bool) -> Any:
-        told = client.post(f"{session}/reset", {"seed": 1, "options": {"reset_mask": mask}})
-        return [stream and stream["requests"] for stream in told["info"]["stream"]]
+        reported = client.post(f"{session}/reset", {"seed": 1, "options": {"reset_mask": mask}})
+        return [stream and stream["requests"] for stream in reported["info"]["stream"]]
 
     def asked() -> Any:
-        told = client.get(session)
-        assert told["agents"] == [["agent"]] * 3
-        return told["requests"]
+        reported = client.get(session)
+        assert reported["agents"] == [["agent"]] * 3
+        return reported["requests"]
 
     client.post(f"{session}/reset", {"seed": 0})
     began = asked()
@@ -160,9 +160,9 @@ def test_agents_that_move_at_once_act_in_one_object(client: JsonClient):
     assert began["agents"] == ["runner_0", "runner_1", "runner_2"]
     stepped = client.post(f"{session}/step", {"action": dict.fromkeys(began["agents"], 1)})
     assert stepped["observation"].keys() == stepped["info"].keys() == set(began["agents"])
-    told = sentence(client.post(f"{session}/step", {"action": {"runner_9": 1}}, 422))
-    assert "there is no agent 'runner_9'" in told
-    assert "runner_0" in told
+    reported = sentence(client.post(f"{session}/step", {"action": {"runner_9": 1}}, 422))
+    assert "there is no agent 'runner_9'" in reported
+    assert "runner_0" in reported
 
 
 def test_arrays_come_in_base64_where_that_is_asked_for(client: JsonClient):
@@ -188,8 +188,8 @@ def test_a_numbered_call_is_done_once(client: JsonClient):
     session = client.open(COUNTER, kwargs={"target": 50})
     start = client.post(f"{session}/reset", {"seed": 1, "call": 1})["observation"]["count"]
     for _ in range(3):
-        told = client.post(f"{session}/step", {"action": {"delta": 1}, "call": 2})
-        assert told["observation"] == {"count": start + 1}
+        reported = client.post(f"{session}/step", {"action": {"delta": 1}, "call": 2})
+        assert reported["observation"] == {"count": start + 1}
     assert client.get(session)["state"]["step_count"] == 1
 
 
@@ -200,9 +200,9 @@ def test_a_number_that_is_not_the_next_is_a_conflict(client: JsonClient, call: i
     session = client.open(COUNTER)
     client.post(f"{session}/reset", {"seed": 1})
     client.post(f"{session}/step", {"action": {"delta": 1}})
-    told = client.post(f"{session}/step", {"action": {"delta": 2}, "call": call}, 409)
-    assert told["committed"] == 2
-    assert says in sentence(told)
+    reported = client.post(f"{session}/step", {"action": {"delta": 2}, "call": call}, 409)
+    assert reported["committed"] == 2
+    assert says in sentence(reported)
 
 
 def test_calls_without_numbers_are_all_done_however_many_come_at_once(client: JsonClient):
@@ -210,7 +210,7 @@ def test_calls_without_numbers_are_all_done_however_many_come_at_once(client: Js
     start = client.post(f"{session}/reset", {"seed": 1})["observation"]["count"]
     with ThreadPoolExecutor(8) as pool:
         calls = pool.map(lambda _: client.post(f"{session}/step", {"action": {"delta": 1}}), range(40))
-        assert sorted(told["call"] for told in calls) == list(range(2, 42))
+        assert sorted(reported["call"] for reported in calls) == list(range(2, 42))
     assert client.get(session)["state"]["count"] == start + 40
 
 
@@ -231,8 +231,8 @@ def test_an_episode_is_played_half_in_json_and_half_in_frames(client: JsonClient
     reply = read_reply(response.data)
     assert isinstance(reply, Stepped)
     assert reply.observation == {"count": start + 3}
-    told = client.post(f"{session}/step", {"action": {"delta": 1}})
-    assert (told["call"], told["observation"]["count"]) == (3, start + 4)
+    reported = client.post(f"{session}/step", {"action": {"delta": 1}})
+    assert (reported["call"], reported["observation"]["count"]) == (3, start + 4)
     client.ask("POST", f"{session}/frames", encode(Close(-2)), content_type="application/msgpack")
     client.get(session, 404)
 
@@ -242,13 +242,13 @@ def test_an_episode_is_played_half_in_json_and_half_in_frames(client: JsonClient
 
 def test_a_session_says_how_it_stands(client: JsonClient):
     session = client.open(COUNTER)
-    told = client.get(session)
-    assert (told["call"], told["busy"], told["attached"], told["agents"]) == (0, False, 0, [])
-    assert told["requests"] == [{"seq": -1, "kind": "reset", "agent": None, "turn": 0}]
+    reported = client.get(session)
+    assert (reported["call"], reported["busy"], reported["attached"], reported["agents"]) == (0, False, 0, [])
+    assert reported["requests"] == [{"seq": -1, "kind": "reset", "agent": None, "turn": 0}]
     client.post(f"{session}/reset", {"seed": 1})
-    told = client.get(session)
-    assert told["agents"] == ["agent"]
-    assert told["state"]["episode"] == 0
+    reported = client.get(session)
+    assert reported["agents"] == ["agent"]
+    assert reported["state"]["episode"] == 0
 
 
 def test_a_session_under_way_says_so_without_waiting(
@@ -268,7 +268,7 @@ def test_a_session_under_way_says_so_without_waiting(
 
 @pytest.mark.parametrize("depth", [100, 800, 10_000])
 @pytest.mark.usefixtures("registries")
-def test_what_nests_too_deep_is_refused_and_costs_nothing(depth: int):
+def test_values_that_nest_too_deep_are_refused_cheaply(depth: int):
     client = JsonClient(Coin)
     session, deep = client.open("Coin"), "[" * depth + "]" * depth
     client.post(f"{session}/reset", {"seed": 1})
@@ -286,18 +286,18 @@ def test_what_nests_too_deep_is_refused_and_costs_nothing(depth: int):
 def test_an_environment_that_raises_ends_its_episode_as_a_fault(client: JsonClient):
     session = client.open("served/Awkward-v0")
     client.post(f"{session}/reset")
-    told = client.post(f"{session}/step", {"action": 1})
-    assert told["truncated"]
-    assert told["info"]["fault"]["message"] == "RuntimeError: stepped badly"
-    assert told["reward"] == 0
+    reported = client.post(f"{session}/step", {"action": 1})
+    assert reported["truncated"]
+    assert reported["info"]["fault"]["message"] == "RuntimeError: stepped badly"
+    assert reported["reward"] == 0
     assert client.post(f"{session}/reset")["call"] == 3
 
 
 def test_with_on_fault_raise_the_reply_is_the_fault(client: JsonClient):
     session = client.open("served/Awkward-v0", kwargs={"on_fault": "raise"})
     client.post(f"{session}/reset")
-    told = client.post(f"{session}/step", {"action": 1})
-    assert told == {
+    reported = client.post(f"{session}/step", {"action": 1})
+    assert reported == {
         "call": 2,
         "fault": {"kind": "crash", "message": "RuntimeError: stepped badly", "retryable": True},
     }
@@ -325,20 +325,20 @@ def test_the_environments_are_listed_without_those_that_only_point_elsewhere(cli
 
 @pytest.mark.parametrize("env_id", envweave_gym_ids())
 def test_a_description_tells_spaces_agents_and_arguments(client: JsonClient, env_id: str):
-    told = client.get(f"/v1/envs/{env_id}")
-    assert told["id"] == env_id
-    assert set(client.get(f"/v1/envs/{env_id.replace('/', '%2F')}")) == set(told)
-    spaces = told["agents"].values() if "agents" in told else [told]
+    reported = client.get(f"/v1/envs/{env_id}")
+    assert reported["id"] == env_id
+    assert set(client.get(f"/v1/envs/{env_id.replace('/', '%2F')}")) == set(reported)
+    spaces = reported["agents"].values() if "agents" in reported else [reported]
     for one in spaces:
         assert {"type"} < one["observation_space"].keys()
         assert {"type"} < one["action_space"].keys()
-    assert "render_mode" in told["kwargs"]
-    vector = client.get(f"/v1/envs/{env_id}?api=vector", 422 if "agents" in told else 200)
-    assert "agents" in told or "num_envs" in vector["kwargs"]
+    assert "render_mode" in reported["kwargs"]
+    vector = client.get(f"/v1/envs/{env_id}?api=vector", 422 if "agents" in reported else 200)
+    assert "agents" in reported or "num_envs" in vector["kwargs"]
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-def test_what_stands_for_a_directory_is_no_id_of_a_session(client: JsonClient, name: str):
+def test_a_directory_name_is_no_session_id(client: JsonClient, name: str):
     assert "session" in sentence(client.post("/v1/sessions", {"id": COUNTER, "session": name}, 422))
     create = Create(COUNTER)
     with pytest.raises(InvalidArgument, match="is no id of a session"):

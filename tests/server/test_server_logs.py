@@ -64,7 +64,7 @@ def test_a_client_that_leaves_is_a_note_that_says_how(number: int, caplog: pytes
     ],
 )
 @pytest.mark.usefixtures("gunicorn")
-def test_what_the_machine_refuses_is_an_error_with_its_reason(what: str, number: int, reason: str):
+def test_a_refusal_of_the_system_is_an_error_with_its_reason(what: str, number: int, reason: str):
     line = json.loads(written(what, OSError(number, "what was sent")))
     assert (line["level"], line["event"], line["reason"]) == ("error", what, reason)
     assert line["trace"]

@@ -45,8 +45,8 @@ def test_calls_are_counted_by_what_came_of_them():
     client.post(f"{awkward}/reset")
     client.post(f"{awkward}/step", {"action": 1})
     client.post("/v1/sessions", {"id": COUNTER}, 503)
-    told = numbers(client)
-    calls = {key[1:]: value for key, value in told.items() if key[0] == "envweave_calls_total" and value}
+    reported = numbers(client)
+    calls = {key[1:]: value for key, value in reported.items() if key[0] == "envweave_calls_total" and value}
     assert calls == {
         ("create", "done"): 2,
         ("reset", "done"): 2,
@@ -55,8 +55,8 @@ def test_calls_are_counted_by_what_came_of_them():
         ("step", "refused"): 1,
         ("step", "crashed"): 1,
     }
-    assert told["envweave_sessions",] == told["envweave_sessions_most",] == 2
-    assert told["envweave_http_errors_total", "503"] == told["envweave_http_errors_total", "409"] == 1
+    assert reported["envweave_sessions",] == reported["envweave_sessions_most",] == 2
+    assert reported["envweave_http_errors_total", "503"] == reported["envweave_http_errors_total", "409"] == 1
     client.ask("DELETE", session)
     after = numbers(client)
     assert after["envweave_sessions",] == after["envweave_sessions_ended_total", "closed"] == 1
@@ -69,16 +69,16 @@ def test_the_seconds_of_steps_are_a_histogram():
     client.post(f"{session}/reset")
     for seconds in (0, 0, 0.03):
         client.post(f"{session}/step", {"action": seconds})
-    told = numbers(client)
+    reported = numbers(client)
     buckets = {
         float(key[2]): value
-        for key, value in told.items()
+        for key, value in reported.items()
         if key[0] == "envweave_call_seconds_bucket" and key[1] == "step"
     }
     assert list(buckets.values()) == sorted(buckets.values())
     assert (buckets[0.025], buckets[0.05], buckets[math.inf]) == (2, 3, 3)
-    assert told["envweave_call_seconds_count", "step"] == 3
-    assert 0.03 <= told["envweave_call_seconds_sum", "step"] < 0.2
+    assert reported["envweave_call_seconds_count", "step"] == 3
+    assert 0.03 <= reported["envweave_call_seconds_sum", "step"] < 0.2
 
 
 def test_two_servers_in_a_process_count_apart():

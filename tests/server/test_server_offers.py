@@ -68,16 +68,20 @@ def test_objects_without_hints_are_served_with_models():
     client = JsonClient(offer_of_factory(Words, action=Guess, observation=Hint))
     session = client.open("Words")
     assert client.post(f"{session}/reset")["observation"] == {"text": "a colour"}
-    told = client.post(f"{session}/step", {"action": {"word": "blue"}})
-    assert (told["observation"], told["reward"], told["terminated"]) == ({"text": "yes"}, 1.0, True)
+    reported = client.post(f"{session}/step", {"action": {"word": "blue"}})
+    assert (reported["observation"], reported["reward"], reported["terminated"]) == (
+        {"text": "yes"},
+        1.0,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("game", "api"), [(kuhn_poker.raw_env, "parallel"), (line_race.raw_env, "parallel")])
 def test_a_factory_of_a_game_need_not_say_that_it_makes_one(game: Any, api: str):
     client = JsonClient(offer_of_factory(lambda: game(), name="game"))
-    told = client.post("/v1/sessions", {"id": "game"}, 201)
-    assert told["api"] == api
-    client.post(f"/v1/sessions/{told['session']}/reset", {"seed": 1})
+    reported = client.post("/v1/sessions", {"id": "game"}, 201)
+    assert reported["api"] == api
+    client.post(f"/v1/sessions/{reported['session']}/reset", {"seed": 1})
 
 
 def test_names_of_a_command_line_may_be_classes():
@@ -104,7 +108,7 @@ def test_names_of_a_command_line_may_be_classes():
         ((Coin, offer_of_factory(Nap, name="Coin")), "two environments are called Coin"),
     ],
 )
-def test_what_cannot_be_served_is_said_at_the_start(what: tuple[Any, ...], says: str):
+def test_ids_that_cannot_be_served_are_an_error_at_the_start(what: tuple[Any, ...], says: str):
     with pytest.raises((InvalidArgument, UnknownEnvironment)) as caught:
         create_app(*what)
     assert says in str(caught.value)
@@ -114,8 +118,10 @@ def test_what_cannot_be_served_is_said_at_the_start(what: tuple[Any, ...], says:
 def test_an_environment_that_cannot_be_made_is_one_sentence(path: str):
     offer = offer_of_factory(lambda: Awkward("made"), name="Awkward")
     client = JsonClient(offer)
-    told = client.post(path, {"id": "Awkward"}, 422) if path.endswith("sessions") else client.get(path, 422)
-    assert sentence(told) == "Awkward cannot be made: RuntimeError: made badly"
+    reported = (
+        client.post(path, {"id": "Awkward"}, 422) if path.endswith("sessions") else client.get(path, 422)
+    )
+    assert sentence(reported) == "Awkward cannot be made: RuntimeError: made badly"
     assert len(client.state.sessions) == 0
 
 
@@ -148,11 +154,11 @@ def test_an_app_is_made_of_offers_too():
 def test_an_id_from_elsewhere_takes_what_the_operator_allows_and_nothing_else():
     name = "CartPole-v1"
     closed = JsonClient(name)
-    told = closed.post("/v1/sessions", {"id": name, "kwargs": {"sutton_barto_reward": True}}, 422)
-    assert "CartPole-v1 takes no argument 'sutton_barto_reward' from a client" in sentence(told)
+    reported = closed.post("/v1/sessions", {"id": name, "kwargs": {"sutton_barto_reward": True}}, 422)
+    assert "CartPole-v1 takes no argument 'sutton_barto_reward' from a client" in sentence(reported)
     session = closed.open(name)
-    told = closed.post(f"{session}/reset", {"options": {"low": 0.0}}, 422)
-    assert "CartPole-v1: this server lets no client give the reset option 'low'" in sentence(told)
+    reported = closed.post(f"{session}/reset", {"options": {"low": 0.0}}, 422)
+    assert "CartPole-v1: this server lets no client give the reset option 'low'" in sentence(reported)
     assert closed.get(session)["call"] == 0
 
     client = JsonClient(name, wire_kwargs={name: ("sutton_barto_reward", "low", "high")})
@@ -166,16 +172,16 @@ def test_an_id_from_elsewhere_takes_what_the_operator_allows_and_nothing_else():
     )
 
 
-def test_what_one_server_allows_another_of_the_same_offers_does_not():
+def test_permissions_of_one_server_do_not_hold_for_another():
     offers = offers_of(["CartPole-v1"])
     for _ in range(2):
-        told = JsonClient(offers, wire_kwargs={"CartPole-v1": ["low"]}).get("/v1/envs/CartPole-v1")
-        assert told["kwargs"][:2] == ["low", "max_steps"]
+        reported = JsonClient(offers, wire_kwargs={"CartPole-v1": ["low"]}).get("/v1/envs/CartPole-v1")
+        assert reported["kwargs"][:2] == ["low", "max_steps"]
         assert "low" not in JsonClient(offers).get("/v1/envs/CartPole-v1")["kwargs"]
     assert offers["CartPole-v1"].kwargs == ()
 
 
-def test_what_an_operator_allows_goes_with_what_the_card_names():
+def test_arguments_that_an_operator_allows_add_to_those_of_the_card():
     client = JsonClient("envweave/Counter-v0", wire_kwargs={"envweave/Counter": ["more"]})
     assert client.get("/v1/envs/envweave/Counter-v0")["kwargs"][:2] == ["target", "more"]
 
@@ -184,8 +190,8 @@ def test_a_card_may_let_clients_give_one_value_of_an_argument():
     offers = offers_of(["envweave/Counter-v0"])
     client = JsonClient(replace(offers["envweave/Counter-v0"], kwargs=("target=5",)))
     assert client.open("envweave/Counter-v0", kwargs={"target": 5})
-    told = client.post("/v1/sessions", {"id": "envweave/Counter-v0", "kwargs": {"target": 6}}, 422)
-    assert "takes no argument 'target' from a client (did you mean 'target=5'?)" in sentence(told)
+    reported = client.post("/v1/sessions", {"id": "envweave/Counter-v0", "kwargs": {"target": 6}}, 422)
+    assert "takes no argument 'target' from a client (did you mean 'target=5'?)" in sentence(reported)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +203,7 @@ def test_a_card_may_let_clients_give_one_value_of_an_argument():
         ({"Coin": ()}, "are no names of arguments of Coin"),
     ],
 )
-def test_what_cannot_be_allowed_is_said_at_the_start(allowed: dict[str, Any], says: str):
+def test_invalid_permissions_are_an_error_at_the_start(allowed: dict[str, Any], says: str):
     with pytest.raises((InvalidArgument, UnknownEnvironment)) as caught:
         create_app(Coin, wire_kwargs=allowed)
     assert says in str(caught.value)
@@ -209,9 +215,9 @@ def test_a_name_longer_than_any_other_is_refused_at_once(path: str):
     body = {"id": name} if path == "id" else {"id": "envweave/Counter-v0", "kwargs": {name: 1}}
     client = JsonClient("envweave/Counter-v0")
     began = time.monotonic()
-    told = client.post("/v1/sessions", body, 404 if path == "id" else 422)
+    reported = client.post("/v1/sessions", body, 404 if path == "id" else 422)
     assert time.monotonic() - began < 0.5
-    assert len(sentence(told)) < 400
+    assert len(sentence(reported)) < 400
 
 
 # What keeps a thread, or opens a window
@@ -225,8 +231,8 @@ def test_a_reset_that_fails_keeps_a_thread_for_a_while_only(
     client = JsonClient(offer_of_factory(lambda: Awkward("reset"), name="Awkward"))
     session = client.open("Awkward", kwargs={"reset_deadline": 604_800}, **fields)
     started = time.monotonic()
-    told = client.post(f"{session}/reset", {"seed": 0})
-    assert "fault" in told["info"]
+    reported = client.post(f"{session}/reset", {"seed": 0})
+    assert "fault" in reported["info"]
     assert time.monotonic() - started < 3
 
 
@@ -251,9 +257,9 @@ def test_a_client_may_not_have_windows_opened():
     client = JsonClient(*names, Coin)
     drawn = ("'rgb_array'", "'ansi', 'rgb_array'", "'ansi'", "none")
     for name, modes in zip((*names, "Coin"), drawn, strict=True):
-        told = client.post("/v1/sessions", {"id": name, "kwargs": {"render_mode": "human"}}, 422)
+        reported = client.post("/v1/sessions", {"id": name, "kwargs": {"render_mode": "human"}}, 422)
         said = f"{name}: render_mode='human' would open a window on the server; a client may ask for {modes}"
-        assert sentence(told) == said
+        assert sentence(reported) == said
     vector = {"id": "CartPole-v1", "num_envs": 3, "kwargs": {"render_mode": "human"}}
     assert "'rgb_array'" in sentence(client.post("/v1/sessions", vector, 422))
     assert client.open("CartPole-v1", kwargs={"render_mode": "rgb_array"})
@@ -274,6 +280,6 @@ def test_a_class_that_says_nothing_of_itself_is_called_by_its_name():
 
 def test_where_there_are_several_one_is_to_be_chosen():
     client = JsonClient(Coin, Nap)
-    told = sentence(client.post("/v1/sessions", {"id": ""}, 404))
-    assert "choose one, as in 'http://host:port#ID': there are Coin, Nap" in told
+    reported = sentence(client.post("/v1/sessions", {"id": ""}, 404))
+    assert "choose one, as in 'http://host:port#ID': there are Coin, Nap" in reported
     assert JsonClient(Coin).open("")

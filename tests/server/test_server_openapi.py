@@ -43,8 +43,8 @@ def test_every_call_of_the_json_api_is_in_the_document():
 
 
 def test_the_way_to_a_websocket_is_in_the_document_and_says_so_where_none_is_asked_for():
-    told = DOCUMENT["paths"]["/v1/sessions/{session_id}/stream"]["get"]["responses"]
-    assert {"101", "400"} <= told.keys()
+    reported = DOCUMENT["paths"]["/v1/sessions/{session_id}/stream"]["get"]["responses"]
+    assert {"101", "400"} <= reported.keys()
     refused = sentence(CLIENT.get("/v1/sessions/x/stream", 400, headers=HEADERS))
     assert refused.startswith("this address takes WebSockets")
 

@@ -95,12 +95,12 @@ def test_requests_of_any_thread_reach_the_environment_in_its_own(client: JsonCli
 
 
 @pytest.mark.parametrize("client", ["id"], indirect=True)
-def test_what_it_raises_is_told_as_ever(client: JsonClient):
+def test_its_exceptions_are_raised_as_before(client: JsonClient):
     session = client.open(ENV_ID)
     client.post(f"{session}/reset")
     assert "I do not like this action" in str(client.ask("POST", f"{session}/step", {"action": 1}).json)
-    told = client.post("/v1/sessions", {"id": ENV_ID, "kwargs": {"max_steps": 0}}, 422)
-    assert "max_steps=0" in sentence(told)
+    reported = client.post("/v1/sessions", {"id": ENV_ID, "kwargs": {"max_steps": 0}}, 422)
+    assert "max_steps=0" in sentence(reported)
     until(lambda: len(environments()) == 1)  # the one that could not be made leaves none
 
 

@@ -110,7 +110,7 @@ def test_programs_that_it_starts_do_not_inherit_the_connection() -> None:
     os.close(moved)
 
 
-def test_what_another_replica_has_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_another_replica_has_read_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     moved = taken_over(reader)
     always = SimpleNamespace(register=lambda *_: None, poll=lambda _: [(moved, select.POLLIN)])

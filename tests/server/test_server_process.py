@@ -34,8 +34,8 @@ def started(*words: str, **environ: str) -> Iterator[tuple[subprocess.Popen[str]
     environment = {name: value for name, value in os.environ.items() if name != "ENVWEAVE_TOKEN"}
     command = [PROGRAM, "serve", "--port=0", *words]
     open_files = [int(word.partition("=")[2]) for word in words if word.startswith("--token-fd=")]
-    with first_line_of(command, {**environment, **environ}, open_files) as told:
-        yield told
+    with first_line_of(command, {**environment, **environ}, open_files) as reported:
+        yield reported
 
 
 def url_in(line: str) -> str:
@@ -73,7 +73,7 @@ def test_a_session_that_ended_with_its_process_is_not_said_to_have_been_closed()
         ("nothing", "", 0),
     ],
 )
-def test_who_was_killed_for_want_of_memory_is_counted_by_either_version_of_control_groups(
+def test_out_of_memory_kills_are_counted_by_both_versions_of_cgroups(
     name: str, text: str, killed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -123,7 +123,7 @@ def test_a_token_comes_from_the_environment_and_is_not_handed_on():
         assert "from-the-environment" not in str(psutil.Process(process.pid).cmdline())
 
 
-def test_everybody_is_let_in_only_where_that_is_said():
+def test_anonymous_access_must_be_explicit():
     with started(COUNTER, "--allow-anonymous") as (_, line):
         assert listed(url_in(line)) == 200
 
@@ -138,8 +138,8 @@ def test_an_open_network_is_warned_of():
     with started(COUNTER, "--host=0.0.0.0") as (process, line):
         assert health(url_in(line)) == 200
         process.terminate()
-        _, told = process.communicate(timeout=30)
-    assert "envweave: warning: 0.0.0.0 is open to the network: whoever has the token may use it" in told
+        _, reported = process.communicate(timeout=30)
+    assert "envweave: warning: 0.0.0.0 is open to the network: whoever has the token may use it" in reported
 
 
 def test_on_all_addresses_the_names_that_were_allowed_are_answered_and_no_others():
@@ -199,7 +199,7 @@ def test_a_token_that_cannot_be_written_leaves_no_file_behind(tmp_path: Path):
 
 
 @pytest.mark.parametrize("token", ["", "  ", "with a space", "wörd-of-eight", "tab\tbetween", "short"])
-def test_what_is_no_token_is_refused(
+def test_an_invalid_token_is_refused(
     token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("ENVWEAVE_TOKEN", token)
@@ -224,7 +224,7 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("module", ["flask", "gunicorn", "prometheus_client"])
-def test_what_is_not_installed_is_one_line(module: str):
+def test_a_missing_package_is_one_line(module: str):
     blocked = f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = ['serve']\n"
     for run in (
         "from envweave_gym.cli import main",
@@ -249,15 +249,15 @@ def test_the_episode_of_the_documentation_is_played_by_curl(tmp_path: Path):
             ["sh", "-e", "-c", script], capture_output=True, text=True, env=environment, timeout=60
         )
     assert (done.returncode, done.stderr) == (0, "")
-    told = done.stdout.splitlines()
-    assert json.loads(told[2]) == {"session": "mine", "id": COUNTER, "api": "gym", "call": 0}
-    began, stepped, stands = (json.loads(line) for line in told[3:6])
+    reported = done.stdout.splitlines()
+    assert json.loads(reported[2]) == {"session": "mine", "id": COUNTER, "api": "gym", "call": 0}
+    began, stepped, stands = (json.loads(line) for line in reported[3:6])
     assert stepped["observation"]["count"] == began["observation"]["count"] + 1
     assert (stands["call"], stands["state"]["step_count"]) == (2, 1)
-    assert "event: step" in told
+    assert "event: step" in reported
 
 
-def test_a_server_whose_line_nobody_reads_serves():
+def test_a_server_works_without_a_reader_of_its_output():
     environment = {**os.environ, "ENVWEAVE_TOKEN": TOKEN}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -269,5 +269,5 @@ def test_a_server_whose_line_nobody_reads_serves():
         until(lambda: is_there(f"http://127.0.0.1:{port}/health"), 60)
         assert listed(f"http://127.0.0.1:{port}/", TOKEN) == 200
         process.terminate()
-        _, told = process.communicate(timeout=30)
-    assert b"Traceback" not in told
+        _, reported = process.communicate(timeout=30)
+    assert b"Traceback" not in reported

@@ -41,7 +41,7 @@ def test_a_step_that_raises_is_the_fault_of_its_episode(client: JsonClient, what
     assert client.post(f"{session}/step", {"action": 0})["truncated"] is False
 
 
-def test_a_step_that_raises_is_done_and_told_with_on_fault_raise_and_in_vectors(client: JsonClient):
+def test_a_step_that_raises_is_in_the_stream_with_on_fault_raise_and_in_vectors(client: JsonClient):
     session = client.open("Raising", kwargs={"on_fault": "raise"})
     client.post(f"{session}/reset")
     assert client.post(f"{session}/step", {"action": 1}) == {"call": 2, "fault": FAULT}
@@ -61,19 +61,19 @@ def test_a_question_that_raises_is_refused_and_its_episode_goes_on(client: JsonC
     path = client.open("Raising", kwargs={"where": "render", "render_mode": "ansi"})
     client.post(f"{path}/reset")
     session = client.state.sessions.get(path.rpartition("/")[2])
-    for question, told in (("render", Refused(-2, "NotAvailable", "render: KeyboardInterrupt: badly")),):
-        assert read_reply(session.call(Ask(-2, question), encode(Ask(-2, question)))) == told
+    for question, reported in (("render", Refused(-2, "NotAvailable", "render: KeyboardInterrupt: badly")),):
+        assert read_reply(session.call(Ask(-2, question), encode(Ask(-2, question)))) == reported
     assert isinstance(read_reply(session.peek(Ask(-2, "state"), b"")), Answer)
     assert client.post(f"{path}/step", {"action": 0})["call"] == 2
 
 
 @pytest.mark.parametrize("where", ["made", "described"])
-def test_an_environment_that_raises_when_it_is_told_of_is_one_sentence(where: str):
+def test_an_environment_whose_repr_raises_is_one_sentence(where: str):
     client = JsonClient(offer_of_factory(lambda: Raising(where=where), name="Raises"))
-    told = client.get("/v1/envs/Raises", 422)
-    assert sentence(told) == f"Raises cannot be {where}: KeyboardInterrupt: badly"
+    reported = client.get("/v1/envs/Raises", 422)
+    assert sentence(reported) == f"Raises cannot be {where}: KeyboardInterrupt: badly"
     if where == "made":
-        assert sentence(client.post("/v1/sessions", {"id": "Raises"}, 422)) == sentence(told)
+        assert sentence(client.post("/v1/sessions", {"id": "Raises"}, 422)) == sentence(reported)
     assert len(client.state.sessions) == 0
 
 
@@ -86,7 +86,7 @@ def test_an_environment_that_raises_when_it_is_closed_is_closed(
     assert "environment did not close" in caplog.text
 
 
-def test_a_game_that_raises_is_told_of(monkeypatch: pytest.MonkeyPatch):
+def test_an_exception_of_a_game_is_in_its_stream(monkeypatch: pytest.MonkeyPatch):
     client = JsonClient(offer_of_factory(Auction, name="Auction"))
     session = client.open("Auction")
     monkeypatch.setattr(Auction, "reset", _interrupted)

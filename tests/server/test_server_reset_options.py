@@ -53,8 +53,11 @@ def test_options_that_an_author_names_are_taken(what: Any):
     assert reset(client, name, masked, num_envs=2)["observation"] == [7, 7]
     by_row = {"rows": [{"index": 7}, {"index": 3}]}
     assert reset(client, name, by_row, num_envs=2)["observation"] == [7, 3]
-    told = reset(client, name, {"indx": 7}, 422)
-    assert sentence(told) == f"{name}: reset takes no option 'indx' (did you mean 'index'?); it takes 'index'"
+    reported = reset(client, name, {"indx": 7}, 422)
+    assert (
+        sentence(reported)
+        == f"{name}: reset takes no option 'indx' (did you mean 'index'?); it takes 'index'"
+    )
 
 
 def test_options_that_a_stranger_names_are_the_operators_to_allow():
@@ -68,10 +71,10 @@ def test_options_that_a_stranger_names_are_the_operators_to_allow():
     assert "it lets clients give reset_mask, rows, and" in sentence(
         reset(client, name, {"index": 7}, 422, num_envs=2)
     )
-    told = reset(client, name, {"rows": [{}, {"index": 7}]}, 422, num_envs=2)
-    assert "lets no client give the reset option 'index'" in sentence(told)
-    told = reset(client, name, {"other": 7}, 422)
-    assert sentence(told) == f"{name}: reset takes no option 'other'; it takes 'index'"
+    reported = reset(client, name, {"rows": [{}, {"index": 7}]}, 422, num_envs=2)
+    assert "lets no client give the reset option 'index'" in sentence(reported)
+    reported = reset(client, name, {"other": 7}, 422)
+    assert sentence(reported) == f"{name}: reset takes no option 'other'; it takes 'index'"
 
     client = JsonClient(name, wire_kwargs={name: ("index",)})
     assert named(client, name) == ["index"]
@@ -81,8 +84,8 @@ def test_options_that_a_stranger_names_are_the_operators_to_allow():
 def test_where_an_author_names_none_the_operator_does():
     client = JsonClient(Silent)
     assert named(client, "Silent") == []
-    told = sentence(reset(client, "Silent", {"index": 7}, 422))
-    assert "this server lets no client give the reset option 'index'" in told
+    reported = sentence(reset(client, "Silent", {"index": 7}, 422))
+    assert "this server lets no client give the reset option 'index'" in reported
     client = JsonClient(Silent, wire_kwargs={"Silent": ["index"]})
     assert named(client, "Silent") == ["index"]
     assert reset(client, "Silent", {"index": 7})["observation"] == 7
@@ -96,7 +99,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
         yield running
 
 
-def test_a_client_is_told_what_it_may_give_and_refuses_the_rest_at_no_cost(server: RunningServer):
+def test_a_client_knows_the_allowed_arguments_and_refuses_others_without_a_request(server: RunningServer):
     tasks = RemoteEnv(url=server.url, env_id="Tasks")
     assert tasks.reset(seed=1, options={"index": 7})[0] == 7
     env = RemoteEnv(url=server.url, env_id="Silent")

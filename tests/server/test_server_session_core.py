@@ -94,7 +94,7 @@ def test_questions_and_close_have_no_number():
     assert core.committed == 0
 
 
-def test_a_lease_runs_only_while_nobody_wants_the_session():
+def test_a_lease_runs_only_while_no_client_uses_the_session():
     core = session(now=100.0)
     assert core.idle_s(130.0, wanted=False) == 30.0
     assert core.idle_s(140.0, wanted=True) == 0.0
@@ -144,7 +144,7 @@ def test_a_vector_that_never_fits_counts_nothing_because_making_it_is_refused():
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "x" * 129, "ä"])
-def test_what_is_no_session_id_is_refused(name: str):
+def test_an_invalid_session_id_is_refused(name: str):
     with pytest.raises(InvalidArgument, match="no id of a session"):
         TableCore(1, 1).create(name, 1)
 

@@ -41,7 +41,7 @@ def open_one(sessions: Sessions, name: str) -> None:
     sessions.create(name, CREATE, encode(CREATE))
 
 
-def test_a_session_that_finds_no_thread_takes_no_place_and_the_next_is_reaped(one_fails: list[str]):
+def test_a_session_without_a_thread_takes_no_slot(one_fails: list[str]):
     sessions = sessions_with()
     with pytest.raises(RuntimeError):
         open_one(sessions, "one")

@@ -66,7 +66,7 @@ def test_a_long_body_may_take_longer_as_long_as_it_comes(server: RunningServer):
         assert client.recv(1000).startswith(b"HTTP/1.1 201 ")
 
 
-def test_many_that_send_drops_keep_nobody_else_waiting(server: RunningServer):
+def test_many_slow_senders_delay_no_others(server: RunningServer):
     over = threading.Event()
 
     def drip() -> None:

@@ -49,9 +49,9 @@ def ask(path: Path, method: str, where: str, body: Any = None) -> Any:
     sent = None if body is None else json.dumps(body)
     connection.request(method, where, sent, {"Authorization": f"Bearer {TOKEN}"})
     response = connection.getresponse()
-    told = json.loads(response.read() or b"null")
+    reported = json.loads(response.read() or b"null")
     connection.close()
-    return told
+    return reported
 
 
 def test_an_episode_is_played_over_http_and_over_a_websocket(tmp_path: Path):
@@ -116,7 +116,7 @@ def assert_equal_episodes(first: gym.Env[Any, Any], second: gym.Env[Any, Any]) -
         ("http+unix://%2Fno%2Fsuch%2Fsocket", "does not answer: .*No such file"),
     ],
 )
-def test_what_is_no_socket_is_one_sentence(url: str, error: str):
+def test_an_invalid_socket_path_is_one_sentence(url: str, error: str):
     with pytest.raises((ew.InvalidArgument, ConnectionError), match=error):
         gym.make(COUNTER, backend=url, call_deadline=2)
 
@@ -128,10 +128,10 @@ def test_the_line_of_the_documentation_asks_through_the_socket(tmp_path: Path):
     with serving_at(path):
         script = line.replace("/run/world/sock", str(path))
         environment = {**os.environ, "TOKEN": TOKEN}
-        told = subprocess.run(
+        reported = subprocess.run(
             ["sh", "-c", script], capture_output=True, check=True, env=environment, timeout=60
         )
-    assert [one["id"] for one in json.loads(told.stdout)["environments"]] == [COUNTER]
+    assert [one["id"] for one in json.loads(reported.stdout)["environments"]] == [COUNTER]
 
 
 def test_a_socket_that_a_killed_server_left_behind_is_replaced_and_one_in_use_is_not(
@@ -191,6 +191,6 @@ def test_a_path_that_cannot_be_listened_on_is_one_line(
     assert (tmp_path / "kept").read_text() == "a file of somebody"
 
 
-def test_a_socket_takes_the_place_of_a_port(capsys: pytest.CaptureFixture[str]):
+def test_a_socket_replaces_the_port(capsys: pytest.CaptureFixture[str]):
     assert main(["--uds=x", "--port=8000", COUNTER]) == 2
     assert "--uds takes the place of --host and --port" in capsys.readouterr().err

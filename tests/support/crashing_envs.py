@@ -103,8 +103,8 @@ class CrashingEnv(gym.Env[str, str]):
 
     def step(self, action: str) -> Any:
         self.count += 1
-        told = DEEDS[action]()
-        return f"{action} {self.count}", 1.0, False, False, {"pid": os.getpid(), "told": told}
+        result = DEEDS[action]()
+        return f"{action} {self.count}", 1.0, False, False, {"pid": os.getpid(), "result": result}
 
     def parse_action(self, text: str, agent: str | None = None) -> str:
         DEEDS[text]()

@@ -22,11 +22,11 @@ class JsonClient:
 
     def get(self, path: str, status: int = 200, **options: Any) -> Any:
         """The JSON that a path gives."""
-        return self._told(self.ask("GET", path, **options), status)
+        return self._reported(self.ask("GET", path, **options), status)
 
     def post(self, path: str, body: Any = None, status: int = 200, **options: Any) -> Any:
         """The JSON that comes of sending JSON."""
-        return self._told(self.ask("POST", path, {} if body is None else body, **options), status)
+        return self._reported(self.ask("POST", path, {} if body is None else body, **options), status)
 
     def open(self, env_id: str, **fields: Any) -> str:
         """The path of a new session."""
@@ -38,15 +38,15 @@ class JsonClient:
         return "/v1/sessions/" + self.post("/v1/sessions", {"id": env_id}, 201, headers=headers)["session"]
 
     @staticmethod
-    def _told(response: Any, status: int) -> Any:
+    def _reported(response: Any, status: int) -> Any:
         assert response.status_code == status, response.text
         assert response.mimetype == "application/json"
         return response.json
 
 
-def sentence(told: Any) -> str:
+def sentence(reported: Any) -> str:
     """The one sentence of a refusal."""
-    assert told.keys() <= {"error", "message", "committed"}
-    assert "\n" not in told["message"]
-    assert "Traceback" not in told["message"]
-    return told["message"]
+    assert reported.keys() <= {"error", "message", "committed"}
+    assert "\n" not in reported["message"]
+    assert "Traceback" not in reported["message"]
+    return reported["message"]

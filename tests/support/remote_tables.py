@@ -83,11 +83,11 @@ def expect_same_turns(here: Any, there: Any, *, most: int = 60) -> None:
         expect_same(here.agent_selection, there.agent_selection, "agent_selection")
         for agent in here.agents:
             expect_same(here.observe(agent), there.observe(agent), f"what {agent} observes")
-        told = here.last()
-        expect_same(told, there.last(), "last()")
+        reported = here.last()
+        expect_same(reported, there.last(), "last()")
         agent = here.agent_selection
-        mask = mask_of(told[0], told[4])
-        action = None if told[2] or told[3] else calm(here, agent, sampler, mask)
+        mask = mask_of(reported[0], reported[4])
+        action = None if reported[2] or reported[3] else calm(here, agent, sampler, mask)
         for env in (here, there):
             env.step(action)
 

@@ -238,7 +238,7 @@ def problems(sandbox: Sandbox, snippet: Snippet) -> list[str]:
 
 
 def _differences(done: Execution, session: Session, expect: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-    told = done.stdout + done.stderr + done.shown + done.error
+    reported = done.stdout + done.stderr + done.shown + done.error
     checks: dict[str, Callable[[Any], bool]] = {
         "ok": lambda wanted: done.success is wanted,
         "err": lambda wanted: done.error_type in wanted,
@@ -248,12 +248,12 @@ def _differences(done: Execution, session: Session, expect: dict[str, Any]) -> I
         "valmax": lambda wanted: len(done.shown) <= wanted,
         "value": lambda wanted: re.fullmatch(wanted, done.shown) is not None,
         "threads": lambda wanted: session.process.thread_count() - 1 == wanted,
-        "not_out": lambda wanted: wanted not in told,
+        "not_out": lambda wanted: wanted not in reported,
     }
     for name, check in checks.items():
         if name in expect:
             yield f"{name}={expect[name]!r}", not check(expect[name])
-    yield "a secret that is kept", SECRET in told
+    yield "a secret that is kept", SECRET in reported
 
 
 def needs(level: str) -> None:

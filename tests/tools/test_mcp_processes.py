@@ -70,7 +70,7 @@ def test_a_server_does_not_outlive_its_keeper(misbehaving: Make):
     assert server.call("add", {"a": 1}) == "2"
 
 
-def test_a_server_that_nobody_refers_to_any_more_ends(misbehaving: Make):
+def test_a_server_ends_with_the_last_reference_to_it(misbehaving: Make):
     server = McpServer(misbehaving("well").spec)
     server.tools()
     pid = process_of(server).pid

@@ -67,16 +67,16 @@ def test_a_flood_ends_at_the_deadline(misbehaving: Make):
 
 
 def test_a_request_that_timed_out_is_cancelled(misbehaving: Make, tmp_path: Path):
-    told = tmp_path / "cancelled.json"
-    server = misbehaving("silent_in_calls", told, timeout=0.3)
+    reported = tmp_path / "cancelled.json"
+    server = misbehaving("silent_in_calls", reported, timeout=0.3)
     server.tools()
     with pytest.raises(McpTimeout, match="has not answered tools/call in time"):
         server.call("add", {"a": 1})
     assert [tool.name for tool in server.tools()] == ["add"]
-    assert json.loads(told.read_text())["requestId"] == 3
+    assert json.loads(reported.read_text())["requestId"] == 3
 
 
-def test_an_answer_that_comes_late_is_nobody_elses(misbehaving: Make):
+def test_a_late_answer_is_not_taken_for_another_call(misbehaving: Make):
     server = misbehaving("late", timeout=5.0)
     server.tools()
     object.__setattr__(server.spec, "timeout", 0.2)
@@ -289,7 +289,7 @@ def test_a_server_that_is_closed_while_it_is_opened_is_not_left(misbehaving: Mak
     assert not server.is_open
 
 
-def test_a_server_gets_its_own_environment_and_little_of_ours(
+def test_a_server_inherits_few_environment_variables(
     misbehaving: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")

@@ -99,13 +99,13 @@ def test_rows_are_stepped_in_turn_where_that_is_asked_for(make: Any) -> None:
 
 def played(env: Any, mode: str) -> list[Any]:
     """All that twelve steps give, with a reset of one row and one of those that are over."""
-    told = [env.reset(seed=7), env.reset(options={"reset_mask": np.arange(ROWS) == 1})]
+    reported = [env.reset(seed=7), env.reset(options={"reset_mask": np.arange(ROWS) == 1})]
     for _ in range(12):
-        told.append(env.step([0] * ROWS))
-        over = told[-1][2] | told[-1][3]
+        reported.append(env.step([0] * ROWS))
+        over = reported[-1][2] | reported[-1][3]
         if mode == "Disabled" and over.any():
-            told.append(env.reset(options={"reset_mask": over}))
-    return [[*rest, without_streams(infos), streams(infos)] for *rest, infos in told]
+            reported.append(env.reset(options={"reset_mask": over}))
+    return [[*rest, without_streams(infos), streams(infos)] for *rest, infos in reported]
 
 
 def streams(infos: dict[str, Any]) -> list[Any]:

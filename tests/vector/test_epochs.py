@@ -84,7 +84,7 @@ def test_an_epoch_sees_a_vector_through_its_wrappers() -> None:
     assert ew.epoch(env)[1] == {"rows": [{"index": index} for index in (4, 5, 6)]}
 
 
-def test_what_has_no_tasks_has_no_epochs() -> None:
+def test_an_environment_without_tasks_has_no_epochs() -> None:
     for env in (ew.make("envweave/Echo-v0"), ew.make("CartPole-v1", num_envs=2), Numbered()):
         with pytest.raises(InvalidArgument, match=r"tells of no tasks; give an environment over|no stream"):
             ew.epoch(env)

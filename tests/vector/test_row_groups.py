@@ -123,8 +123,8 @@ def test_rows_of_native_groups_that_act_alike_play_alike(mode: str, make: Make) 
 
 def masked(infos: dict[str, Any], mode: str) -> list[bool]:
     """Which rows tell of a fault in this step."""
-    told = infos["final_info"] if mode == "SameStep" else infos
-    return [isinstance(one, ew.Fault) for one in told.get("fault", [None] * 6)]
+    reported = infos["final_info"] if mode == "SameStep" else infos
+    return [isinstance(one, ew.Fault) for one in reported.get("fault", [None] * 6)]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -283,13 +283,13 @@ def test_seeds_that_do_not_fit_groups_are_refused(form: str, given: Any, why: st
 
 @pytest.mark.parametrize("form", ["native", "singles", "async", "subprocess", "servers", "registry"])
 @pytest.mark.parametrize("group", [0, -2, 3, 8, True, 2.0, "2"])
-def test_what_is_no_size_of_groups_is_refused(form: str, group: Any, make: Make) -> None:
+def test_an_invalid_size_of_groups_is_refused(form: str, group: Any, make: Make) -> None:
     why = "is no size of groups; give an int from 1 on that divides num_envs=4"
     with pytest.raises(InvalidArgument, match=f"group={group!r} {why}"):
         make(form, 4, group=group)
 
 
-def test_what_is_no_vector_has_no_groups() -> None:
+def test_a_single_environment_has_no_groups() -> None:
     for makes, name in ((gym.make, LINE), (ew.make, LINE), (ew.make, "CartPole-v1"), (ew.make, NUMBERED)):
         with pytest.raises(InvalidArgument, match="group= is for vectors; give num_envs= too"):
             makes(name, group=2)

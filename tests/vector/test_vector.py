@@ -78,7 +78,7 @@ def test_partial_resets_equal_those_of_the_single_environments(mode: AutoresetMo
     assert mask.tolist() == [True, False, False, True, False]
 
 
-def test_options_are_told_and_stay_the_callers() -> None:
+def test_options_are_recorded_and_not_changed() -> None:
     options = {"reset_mask": np.ones(5, bool), "index": np.int64(3)}
     env = native()
     env.metadata["reset_options"] = ("index",)
@@ -138,7 +138,7 @@ def test_nothing_handed_out_changes_later(env_id: str, mode: AutoresetMode) -> N
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_what_callers_do_to_arrays_does_not_come_back(mode: AutoresetMode) -> None:
+def test_changes_of_callers_to_arrays_do_not_come_back(mode: AutoresetMode) -> None:
     env, twin = native(mode=mode), native(mode=mode)
     vandalise(env.reset(seed=3))
     twin.reset(seed=3)

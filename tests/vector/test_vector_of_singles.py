@@ -137,7 +137,7 @@ class TestABadCall:
         vector.reset(seed=0)
         vector.step(deltas(1, 1))
 
-    def test_after_the_end_names_the_rows_where_nobody_resets_them(self, how: str) -> None:
+    def test_the_error_after_the_end_names_the_rows_without_autoreset(self, how: str) -> None:
         env = ew.make(LINE, num_envs=2, vectorization_mode=how, autoreset_mode="Disabled", max_steps=2)
         env.reset(seed=0)
         for _ in range(2):
@@ -188,7 +188,7 @@ class TestAnErrorOfARow:
         env.close()
 
     @pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
-    def test_as_it_is_made_in_a_process_is_raised_by_who_makes_the_vector(self) -> None:
+    def test_an_error_of_a_row_process_is_raised_by_the_constructor_of_the_vector(self) -> None:
         ew.register("local://at-home", factory=partial(AtHome, os.getpid()))
         with pytest.raises(ew.NotAvailable, match=r"row \d cannot be made .*: only where it was born"):
             ew.make("local://at-home", num_envs=2, vectorization_mode="async")
@@ -291,7 +291,7 @@ def test_a_vector_in_turn_can_be_pickled_in_mid_episode() -> None:
 
 @pytest.mark.parametrize("how", [None, "sync"])
 @pytest.mark.parametrize("actions", [{0, 1}, frozenset({0, 1}), {0: 1, 1: 0}, {0: 1, 1: 0}.keys()])
-def test_what_has_no_order_of_rows_is_no_action(how: str | None, actions: Any) -> None:
+def test_a_batch_without_an_order_of_rows_is_no_action(how: str | None, actions: Any) -> None:
     env = ew.make("envweave/LineWorld-v0", num_envs=2, vectorization_mode=how)
     env.reset(seed=0)
     with pytest.raises(ew.InvalidAction, match="are not in"):

@@ -44,7 +44,7 @@ def test_an_index_builds_one_stream() -> None:
             streams[outside]
 
 
-def test_what_needs_no_stream_builds_none() -> None:
+def test_a_vector_builds_no_stream_until_it_is_read() -> None:
     streams, built = lazy()
     infos = VectorInfos(stream=streams, _stream=np.ones(4, np.bool_))
     assert len(streams) == 4

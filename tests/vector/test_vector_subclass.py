@@ -11,7 +11,7 @@ from offset_vector import Offset
 from envweave_gym import EventKind, InvalidAction, InvalidArgument, stream_of
 
 
-def test_choices_that_do_not_start_at_zero_are_told_as_chosen() -> None:
+def test_choices_that_do_not_start_at_zero_are_recorded_as_chosen() -> None:
     env = Offset(3, autoreset_mode="SameStep")
     _, infos = env.reset(seed=5)
     assert [event.kind for event in infos["stream"][1].events] == ["episode_start", "message", "message"]
