@@ -105,6 +105,7 @@ def table_of(path: Path, row: type[Any]) -> Table:
         raise NotAvailable(f"{shown(str(path))} cannot be read ({error}); give a file that can") from None
 
 
+# Size and time are arguments so that a changed file is another key of the cache, and is read again.
 @lru_cache(maxsize=32)
 def _opened(path: Path, row: type[Any], size: int, changed: int) -> Table:
     if path.suffix not in _TABLES:
@@ -141,7 +142,7 @@ class _Lines:
     def __init__(self, path: Path, row: type[Any]) -> None:
         self._decode = msgspec.json.Decoder(row).decode
         with path.open("rb") as file:
-            if not path.stat().st_size:
+            if not path.stat().st_size:  # mmap cannot map an empty file
                 raise InvalidArgument(f"{path} has no rows; give a file with at least one")
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         text = np.frombuffer(self._bytes, np.uint8)

@@ -1,7 +1,7 @@
 """The sources of a data set's rows: the Hugging Face hub, a local file or folder, or a generator.
 
-The argument ``dataset=`` of an ID is the name of a data set on the hub (read through the package ``datasets``), the
-path of a file or folder, or ``"synthetic"``. For an ID's default data set, the folder in the environment variable
+The argument ``dataset=`` of an ID is the path of a file or folder, ``"synthetic"``, or the name of a data set on the
+hub. The package ``datasets`` reads the hub. For an ID's default data set, the folder in the environment variable
 ``ENVWEAVE_DATA`` is searched before the hub.
 """
 
@@ -130,7 +130,7 @@ def _downloaded(dataset: str, config: str | None, split: str, row: type[Any]) ->
     return checked(Records(rows, row), f"{dataset} ({split})", row)
 
 
-_hub = threading.Lock()
+_hub = threading.Lock()  # the switches of the libraries are global to the process
 
 
 @contextmanager

@@ -52,6 +52,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, rename=_COLUMNS, gc=Fa
     difficulty: str = ""
 
     def __post_init__(self) -> None:
+        # The struct is frozen, so only force_setattr can replace what the columns contained.
         force_setattr(self, "failing", _names(self.failing, "FAIL_TO_PASS"))
         force_setattr(self, "passing", _names(self.passing, "PASS_TO_PASS"))
         if not self.image:

@@ -108,6 +108,7 @@ def _tree(files: Iterable[tuple[list[str], bytes]]) -> str:
             folders.setdefault(name, []).append((rest, content))
         else:
             entries.append((name, "100644", _hash("blob", content)))
+    # Git sorts a folder as if its name ended in a slash, and stores the name without it.
     entries += [(f"{name}/", "40000", _tree(inside)) for name, inside in folders.items()]
     listed = [
         f"{mode} {name.rstrip('/')}\0".encode() + bytes.fromhex(sha) for name, mode, sha in sorted(entries)

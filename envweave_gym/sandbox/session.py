@@ -164,7 +164,7 @@ class Session:
     ) -> Execution:
         """Run a command, given as a list of words or as a shell line; needs the profile ``shell``.
 
-        In the outcome, ``value`` is the exit code, or minus the number of the signal that ended the command, and
+        In the outcome, ``value`` is the exit code, or minus the number of the signal that ended the command.
         ``success`` is true for exit code 0. After ``timeout`` seconds the command's process group is killed.
         """
         line = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)

@@ -41,7 +41,7 @@ _MAX_UNSENT_BYTES = 1 << 20
 _START_TIMEOUT_S, _REPLY_TIMEOUT_S = 20.0, 10.0
 _KILL_TIMEOUT_S = 5.0
 _END_NOTICE_S = 0.2
-"""How long the zygote may take to report an end that the socket has shown already."""
+"""Seconds that the host waits for the zygote's notice of a worker's end after the worker's socket was closed."""
 _LONGEST_ERROR = 1000
 _CREDENTIALS = struct.Struct("iii")  # struct ucred: PID, UID, GID
 _READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT

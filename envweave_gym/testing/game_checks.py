@@ -46,8 +46,8 @@ PETTINGZOO_ADVICE = (
 )
 """Warnings of PettingZoo's tests that are ignored, because they concern valid games.
 
-Examples are Dict and text spaces, agents called ``north`` and ``south``, observations that are a single number or all
-zeros, boxes without bounds, and agents with different spaces. PettingZoo excepts some of its own games by name.
+Examples are Dict and text spaces, agents called ``north`` and ``south``, and boxes without bounds. Other examples are
+observations that are all zeros, and agents with different spaces. PettingZoo excepts some of its own games by name.
 """
 
 CYCLES = 100
@@ -212,6 +212,7 @@ def _totals(player: Player, seed: int) -> tuple[dict[str, list[Any]], dict[str, 
     acted: dict[str, list[Any]] = defaultdict(list)
     earned: dict[str, float] = defaultdict(float)
     player.reset(seed)
+    # In the AEC form one agent acts in a move, in the parallel form all of them.
     rounds = CYCLES * (len(player.env.agents) if isinstance(player, AECPlayer) else 1)
     while not player.over and rounds:
         rounds -= 1

@@ -41,11 +41,11 @@ class InNumpy(gym.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment and convert the observation and the info."""
+        """Reset the environment; return observation and info with all arrays as NumPy arrays."""
         return in_numpy(self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment and convert everything that it returns."""
+        """Step the environment; return its results with all arrays as NumPy arrays."""
         return in_numpy(self.env.step(action))
 
 

@@ -54,6 +54,7 @@ def check_same_seed_same_trace(subject: Subject) -> None:
     subject.needs_determinism()
     for form in subject.forms():
         with form.open() as first, form.open() as second, form.open() as third:
+            # Seed 0 has a comparison of its own: code such as "if seed:" treats it as no seed.
             what = f"{form.label}: two instances differ on seed 0"
             expect_same(first.play(0, MOVES), second.play(0, MOVES), what, f"0 is a seed; {USE_NP_RANDOM}")
             trace = first.play(SEED, MOVES)
@@ -221,6 +222,7 @@ def _expect_equal_copies(subject: Subject, way: str, duplicate: Callable[[Player
                     rest = twin.go_on(MOVES - middle)
                 what = f"{form.label}: after {way} in mid-episode the copy plays on differently"
                 expect_same(whole[middle + 1 :], rest, what, advice)
+                # Only now the original: state that the copy shares with it has been changed by now.
                 what = f"{form.label}: playing a copy made by {way} disturbs the original"
                 expect_same(whole[middle + 1 :], player.go_on(MOVES - middle), what, "share no mutable state")
             finally:

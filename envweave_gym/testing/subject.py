@@ -236,7 +236,7 @@ def without_warnings(label: str, env: Any, ignored: tuple[str, ...] = ()) -> Gen
     """
     __tracebackhide__ = True
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("always")  # by default Python shows a warning of one line only once
         yield
     if not caught:
         return

@@ -51,7 +51,7 @@ class Sampler:
         own = self._spaces.get(agent)
         if own is None:
             own = self._spaces[agent] = copy.deepcopy(space)
-            own.seed(zlib.crc32(str(agent).encode()))
+            own.seed(zlib.crc32(str(agent).encode()))  # not hash(), which differs from process to process
         return own.sample() if mask is None else own.sample(mask)
 
 
@@ -127,7 +127,7 @@ class GymPlayer(Player):
         return Moment(self.acted, self._seen, reward, terminated, truncated, info)
 
     def observed(self) -> dict[str, Any]:
-        """Return the agent's current observation under the name that streams give it."""
+        """Return the current observation in a dict whose key is the name of the only agent."""
         return {AGENT: self._seen}
 
 
@@ -141,6 +141,7 @@ class AECPlayer(Player):
     def _move(self) -> Moment:
         agent = self.env.agent_selection
         observation, reward, terminated, truncated, info = self.env.last()
+        # a copy, as the step may change them in place
         seen = copy.deepcopy((observation, reward, terminated, truncated, info))
         action = None
         if not (terminated or truncated):

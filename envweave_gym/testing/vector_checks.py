@@ -54,6 +54,7 @@ def check_vector_equals_single(subject: Subject) -> None:
             f"SyncVectorEnv ({mode.value})": partial(SyncVectorEnv, [one] * ROWS, autoreset_mode=mode),
         }
         _expect_rows(subject, forms, mode, LIMIT, MOVES)
+    # Once more as users make it: the default autoreset mode, and no step limit but the environment's own.
     _expect_rows(subject, {"the vector form as it is": usual}, AutoresetMode.NEXT_STEP, None, 110)
 
 

@@ -64,7 +64,7 @@ def observation_of(
 
 def names_that_fit(names: Iterable[str]) -> list[str]:
     """Return the first names, as many as fit into an observation."""
-    room, found = _NAMES - 2, list[str]()
+    room, found = _NAMES - 2, list[str]()  # the JSON has two brackets
     for name in names:
         room -= _size(name)
         if room < 0:

@@ -145,7 +145,10 @@ class PausingREPL(REPLProgramEnv):
         self._open, self._next = found, made
 
     def _answer_known(self, session: Session, known: list[Call]) -> list[sandbox.Call]:
-        """Answer calls as recorded in ``known``; return the first calls that are not recorded, or none at the end."""
+        """Answer the program's calls as recorded in ``known``, until it makes calls that are not recorded or ends.
+
+        Return those calls; an empty list means that the program has ended.
+        """
         unknown = list[sandbox.Call]()
         while not unknown and not isinstance(event := session.wait(), Execution):
             for call in event:

@@ -237,6 +237,7 @@ class REPLProgramEnv(ProgramEnv):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        # The copied tools are methods of the original's Subcalls.
         self._offered = OfferedTools(self._subcalls.tools())
         self._tools = JournaledTools(self._offered, self._journal)
 

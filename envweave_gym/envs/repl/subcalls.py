@@ -112,6 +112,7 @@ class Subcalls:
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # shallow: a copy of the environment shares the user's functions, which may not be copyable
         other = memo[id(self)] = copy.copy(self)
         other._awaited = Awaited()
         return other

@@ -28,7 +28,7 @@ from .program import FinalAnswer, Interrupted, command, run, trace_of
 from .tool_functions import function_of, own_function
 
 CONTROL = 3
-"""Number of the channel's descriptor."""
+"""Number of the descriptor that connects a worker with its host."""
 _STACK_BYTES = 2 << 20
 """Size of a thread's stack in bytes; all of it counts against the memory limit."""
 _MAX_VARIABLES = 300
