@@ -350,7 +350,7 @@ def test_rows_are_spread_over_subprocesses_that_end_with_them():
     before = {one.pid for one in children(recursive=True)}
     rows = gym.make_vec(LINE, num_envs=4, backend="subprocess", replicas=2)
     rows.reset(seed=1)
-    assert len({group.address.url for group in rows._groups}) == 2
+    assert len({shard.address.url for shard in rows._shards}) == 2
     assert len({one.pid for one in children()} - before) == 2
     rows.close()
     until(lambda: {one.pid for one in children(recursive=True)} <= before, 30)

@@ -156,7 +156,7 @@ def worker_with_an_actor(cluster: Any, env: Any) -> tuple[Any, str]:
     """A node that may die and is missed, and the resource that it has."""
     import ray
 
-    actors = [actor_at(ray, group.address.url, time.monotonic() + 20) for group in env.unwrapped._groups]
+    actors = [actor_at(ray, shard.address.url, time.monotonic() + 20) for shard in env.unwrapped._shards]
     used = {node for _, node in ray.get([actor.ready.remote() for actor in actors])}
     used.discard(ray.get_runtime_context().get_node_id())
     places = {place for node in ray.nodes() if node["NodeID"] in used for place in node["Resources"]}
