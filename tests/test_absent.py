@@ -27,7 +27,7 @@ def test_what_is_there_is_used() -> None:
         ),
     ],
 )
-def test_what_is_lacking_skips_with_one_line_and_fails_in_ci(
+def test_a_missing_requirement_skips_with_one_line_and_fails_in_ci(
     lacking: object, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(lacking)

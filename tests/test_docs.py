@@ -62,7 +62,7 @@ def test_the_links_of_a_page_lead_somewhere(page: Path):
     assert missing == []
 
 
-def test_what_derives_from_the_code_is_up_to_date():
+def test_generated_pages_are_up_to_date():
     command = [sys.executable, ROOT / ".ci" / "derived_docs.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -201,6 +201,7 @@ class _Reader:
 
     def _hunk(self, hunk: re.Match[str], line_end: str) -> None:
         """Read as many lines of both sides as the header says; a line that fits neither ends the hunk early."""
+        # Content is counted, not matched: a removed line "-- x" looks like a header "--- x" otherwise.
         old, new = (int(count) if count is not None else 1 for count in hunk.groups())
         self.changes[-1].hunks += 1
         self._keep(hunk.string)

@@ -132,6 +132,7 @@ class DockerWorkspace:
                 return Ran(_text(output), _KILLED, timed_out=len(output) < MAX_LOG_BYTES)
             code = api.exec_inspect(execution)["ExitCode"]
             late = time.monotonic() - begun >= timeout
+            # A command may be killed by its own tests; only if the container is dead too the workspace is lost.
             if code is None or (code >= _KILLED and not self._is_alive()):
                 raise WorkspaceLost(
                     f"the container of {self._image} has ended in the middle of an evaluation"

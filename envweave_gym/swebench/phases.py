@@ -26,6 +26,9 @@ ALREADY = "git apply --check --reverse"
 _APPLY_TIMEOUT_S = 120.0
 _DIGEST_CHARS = 42
 """A SHA-1 and two spaces before each path; the digest shows whether a file that differed before has changed."""
+# `differing` lists each path that differs from HEAD, with its digest. The list from before the patch is subtracted
+# at the end (comm -13), because files of an image may differ already. Paths end in NUL, as git names may have
+# newlines; symbolic links are hashed by their target, which sha1sum would follow.
 _ATTEMPTS = """\
 exec 2>&1
 begun=$EPOCHREALTIME

@@ -297,7 +297,7 @@ def test_mistakes_that_every_name_refuses(names: list[str]):
             assert f"backend={backend!r} is unknown; there are 'inproc', " in refusal(name, backend=backend)
 
 
-def test_what_gymnasium_names_do_not_have(names: list[str]):
+def test_arguments_that_gymnasium_names_do_not_take_are_refused(names: list[str]):
     for name in names:
         for api in ("aec", "parallel"):
             assert f"has no api={api!r}; it has 'gym'" in refusal(name, api=api)

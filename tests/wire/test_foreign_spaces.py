@@ -217,7 +217,7 @@ def test_a_subclass_that_changes_nothing_travels_as_what_it_extends():
         ("recipe", None),
     ],
 )
-def test_what_names_no_space_or_a_function_of_elsewhere_is_not_rebuilt(part: str, value: Any):
+def test_names_of_other_classes_and_foreign_functions_are_not_rebuilt(part: str, value: Any):
     assert rebuilt({**sent(Words(find, ["ball"])), part: value}, made) is None
 
 
