@@ -1,1 +1,1 @@
-"""Connections for everybody who speaks to another process: deadlines and framed Unix sockets."""
+"""Network connections with deadlines: sockets, HTTP, WebSockets, framed Unix sockets and shared memory."""

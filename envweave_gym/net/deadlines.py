@@ -1,7 +1,7 @@
-"""Deadlines: the time that is left until one, and sockets whose every call ends at one.
+"""Deadlines: the time that is left until a deadline, and sockets whose calls each end at a deadline.
 
-A deadline is a time of ``time.monotonic``. Timeouts of sockets hold for each piece that arrives, and a peer
-may send many; so each wait is limited to the time that is left for the whole.
+A deadline is a time of ``time.monotonic``. A timeout of a socket applies to each piece that arrives, and a peer
+may send many pieces. So each wait is limited to the time that is left for the whole message.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import suppress
 _TIMEVAL = struct.Struct("ll")
 _CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
 WAIT_S = 1.0
-"""The longest wait of one system call: deadlines that are farther away need not be set for each."""
+"""The longest wait of one system call, so that a socket's timeout need not be set for each distant deadline."""
 
 
 def seconds_left(deadline: float, peer: str) -> float:
-    """Return the time until a deadline; ``TimeoutError`` if it is over."""
+    """Return the seconds until a deadline; raise ``TimeoutError`` if it has passed."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise too_late(peer)
@@ -38,7 +38,7 @@ class TimedSocket:
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket, self.ahead = connected, b""
-        """The bytes that were received and not used yet."""
+        """``ahead``: the bytes that were received and not used yet."""
         # A timeout of Python's polls before each call, which costs 2 us a message; the kernel's costs 0.2 us.
         # TLS retries what the kernel has ended, so it has to have Python's.
         self._is_tls = hasattr(connected, "do_handshake")
@@ -59,7 +59,7 @@ class TimedSocket:
             data = memoryview(data)[sent:]
 
     def receive_some(self, most: int, deadline: float | None = None) -> bytes:
-        """Receive between 1 and ``most`` bytes past the buffer; none at the end of the connection."""
+        """Receive 1 to ``most`` bytes, not from :attr:`ahead`; return ``b""`` at the end of the connection."""
         while True:
             self._limit(socket.SO_RCVTIMEO, deadline)
             try:
@@ -68,9 +68,9 @@ class TimedSocket:
                 continue
 
     def fill(self, size: int, deadline: float | None = None) -> None:
-        """Receive until :attr:`ahead` has ``size`` bytes; ``ConnectionResetError`` if the peer closes before.
+        """Receive until :attr:`ahead` has ``size`` bytes; ``ConnectionResetError`` if the peer closes before that.
 
-        After a ``TimeoutError`` what has come is there, and the call may be repeated.
+        After a ``TimeoutError`` the bytes received so far are in :attr:`ahead`, and the call may be repeated.
         """
         parts, missing = [self.ahead], size - len(self.ahead)
         try:
@@ -84,7 +84,7 @@ class TimedSocket:
             self.ahead = b"".join(parts) if len(parts) > 1 else self.ahead
 
     def _limit(self, option: int, deadline: float | None) -> None:
-        """Set how long the next system call may wait; ``TimeoutError`` once the deadline is over."""
+        """Set how long the next system call may wait; raise ``TimeoutError`` if the deadline has passed."""
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise TimeoutError("the deadline is over")
@@ -99,11 +99,11 @@ class TimedSocket:
             self._limits[option] = seconds
 
     def fileno(self) -> int:
-        """Return the descriptor, for ``poll``; it does not see what is in the buffer."""
+        """Return the file descriptor for ``poll``, which does not see bytes in :attr:`ahead`."""
         return self.socket.fileno()
 
     def cut(self) -> None:
-        """End the connection in both directions, which wakes threads that send or receive."""
+        """End the connection in both directions, which wakes all threads that send or receive on it."""
         with suppress(OSError):  # the peer was first, or it is closed
             # not the method of a TLS socket, which would take TLS away under the thread that reads
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)

@@ -22,33 +22,33 @@ from envweave_gym.os_support.process_local import ProcessLocal
 UNIX = "http+unix"
 """The scheme of HTTP over a Unix socket: ``http+unix://`` and the path, with ``/`` as ``%2F``."""
 GATEWAY_ERRORS = (502, 503, 504)
-"""The statuses of a proxy while the server behind it is not there."""
+"""The HTTP statuses with which a proxy reports that it cannot reach the server."""
 
 _OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
 _PORTS = {"http": 80, "https": 443}
 _LARGEST_HEAD = 1 << 16
 _Lookup = Future[list[Any]]
 _lookups = ProcessLocal[dict[tuple[str, int], _Lookup]](dict)
-"""The lookups that are under way, by name and port."""
+"""The address lookups that are under way, by host name and port."""
 
 
 class TunnelRefused(ConnectionError):
-    """The proxy opens no tunnel to the server; it may forward requests all the same."""
+    """The proxy opens no tunnel to the server, although it may still forward plain HTTP requests."""
 
 
 # Where to
 
 
 def unix_path(url: str) -> str | None:
-    """Return the path of the Unix socket that a URL names, if it names one."""
+    """Return the path of the Unix socket that a URL names; ``None`` for other URLs."""
     scheme, _, path = url.partition("://")
     return unquote(path.rstrip("/")) if scheme == UNIX else None
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the URL of the proxy that the environment variables name for a server.
+    """Return the URL of the proxy that the environment variables name for a server; ``None`` without one.
 
-    There is never one before loopback, whatever they say, nor before hosts that ``no_proxy`` names.
+    Loopback addresses and the hosts in ``no_proxy`` never get a proxy.
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
@@ -95,10 +95,11 @@ def _network(entry: str) -> Any:
 def dial(
     url: str, deadline: float, *, at: tuple[str, int] | None = None, proxy: str | None = None
 ) -> socket.socket:
-    """Connect to the first address of a URL's host that answers, and shake hands there if it needs TLS.
+    """Connect to the first address of a URL's host that answers, with a TLS handshake for ``https:``.
 
-    ``at`` is a host and port to connect to instead. Through a ``proxy`` the connection is a tunnel. Each
-    address has its share of the time that is left, so that a silent one leaves some to the others.
+    ``at`` is a host and port to connect to instead. With a ``proxy`` the connection is a tunnel through it. The
+    time until the deadline is shared among the addresses, so that one that does not answer leaves time for the
+    others.
     """
     if (path := unix_path(url)) is not None:
         return _connected_unix(path, url, deadline)
@@ -130,14 +131,14 @@ def _host_and_port(url: str) -> tuple[str, int]:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without what may be a password."""
+    """Return a URL without the part that may be a password, for error messages."""
     return f"{url.partition('://')[0]}://{url.rpartition('@')[2].rpartition('://')[2]}"
 
 
 def _addresses(host: str, port: int, deadline: float, url: str) -> list[Any]:
-    """Look a name up.
+    """Resolve a host name to addresses before the deadline.
 
-    Nothing ends a lookup but itself, so a thread does it, for all who wait for the same name.
+    A lookup cannot be interrupted, so it runs in a thread of its own; callers with the same name share it.
     """
     if _literal(host):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -192,7 +193,7 @@ def _connected(family: int, where: Any, proxy: str | None, url: str, deadline: f
 
 
 def proxy_headers(proxy: str) -> dict[str, str]:
-    """Return the header that shows the user and the password in a proxy's URL, if they are there."""
+    """Return the header with the user and the password of a proxy's URL; an empty dict if it has none."""
     parts = urlsplit(proxy)
     if not parts.username:
         return {}
@@ -201,7 +202,7 @@ def proxy_headers(proxy: str) -> dict[str, str]:
 
 
 def _open_tunnel(plain: TimedSocket, proxy: str, url: str, deadline: float) -> None:
-    """Let the proxy connect this socket to the server."""
+    """Ask the proxy to connect this socket to the server (HTTP ``CONNECT``)."""
     host, port = _host_and_port(url)
     goal = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     headers = {"Host": goal, **proxy_headers(proxy)}
@@ -224,13 +225,13 @@ def _open_tunnel(plain: TimedSocket, proxy: str, url: str, deadline: float) -> N
 
 
 def trusted_certificates() -> str | None:
-    """Return the certificates to trust, a file or a directory, if an environment variable names them."""
+    """Return the file or directory of trusted certificates that an environment variable names, if any."""
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
 
 
 @cache
 def _tls(certificates: str | None) -> ssl.SSLContext:
-    """Return a context that trusts these certificates, else those of this machine and of ``certifi``."""
+    """Return a TLS context that trusts these certificates, or else those of this machine and of ``certifi``."""
     if certificates:
         if os.path.isdir(certificates):
             return ssl.create_default_context(capath=certificates)

@@ -1,12 +1,12 @@
 """Length-prefixed frames over a Unix stream socket, between processes of one user on one machine.
 
-A frame is its length, four bytes with the lowest first, and as many bytes. An address is the path of a
-socket, or ``@`` and a name in Linux's abstract namespace. An abstract socket has no file: it is gone with the
-process that listens, and it is seen in one network namespace only.
+A frame is its length as four bytes, little-endian, and then its content. An address is the path of a socket, or
+``@`` and a name in Linux's abstract namespace. An abstract socket has no file: it disappears with the process
+that listens, and is visible in one network namespace only.
 
-Large frames go through shared memory (:mod:`envweave_gym.net.shared_memory`). An end that has received one
-over the socket passes a memory file before the next frame that it sends, and gets later ones through that.
-Two lengths that no frame has announce the file, and a frame in it.
+Large frames go through shared memory (:mod:`envweave_gym.net.shared_memory`). An end that has received a large
+frame over the socket passes a memory file to its peer, before the next frame that it sends. The peer writes
+later large frames into that file. Two reserved length values announce a memory file, and a frame in the file.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ LARGEST_FRAME = 1 << 30
 
 _LENGTH = struct.Struct("<I")
 _IN_MEMORY, _MEMORY_FILE = 0xFFFFFFFF, 0xFFFFFFFE
-"""In place of a length; the length of a frame in shared memory follows, or nothing that means anything."""
+"""Reserved lengths that announce a frame in shared memory, and a memory file.
+
+After ``_IN_MEMORY`` follows the length of the frame, after ``_MEMORY_FILE`` four bytes without a meaning.
+"""
 _MARKED = struct.Struct("<II")
 _CREDENTIALS = struct.Struct("3i")
 _BACKLOG = 128
 
 
 class FrameTooLarge(ConnectionError):
-    """The peer announces a frame that is larger than the limit; the connection is of no more use."""
+    """The peer announces a frame that is larger than the limit; the connection cannot be used any more."""
 
 
 class FramedSocket(TimedSocket):
-    """One end of a connection over which frames travel."""
+    """One end of a connection that sends and receives whole frames."""
 
     def __init__(self, connected: socket.socket, largest: int = LARGEST_FRAME) -> None:
         super().__init__(connected)
@@ -45,14 +48,17 @@ class FramedSocket(TimedSocket):
         self._incoming: SharedMemory | None = None
         self._outgoing: SharedMemory | None = None
         self._missing = 0
-        """The size of a large frame that came over the socket, until the peer has a memory file for such."""
+        """The size of the last large frame that had to come over the socket; 0 once a memory file was passed.
+
+        While it is not 0, :meth:`send` first passes the peer a memory file for such frames.
+        """
         self._awaits_file = False
-        """Whether the peer has been sent a large frame over the socket, and will pass a memory file."""
+        """Whether a large frame was sent over the socket, so that the peer will pass a memory file."""
         self._descriptors: list[int] = []
-        """Received descriptors of memory files that were not announced yet."""
+        """The received descriptors of memory files that the peer has not announced yet."""
 
     def send(self, frame: bytes, deadline: float | None = None, before: bytes = b"") -> None:
-        """Send a frame, and one ``before`` it in the same system call, which wakes the peer once."""
+        """Send a frame; a frame ``before`` it goes out in the same system call, which wakes the peer once."""
         if self._missing:
             self._pass_memory_file(deadline)
         is_small = len(frame) < SHARED_FRAME
@@ -67,9 +73,9 @@ class FramedSocket(TimedSocket):
             self.send_all(memoryview(data)[sent:], deadline)
 
     def receive(self, deadline: float | None = None) -> bytes:
-        """Receive the next frame; after a ``TimeoutError`` the next call goes on with the same one.
+        """Receive the next frame; after a ``TimeoutError`` the next call continues with the same frame.
 
-        ``ConnectionResetError`` when the peer has closed its end.
+        Raises ``ConnectionResetError`` when the peer has closed its end.
         """
         # Most frames come whole and alone, before a deadline that is far away: then one system call does.
         if not (self.ahead or self._awaits_file) and self._limits[socket.SO_RCVTIMEO] == (
@@ -111,7 +117,7 @@ class FramedSocket(TimedSocket):
             raise FrameTooLarge(f"a frame of {size} bytes, where {self._largest} are the limit")
 
     def receive_some(self, most: int, deadline: float | None = None) -> bytes:
-        """As of any socket, and accept the descriptor of a memory file that comes along."""
+        """Receive 1 to ``most`` bytes as a :class:`TimedSocket` does, and the descriptor of a memory file with them."""
         if not self._awaits_file:
             return super().receive_some(most, deadline)
         while True:
@@ -127,7 +133,7 @@ class FramedSocket(TimedSocket):
     # Shared memory
 
     def _shared(self, frame: bytes) -> bytes:
-        """The bytes to send for a large frame, which is written into shared memory if there is some free."""
+        """Write a large frame into free shared memory; return the bytes that announce it, or else the whole frame."""
         memory = self._outgoing
         if memory is not None and memory.put(frame):
             return _MARKED.pack(_IN_MEMORY, len(frame))
@@ -136,7 +142,7 @@ class FramedSocket(TimedSocket):
         return _LENGTH.pack(len(frame)) + frame
 
     def _pass_memory_file(self, deadline: float | None) -> None:
-        """Pass the peer a new memory file for the frames that it sends, or tell it that there is none."""
+        """Pass the peer a new memory file for the frames that it sends, or report that none could be made."""
         descriptor, self._missing = new_memory_file(self._missing), 0
         if descriptor is None:
             self.send_all(_MARKED.pack(_MEMORY_FILE, 0), deadline)
@@ -154,7 +160,7 @@ class FramedSocket(TimedSocket):
             os.close(descriptor)
 
     def _adopt_memory_file(self) -> None:
-        """Use the memory file that the peer has passed; without one frames go over the socket."""
+        """Use the memory file that the peer has passed; without a file large frames go over the socket."""
         self._awaits_file = False
         if self._outgoing is not None:
             self._outgoing.close()
@@ -175,14 +181,14 @@ class FramedSocket(TimedSocket):
 
     @property
     def is_hung_up(self) -> bool:
-        """Whether the peer has closed its end; any thread may ask, also while another receives."""
+        """Whether the peer has closed its end; any thread may read this, even while another thread receives."""
         poll = select.poll()  # select.select takes no descriptors from 1,024 on
         poll.register(self.socket, 0)  # POLLHUP is reported unasked
         return bool(poll.poll(0))
 
 
 def listen(address: str) -> socket.socket:
-    """Listen at an address; ``OSError`` if another listens there, or the system has no such sockets."""
+    """Listen at an address; ``OSError`` if another process does so already, or the system lacks such sockets."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(_native(address))
@@ -194,16 +200,16 @@ def listen(address: str) -> socket.socket:
 
 
 def accept(listener: socket.socket, largest: int = LARGEST_FRAME) -> FramedSocket:
-    """Wait for the next connection; ``PermissionError`` if the peer is a process of another user."""
+    """Wait for the next connection and return it; ``PermissionError`` if the peer belongs to another user."""
     peer = FramedSocket(listener.accept()[0], largest)
     _check_user(peer)
     return peer
 
 
 def connect(address: str, deadline: float | None = None, largest: int = LARGEST_FRAME) -> FramedSocket:
-    """Connect to an address; ``PermissionError`` if a process of another user listens there.
+    """Connect to an address; ``PermissionError`` if the process that listens there belongs to another user.
 
-    While the queue of the listener is full this waits, until the deadline.
+    If the queue of the listener is full, this waits until the deadline.
     """
     peer = FramedSocket(socket.socket(socket.AF_UNIX), largest)
     try:
@@ -224,7 +230,10 @@ def _native(address: str) -> str:
 
 
 def _check_user(peer: FramedSocket) -> None:
-    """Refuse a peer of another user, where the system says who it is; else the mode of the folder has to."""
+    """Close and refuse a connection to another user's process, on systems that report the peer's user.
+
+    On other systems the mode of the socket's folder has to keep other users out.
+    """
     if hasattr(socket, "SO_PEERCRED"):
         credentials = peer.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         user = _CREDENTIALS.unpack(credentials)[1]

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over dialled sockets: one deadline for an exchange, streamed bodies, and a cut from any thread."""
+"""HTTP/1.1 over dialled sockets: one deadline for each exchange, streamed bodies, cuts from any thread."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class BodyTooLarge(ConnectionError):
 
 
 class HttpConnection:
-    """A connection to one server for one exchange after the other; the first one dials it.
+    """A connection to one server, for one exchange after the other; the first exchange dials the server.
 
-    It goes through the proxy that the environment names and follows no redirects. It sends cookies back, as a
-    load balancer may route by them. Losses are ``OSError``: ``TimeoutError`` once the deadline is over, and
-    ``SSLCertVerificationError`` among them.
+    It uses the proxy that the environment variables name and follows no redirects. It sends cookies back, as a
+    load balancer may route by them. Every lost connection raises an ``OSError``: ``TimeoutError`` after the
+    deadline, ``SSLCertVerificationError`` for a wrong certificate.
     """
 
     def __init__(
         self, url: str, *, at: Callable[[], tuple[str, int] | None] | None = None, tunnels: bool = False
     ) -> None:
-        """``at`` returns a host and port to connect to instead of those in ``url``, if there are any.
+        """``at`` returns a host and port to connect to instead of those in ``url``, or ``None``.
 
-        A proxy forwards requests for ``http:``, unless ``tunnels`` says that it has to connect through.
+        A proxy forwards requests for ``http:`` URLs; with ``tunnels`` it has to open a tunnel for them too.
         """
         self.url, self._at, self._tunnels = url, at, tunnels
         self._parts = urlsplit(url if unix_path(url) is None else "http://localhost")
@@ -61,7 +61,7 @@ class HttpConnection:
     ) -> Response:
         """Send a request and receive the head of its response.
 
-        ``path`` is appended to that of the URL; without one the request is for the URL itself.
+        ``path`` is appended to the path of the URL; if it is empty, the request is for the URL itself.
         """
         self.connect(deadline)
         try:
@@ -77,7 +77,7 @@ class HttpConnection:
         return self._response
 
     def connect(self, deadline: float) -> None:
-        """Dial, unless the connection of the last exchange can be used again."""
+        """Dial the server, unless the connection of the last exchange can be used again."""
         if self._is_reusable():
             return
         self.close()
@@ -118,22 +118,22 @@ class HttpConnection:
         return "\r\n".join([*text, "", ""]).encode("latin-1")
 
     def _keep_cookies(self, headers: list[str]) -> None:
-        """Remember the names and values; their attributes do not matter, as all requests go to one server."""
+        """Store the names and values of cookies; all requests go to one server, so attributes do not matter."""
         for header in headers[:_MAX_COOKIES]:
             name, equals, value = header.partition(";")[0].partition("=")
             if equals and len(self._cookies) < _MAX_COOKIES and _ONE_LINE.fullmatch(header):
                 self._cookies[name.strip()] = value.strip()
 
     def detach(self) -> TimedSocket:
-        """Give the connection away, after a response that switches the protocol."""
+        """Return the connection's socket and forget it, after a response that switches the protocol."""
         connected, self._socket = self._socket, None
         assert connected is not None
         return connected
 
     def cut(self) -> None:
-        """End the exchange that is under way, from any thread, and refuse all others.
+        """End the exchange that is under way, from any thread, and refuse all later ones.
 
-        In a forked process the connection is the parent's, and goes on there.
+        In a forked child this leaves the socket alone, as the parent goes on using it.
         """
         self._is_cut, there = True, self._socket
         if there is not None and self._owner.is_here():
@@ -153,7 +153,7 @@ class HttpConnection:
 
 
 class Response:
-    """The response to a request; its body is read from the connection as it is asked for."""
+    """The response to a request; its body is received when it is read."""
 
     def __init__(self, source: TimedSocket, method: str, deadline: float) -> None:
         self._reader = _Reader(source, deadline)
@@ -166,7 +166,7 @@ class Response:
         self.headers: HTTPMessage = self._response.headers
 
     def body(self, largest: int, deadline: float | None = None) -> bytes:
-        """Receive the body to its end; :class:`BodyTooLarge` if it has more than ``largest`` bytes."""
+        """Receive the whole body; raise :class:`BodyTooLarge` if it has more than ``largest`` bytes."""
         body = bytearray()
         for piece in self.pieces(deadline):
             body += piece
@@ -175,10 +175,7 @@ class Response:
         return bytes(body)
 
     def pieces(self, deadline: float | None = None) -> Iterator[bytes]:
-        """Receive the body in pieces, each as soon as it comes.
-
-        ``deadline`` replaces that of the request.
-        """
+        """Yield the body in pieces, each as soon as it arrives; ``deadline`` replaces that of the request."""
         if deadline is not None:
             self._reader.deadline = deadline
         response = self._response
@@ -195,7 +192,7 @@ class Response:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body was read to its end, and the connection serves for another exchange."""
+        """Whether the body was read to its end and the connection can be used for another exchange."""
         return self._response.isclosed() and not self._response.will_close
 
 
@@ -204,7 +201,7 @@ def _mangled(error: HTTPException) -> ConnectionError:
 
 
 class _Reader(io.BufferedIOBase):
-    """The file that ``HTTPResponse`` reads: the buffer of a socket, then the socket, until a deadline."""
+    """The file object that ``HTTPResponse`` reads: first a socket's buffer, then the socket, until a deadline."""
 
     def __init__(self, source: TimedSocket, deadline: float) -> None:
         self._source, self.deadline = source, deadline

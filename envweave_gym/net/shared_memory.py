@@ -1,7 +1,7 @@
-"""Memory files for large frames: both ends of a Unix socket map one, so that the kernel copies nothing.
+"""Memory files for large frames: both ends of a Unix socket map the file, so the kernel copies nothing.
 
 The end that receives frames creates the file and passes its descriptor over the socket; the other end writes
-one frame at a time into it. Nothing is left behind: a memory file is gone with the last process that has it.
+one frame at a time into it. No file is left behind: it disappears with the last process that has it open.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import sys
 from contextlib import suppress
 
 SHARED_FRAME = 1 << 15
-"""Bytes; from here on shared memory is faster than the socket (docs/benchmarks.md has the figures)."""
+"""The size in bytes from which shared memory is faster than the socket (see docs/benchmarks.md)."""
 _SMALLEST = 1 << 20
 _HEAD = 64
-"""Bytes before the frame; the first one says whether a frame is there that was not taken yet."""
+"""The bytes before the frame; the first of them is 1 while the file holds a frame that was not taken yet."""
 _SEALS = 0 if sys.platform != "linux" else fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class SharedMemory:
-    """A memory file with room for one frame."""
+    """A mapped memory file with room for one frame."""
 
     def __init__(self, descriptor: int) -> None:
-        """Map the file; ``OSError`` if its size could change, as a read beyond the end kills the reader."""
+        """Map the file; raise ``OSError`` if its size is not sealed.
+
+        A peer that shrinks the file would kill this process by SIGBUS at the next read.
+        """
         if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise PermissionError("the size of the memory file is not sealed")
         size = os.fstat(descriptor).st_size
@@ -33,7 +36,7 @@ class SharedMemory:
         """The size of the largest frame that fits."""
 
     def put(self, frame: bytes) -> bool:
-        """Write a frame; ``False`` if it does not fit, or the peer has not taken the one before."""
+        """Write a frame; return ``False`` if it does not fit, or the peer has not taken the frame before it."""
         memory = self._memory
         if memory.closed or len(frame) > self.capacity or memory[0]:
             return False
@@ -42,7 +45,7 @@ class SharedMemory:
         return True
 
     def take(self, size: int) -> bytes:
-        """A copy of the frame, which makes room for the next; ``ConnectionError`` if there is no such frame."""
+        """Return a copy of the frame, which frees the memory; ``ConnectionError`` if ``size`` cannot be right."""
         if self._memory.closed or size > self.capacity:
             raise ConnectionError(f"a frame of {size} bytes in shared memory for {self.capacity}")
         frame = self._memory[_HEAD : _HEAD + size]
@@ -55,7 +58,7 @@ class SharedMemory:
 
 
 def new_memory_file(size: int) -> int | None:
-    """The descriptor of a memory file for frames of ``size`` bytes; ``None`` if there can be none."""
+    """Create a memory file for frames of ``size`` bytes and return its descriptor; ``None`` if that fails."""
     with suppress(OSError, AttributeError):  # no descriptors left, or a system without memory files
         descriptor = os.memfd_create("envweave frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:

@@ -1,7 +1,7 @@
-"""WebSockets (RFC 6455): one frame codec for both ends, and the client's end of a connection.
+"""WebSockets (RFC 6455): a frame codec for client and server, and the client's end of a connection.
 
-A protocol library spends more on a frame than a small environment on a step. The codec here knows frames,
-fragments and masks, without extensions, and does no I/O.
+A protocol library spends more time on a frame than a small environment on a step. This codec knows frames,
+fragments and masks, but no extensions, and does no I/O.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from envweave_gym.net.deadlines import TimedSocket
 from envweave_gym.net.http import HttpConnection
 
 FINAL, RESERVED, KIND = 0x80, 0x70, 0x0F
-"""The bits of the first byte of a frame: whether it ends a message, what must be 0, and its kind."""
+"""The bit fields in the first byte of a frame: last frame of a message, must be 0, and the kind."""
 MASKED = 0x80
-"""The bit of the second byte of a frame that says whether it has a mask, as those of clients have."""
+"""The bit in the second byte of a frame that says whether the payload is masked, as clients must do."""
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-"""The kinds of frames; from ``CLOSE`` on they control the connection, and are no parts of messages."""
+"""The kinds of frames; from ``CLOSE`` on they control the connection and are not parts of messages."""
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1000, 1001, 1002, 1007, 1009
-"""The codes with which connections are closed."""
+"""The status codes in close frames."""
 
 _LONGEST_CONTROL = 125
 _NUMPY_FROM = 1024
@@ -39,7 +39,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class ProtocolError(ConnectionError):
-    """The peer has sent what is no frame, or not at this place; ``code`` is for the close frame."""
+    """The peer has sent an invalid frame, or a frame out of order; ``code`` is for our close frame."""
 
     def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
         super().__init__(text)
@@ -47,11 +47,11 @@ class ProtocolError(ConnectionError):
 
 
 class MessageTooLarge(ProtocolError):
-    """The peer sends a message above the limit."""
+    """The peer sends a message larger than the limit."""
 
 
 class ConnectionClosed(ConnectionError):
-    """The peer has sent a close frame, with this code (0 where it gives none) and reason."""
+    """The peer has sent a close frame, with this code (0 if the frame has none) and reason."""
 
     def __init__(self, payload: bytes) -> None:
         self.code = int.from_bytes(payload[:2], "big")
@@ -60,7 +60,7 @@ class ConnectionClosed(ConnectionError):
 
 
 class HandshakeRefused(Exception):
-    """The response to a handshake is another than a switch of protocols."""
+    """The server answered the handshake with a status other than 101."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"HTTP {status}")
@@ -71,12 +71,12 @@ class HandshakeRefused(Exception):
 
 
 def frame_of(payload: bytes, *, masked: bool, kind: int = BINARY) -> bytes:
-    """Return a whole frame: of a client, which masks its frames, or of a server."""
+    """Return a whole frame; ``masked`` for the frames of a client, not for those of a server."""
     return b"".join(frame_parts(payload, masked=masked, kind=kind))
 
 
 def frame_parts(payload: bytes, *, masked: bool, kind: int = BINARY) -> Iterator[bytes]:
-    """Yield a whole frame in parts; a long payload is masked part by part, each when it is asked for."""
+    """Yield a whole frame in parts; a long payload is masked in chunks, each when it is asked for."""
     head = frame_head(len(payload), masked=masked, first=FINAL | kind)
     if not masked:
         yield head
@@ -90,7 +90,7 @@ def frame_parts(payload: bytes, *, masked: bool, kind: int = BINARY) -> Iterator
 
 
 def frame_head(size: int, *, masked: bool, first: int = FINAL | BINARY) -> bytes:
-    """Return the head of a frame with a payload of ``size`` bytes, without its mask."""
+    """Return the head of a frame with a payload of ``size`` bytes, without the mask's key."""
     bit = MASKED if masked else 0
     if size < 126:
         return bytes((first, bit | size))
@@ -102,7 +102,7 @@ def frame_head(size: int, *, masked: bool, first: int = FINAL | BINARY) -> bytes
 def payload_span(data: bytes | bytearray) -> tuple[int, int] | None:
     """Return where the payload of the first frame begins and ends; ``None`` while its head is incomplete.
 
-    The mask, if it has one, is the four bytes before the payload.
+    If the frame is masked, the key is the four bytes before the payload.
     """
     have = len(data)
     if have < 2:
@@ -117,7 +117,7 @@ def payload_span(data: bytes | bytearray) -> tuple[int, int] | None:
 
 
 def apply_mask(key: bytes, payload: bytes | bytearray | memoryview) -> bytes:
-    """Return the payload with the mask put on, or taken off."""
+    """Return the payload XORed with the four-byte mask key, which masks or unmasks it."""
     size = len(payload)
     if size >= _NUMPY_FROM:
         whole = size & ~3
@@ -128,7 +128,7 @@ def apply_mask(key: bytes, payload: bytes | bytearray | memoryview) -> bytes:
 
 
 class Message(NamedTuple):
-    """A whole message, or a frame that controls the connection."""
+    """A whole message, or a control frame."""
 
     kind: int
     payload: bytes
@@ -147,11 +147,11 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """The bytes that are missing at least for the next message."""
+        """The least number of bytes that must still arrive before the next message is complete."""
         return self._need - self._have
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that have arrived."""
+        """Append bytes that have arrived."""
         self._received.append(data)
         self._have += len(data)
 
@@ -166,7 +166,7 @@ class FrameReader:
         return None
 
     def _frame(self) -> tuple[int, bytes] | None:
-        """Take the first frame out of what was received: its first byte, and its payload."""
+        """Remove the first frame from the received bytes; return its first byte and its payload."""
         if self._have < self._need:
             return None
         data = self._received[0] if len(self._received) == 1 else b"".join(self._received)
@@ -202,7 +202,7 @@ class FrameReader:
             raise ProtocolError("a message begins within another, or goes on without one")
 
     def _joined(self, first: int, payload: bytes) -> Message | None:
-        """Add a fragment; return the message once it is whole."""
+        """Add a frame to the message that it belongs to; return the message once it is whole."""
         self._kind = self._kind or first & KIND
         self._fragments.append(payload)
         self._size += len(payload)
@@ -222,7 +222,7 @@ class FrameReader:
 
 
 class WebSocket:
-    """The client's end of a connection."""
+    """The client's end of a WebSocket connection."""
 
     def __init__(self, connected: TimedSocket, largest: int) -> None:
         self._socket, self._reader = connected, FrameReader(masked=False, largest=largest)
@@ -230,7 +230,7 @@ class WebSocket:
             self._reader.feed(connected.ahead)
 
     def send(self, message: bytes, deadline: float | None = None, before: bytes = b"") -> None:
-        """Send a binary message, and one ``before`` it in the same system call, which wakes the peer once."""
+        """Send a binary message; if it is short, the message ``before`` it goes out in the same system call."""
         data = frame_of(before, masked=True) if before else b""
         if len(message) < _CHUNK:
             self._socket.send_all(data + frame_of(message, masked=True), deadline)
@@ -239,7 +239,7 @@ class WebSocket:
             self._socket.send_all(part, deadline)
 
     def receive(self, deadline: float | None = None) -> bytes:
-        """Receive the next message, and answer pings before it; :class:`ConnectionClosed` at the end."""
+        """Receive the next message, answering pings before it; :class:`ConnectionClosed` at a close frame."""
         while True:
             while (found := self._reader.next()) is None:
                 most = min(max(self._reader.missing, _CHUNK), _LARGEST_CHUNK)
@@ -269,9 +269,9 @@ def open_websocket(
     largest: int,
     at: Callable[[], tuple[str, int] | None] | None = None,
 ) -> WebSocket:
-    """Connect and shake hands, through a tunnel where a proxy stands before the server.
+    """Connect to a server and do the handshake; a proxy in between has to open a tunnel.
 
-    :class:`HandshakeRefused` carries another response than that of a WebSocket.
+    Raises :class:`HandshakeRefused` if the server's response does not switch to a WebSocket.
     """
     key = base64.b64encode(os.urandom(16)).decode()
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"}
@@ -286,5 +286,5 @@ def open_websocket(
 
 
 def accept_token(key: str) -> str:
-    """Return the header by which a server shows that it has read the key of a handshake."""
+    """Return the value of ``Sec-WebSocket-Accept`` for the key of a client's handshake."""
     return base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()

@@ -1,1 +1,1 @@
-"""Mechanisms of the operating system: state of one process, file locks, process identities, folders."""
+"""Helpers for the operating system: per-process state, file locks, process identities, private folders."""

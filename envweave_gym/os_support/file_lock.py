@@ -1,4 +1,4 @@
-"""Locks on files (``flock``) between the processes of a user; they end with the process at the latest."""
+"""File locks (``flock``) between the processes of a user; a lock ends with its process at the latest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 
 @contextmanager
 def file_lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Generator[None]:
-    """Hold the lock on a file, which is created; raises ``NotAvailable`` if it is not free in time."""
+    """Hold the lock on a file, which is created if missing; ``NotAvailable`` if it is not free in time."""
     deadline = time.monotonic() + timeout_s
     pause = _FIRST_PAUSE_S
     while (lock := try_lock(path)) is None:
@@ -38,7 +38,7 @@ def file_lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Generator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock a file, which is created: the descriptor with the lock, or ``None`` if another process has it."""
+    """Lock a file, creating it if missing; return the descriptor, or ``None`` if another process holds it."""
     lock = _opened(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,14 +55,14 @@ def unlock(lock: int) -> None:
 
 
 def create_lock_file(path: Path, mode: int) -> None:
-    """Create the file of a lock, for processes that may not write to its folder."""
+    """Create the file of a lock in advance, for processes that may not write to its folder."""
     lock = _opened(path)
     os.fchmod(lock, mode)  # whatever the umask
     os.close(lock)
 
 
 def user_folder() -> Path:
-    """A folder that only this user may write to: ``XDG_RUNTIME_DIR``, or else one in the temporary folder."""
+    """Return a folder that only this user may write to: ``XDG_RUNTIME_DIR``, or else a temporary folder."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and _is_private(Path(given)):
         return Path(given)

@@ -15,7 +15,7 @@ import threading
 from envweave_gym.os_support.process_local import ProcessLocal
 
 _parents = ProcessLocal(list[int])
-"""If this process watches its parent: a descriptor that is readable once the parent has ended."""
+"""A descriptor that becomes readable when the parent ends; the list is empty until this process watches it."""
 
 
 def end_with_parent() -> None:
@@ -39,9 +39,10 @@ def end_with_parent() -> None:
 
 
 def _descriptor(pid: int, sentinel: int) -> int:
-    """Return a pidfd of the parent, or the pipe of multiprocessing where there are none (gVisor, macOS).
+    """Return a pidfd of the parent, or the pipe of multiprocessing where there are no pidfds (gVisor, macOS).
 
-    Workers that are forked later inherit the pipe's other end: then they end one by one, the last one first.
+    Workers that are forked later inherit the other end of that pipe. Then the workers end one by one, the last
+    one first.
     """
     try:
         return os.pidfd_open(pid)

@@ -1,6 +1,6 @@
-"""Identifies processes by PID and start time, and the PID namespace, boot and machine in which they count.
+"""Identifies processes by PID and start time, and the PID namespace, boot and machine they belong to.
 
-A PID alone is reused, and means another process in another container.
+A PID alone is not enough: it is reused, and means a different process in each container.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from functools import cache
 from pathlib import Path
 
 _UNSEEN = "there"
-"""The start time of a process that exists and that ``/proc`` hides."""
+"""The start time given for a process that exists but is hidden in ``/proc``."""
 _OWNER = re.compile(r"([1-9]\d{0,8})-(.*)", re.ASCII)
 
 
 def is_gone(owner: str) -> bool:
-    """Return whether the process ``"<pid>-<start time>"`` has ended; one that is hidden counts as alive."""
+    """Return whether the process ``"<pid>-<start time>"`` has ended; a hidden process counts as alive."""
     known = _OWNER.fullmatch(owner)
     return known is None or began(int(known[1])) not in (known[2], _UNSEEN)
 
 
 @cache
 def machine() -> str:
-    """Return a name for this machine: a digest of its machine ID, which itself is confidential."""
+    """Return a name for this machine: a digest of its machine ID, because the ID itself is confidential."""
     try:
         number = Path("/etc/machine-id").read_text().strip()
     except OSError:
@@ -36,7 +36,7 @@ def machine() -> str:
 
 @cache
 def boot_id() -> str:
-    """Return an ID of this boot of the machine, which all of its containers share."""
+    """Return the ID of this boot of the machine; all its containers have the same."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # no Linux
@@ -44,7 +44,7 @@ def boot_id() -> str:
 
 
 def processes_seen() -> str:
-    """Return the boot ID and the PID namespace: PIDs mean the same processes where this is equal."""
+    """Return boot ID and PID namespace: where both are equal, a PID means the same process."""
     return f"{boot_id()}.{namespace()}"
 
 

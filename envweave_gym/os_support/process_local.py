@@ -1,7 +1,7 @@
-"""State of one process, which a forked child replaces by its own: values, caches, owners and clean-ups.
+"""State of one process that a forked child replaces by its own: values, caches, owners, clean-ups.
 
-A forked child has copies of the objects of its parent, but none of its threads: a lock may be held for ever,
-and connections and child processes are the parent's. One fork handler serves the whole package.
+A forked child has copies of its parent's objects, but none of its threads. So a copied lock may stay locked for
+ever, and connections and child processes still belong to the parent. One fork handler serves the whole package.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProcessLocal(Generic[_T]):
-    """A value that each process has for itself: a forked child gets a new one from ``create``."""
+    """A value that each process has for itself: after a fork the child gets a new value from ``create``."""
 
     value: _T
 
@@ -36,7 +36,7 @@ class ProcessLocal(Generic[_T]):
 
 
 class Owner:
-    """The process that creates this object; a child that is forked from it is not the owner."""
+    """Remembers the process that created this object; a child that is forked from it is not the owner."""
 
     __slots__ = ("_pid",)
 
@@ -49,7 +49,7 @@ class Owner:
 
 
 def process_cache(maxsize: int | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """``functools.lru_cache`` whose entries a forked child does not have, as they may hold connections."""
+    """Like ``functools.lru_cache``, but empty in a forked child, as entries may hold connections."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         cache = ProcessLocal[Any](lambda: lru_cache(maxsize)(function))

@@ -1,4 +1,4 @@
-"""Values that users in this process share by key; the end of the last share closes a value."""
+"""Reference-counted values by key, shared in this process; closing the last share closes the value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from envweave_gym.os_support.process_local import ProcessLocal
 
 
 class Closeable(Protocol):
-    """A value that may be closed, and works again when it is used after that."""
+    """A value that can be closed, and works again when it is used after that."""
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release all resources of the value."""
         ...
 
 
@@ -22,14 +22,17 @@ _V = TypeVar("_V", bound=Closeable)
 
 
 class SharedValues(Generic[_V]):
-    """The shared values of one kind. A forked process inherits them, so they must handle forks themselves."""
+    """The shared values of one kind.
+
+    A forked process inherits the values, so they must handle forks themselves.
+    """
 
     def __init__(self) -> None:
         self._lock = ProcessLocal(threading.RLock)  # reentrant: garbage collection may end shares at any time
         self._entries: dict[Hashable, _Entry[_V]] = {}
 
     def take(self, key: Hashable, create: Callable[[], _V]) -> Share[_V]:
-        """Return a share of the value of a key, which is created if nobody has a share of it."""
+        """Return a share of the value of ``key``; create the value if nobody has a share of it."""
         with self._lock.value:
             entry = self._entries.get(key) or _Entry(create())
             entry.users += 1

@@ -27,40 +27,48 @@ from envweave_gym.wire.values import (
 )
 
 MOST_VALUES = 1 << 20
-"""Allows 16 values for each row of a vector with 65,536 rows. What is decoded takes up to 160 MB (measured
-of arrays with one element)."""
+"""The limit of values in a frame from a client: 16 for each row of a vector with 65,536 rows.
+
+Decoding a frame at the limit takes up to 160 MB (measured with arrays of one element).
+"""
 MOST_REPLY_VALUES = 1 << 24
-"""More, as a reply holds the observations and infos of all rows, and a client chooses its server."""
+"""The limit of values in a reply.
+
+It is higher, as a reply holds the observations and infos of all rows, and a client chooses its server.
+"""
 EXTENSION = 4
-"""Values that an extension counts as, because Python code reads it; those inside it count too."""
+"""The number of values that one extension counts as, because Python code decodes it.
+
+The values inside the extension are counted in addition.
+"""
 
 _EAGER = frozenset({TUPLE, OBJECTS, STREAM, FAULT, GRAPH, PAIRS, RESULT, SET, COMPLEX, MOMENT, RECORD})
-"""The extensions that are decoded along with the frame. Others are decoded when somebody looks at them."""
+"""The extensions that are decoded along with the frame; others are decoded when their value is first read."""
 _KNOWN = OPAQUE | _EAGER
 
 
 def _uncounted(most: int) -> int:
-    """The size in bytes up to which no frame can hold more than ``most`` values.
+    """Return the size in bytes up to which no frame can hold more than ``most`` values.
 
-    The densest are extensions of three bytes, each with a value of one byte in it.
+    The densest frames consist of extensions of three bytes, each with a value of one byte in it.
     """
     return 3 * most // (EXTENSION + 1)
 
 
 _SMALL_CALL = _uncounted(MOST_VALUES)
 SMALL_REPLY = _uncounted(MOST_REPLY_VALUES)
-"""Bytes; smaller replies need no check."""
+"""The size in bytes up to which a reply needs no check."""
 
 
 class TooManyValues(ValueError):
-    """A frame that was not decoded, because that would take too much memory and time."""
+    """The frame was not decoded, because decoding it would take too much memory and time."""
 
 
 def check_call(frame: bytes) -> None:
-    """Check the limits on a frame that a client has sent; ``ValueError`` where it exceeds one.
+    """Check a frame from a client against all limits; raise ``ValueError`` if it exceeds one.
 
-    Small frames cannot exceed any and skip the count, so that it adds nothing to most steps; those below
-    ``SMALL_FRAME`` (:mod:`envweave_gym.wire.keys`) need no check at all.
+    Small frames cannot exceed a limit and are not counted, so that most steps pay nothing. Callers skip this
+    function for frames below ``SMALL_FRAME`` (:mod:`envweave_gym.wire.keys`).
     """
     if len(frame) > _SMALL_CALL and _exceeds(frame, MOST_VALUES, lazy_by_size=True):
         raise TooManyValues(_refusal(MOST_VALUES))
@@ -68,9 +76,9 @@ def check_call(frame: bytes) -> None:
 
 
 def check_reply(frame: bytes) -> None:
-    """Check the limit on a frame that a server has sent; ``TooManyValues`` where it exceeds that.
+    """Check a frame from a server against its limit; raise ``TooManyValues`` if it exceeds that.
 
-    A server that is hostile, or whose environment is, must not fill the memory of its client.
+    A hostile server or environment must not fill the memory of its client.
     """
     if len(frame) > SMALL_REPLY and _exceeds(frame, MOST_REPLY_VALUES):
         raise TooManyValues(_refusal(MOST_REPLY_VALUES))
@@ -87,10 +95,10 @@ _BYTE_SIZE, _EXTENSION = 0, -8
 
 
 def _steps() -> list[int]:
-    """By the first byte of a token: its length, or the place of its length.
+    """Return, for each first byte of a token, the token's length, or a code for where its length is.
 
     A token is a value without items, or the head of a list or a map. ``_BYTE_SIZE`` stands for a size in the
-    next byte, -2 and -4 for one in 2 or 4 bytes, ``_EXTENSION`` for an extension.
+    next byte, -2 and -4 for a size in the next 2 or 4 bytes, ``_EXTENSION`` for an extension.
     """
     steps = [1] * 256
     steps[0xA0:0xC0] = range(1, 33)
@@ -106,10 +114,10 @@ _STEPS = _steps()
 
 
 def _exceeds(frame: bytes, most: int, *, lazy_by_size: bool = False) -> bool:
-    """Whether the values of a frame count as more than ``most``; the count stops there.
+    """Return whether the values of a frame count as more than ``most``; the count stops there.
 
-    ``lazy_by_size`` counts every byte of an extension that is decoded later, when somebody looks at it: it
-    holds msgpack too, whose values take at least a byte each.
+    ``lazy_by_size`` counts every byte of an extension that is decoded later as a value: the extension holds
+    msgpack too, in which each value takes at least a byte.
     """
     data = frame if type(frame) is bytes else memoryview(frame)
     steps, parts, tokens, more = _STEPS, [(0, len(data))], 0, 0
@@ -141,7 +149,7 @@ def _exceeds(frame: bytes, most: int, *, lazy_by_size: bool = False) -> bool:
 
 
 def _extension(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
-    """The code of an extension, and where its bytes begin and end."""
+    """Return the code of the extension at offset ``at``, and where its bytes begin and end."""
     first = data[at]
     if first >= 0xD4:
         return data[at + 1], at + 2, at + 2 + (1 << (first - 0xD4))

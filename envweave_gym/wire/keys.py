@@ -14,32 +14,37 @@ from __future__ import annotations
 from envweave_gym.wire.values import ARRAY, BIG_INT, HASHED, PAIRS, SCALAR, SET, TEXT
 
 MOST_COMPARISONS = 1 << 22
-"""Allows 2,048 keys in one map; decoding a frame at the limit took 60 ms (measured)."""
+"""The limit of key comparisons, reached by a map of 2,048 keys; decoding that took 60 ms (measured)."""
 SMALL_FRAME = 8 << 10
-"""Bytes; fewer hold at most 2,048 keys and values."""
+"""The size in bytes below which a frame needs no check, as it holds at most 2,048 keys and values."""
 _SMALL_MAP = 32
-"""Keys; a smaller map costs no more than the rest of decoding it."""
+"""The number of keys up to which a map is not counted, as it costs no more than the rest of decoding it."""
 _SHORT_KEY = 32
-"""Bytes; a key counts as one more for each of these that it has."""
+"""The bytes of a short key; a longer key counts as one more for each of these that it has."""
 _DEEPEST = 1000
 
 _LEAF, _TEXT, _LIST, _MAP, _EXTENSION = range(5)
 OPAQUE = frozenset({ARRAY, SCALAR, TEXT, BIG_INT})
-"""The extensions whose bytes are no msgpack."""
+"""The extensions whose bytes are not msgpack."""
 _MAY_COST = (b"\xde", b"\xdf", *(bytes([code]) for code in sorted(HASHED)))
-"""The first byte of a map of 16 keys or more, and the codes of extensions whose items become keys. A frame
-without these bytes, in whatever value, needs no count: that takes longer than to decode a list of texts."""
+"""The first byte of a map of 16 keys or more, and the codes of extensions whose items become keys.
+
+A frame without these bytes anywhere is not counted: counting takes longer than decoding a list of texts.
+"""
 
 
 _ITEMS, _KEYS_AND_ITEMS, _PAIRS, _PAIR_LIST, _PAIR, _SET, _SET_BODY, _MEMBERS = range(8)
-"""The kinds of containers; those after the second are parts of the extensions whose items become keys."""
+"""The roles of a container.
+
+From the third on they are parts of an extension whose items become keys.
+"""
 _HOLDS = {_PAIRS: (_PAIR_LIST, None), _PAIR_LIST: (_PAIR, 2), _SET: (_SET_BODY, 2)}
-"""By kind of part the kind of its items, which must be lists, and their length if that is fixed."""
+"""The role of the items of each role, and their length if that is fixed; the items must be lists."""
 _ROLES = {PAIRS: _PAIRS, SET: _SET}
 
 
 def _heads() -> list[tuple[int, int, int]]:
-    """By the first byte of a value: its kind, the bytes that hold its size, and what is added to that.
+    """Return, for each first byte of a value: its kind, the bytes that hold its size, and what is added to that.
 
     The size is a number of bytes, of items or of pairs.
     """
@@ -66,9 +71,9 @@ _HEADS = _heads()
 
 
 def check_keys(frame: bytes) -> None:
-    """Raise ``ValueError`` where the keys of a frame could keep the interpreter busy.
+    """Raise ``ValueError`` if the keys of a frame could collide so often that decoding blocks the interpreter.
 
-    A frame that is not msgpack is left to the decoder: up to where that stops, both read the same.
+    A frame that is not msgpack is left to the decoder, which reads the same bytes up to the error.
     """
     if len(frame) < SMALL_FRAME or not any(byte in frame for byte in _MAY_COST):
         return
@@ -80,19 +85,19 @@ def check_keys(frame: bytes) -> None:
 
 
 class _Level:
-    """A container that is being read: how many of its items are to come, and how many of its keys count."""
+    """A container that is being read: the number of items still to come, and of its keys that count."""
 
     __slots__ = ("began", "end", "keys", "left", "owner", "role")
 
     def __init__(self, role: int, left: int, began: int, end: int, owner: _Level | None = None) -> None:
-        """``end`` is where the innermost extension ends, and ``owner`` the list of the pair that this is."""
+        """``end`` is where the innermost extension ends; ``owner`` is the list that holds this pair."""
         self.role, self.left, self.began, self.end = role, left, began, end
         self.keys = 0
         self.owner = owner
 
     @property
     def at_key(self) -> bool:
-        """Whether the item that is next becomes a key."""
+        """Whether the next item becomes a key of a dict or a member of a set."""
         role = self.role
         return (
             role == _MEMBERS
@@ -101,7 +106,10 @@ class _Level:
         )
 
     def inner(self, kind: int, size: int, began: int) -> _Level:
-        """The next list or map, with ``size`` items; ``ValueError`` where another must be there."""
+        """Return the level of the next list or map, which has ``size`` items.
+
+        Raises ``ValueError`` if the format requires another kind or length there.
+        """
         if self.role > _KEYS_AND_ITEMS and self.needs_list:
             role, length = _HOLDS.get(self.role, (_MEMBERS, None))
             if kind != _LIST or length not in (None, size):
@@ -114,7 +122,7 @@ class _Level:
 
     @property
     def needs_list(self) -> bool:
-        """Whether the item that is next must be a plain list."""
+        """Whether the next item must be a plain list."""
         return self.role in _HOLDS or (self.role == _SET_BODY and self.left == 1)
 
 
@@ -122,7 +130,7 @@ _NO_LIST = "the members of a set and the pairs of a dict are plain lists, and ea
 
 
 def _comparisons(frame: bytes) -> int:
-    """An upper bound of the comparisons of keys that decoding the frame takes."""
+    """Return an upper bound of the key comparisons that decoding the frame takes."""
     at, total = 0, 0
     level = _Level(_ITEMS, 1, 0, len(frame))
     outer: list[_Level] = []
@@ -170,7 +178,7 @@ def _comparisons(frame: bytes) -> int:
 
 
 def _end_of(ended: _Level, level: _Level, at: int) -> int:
-    """The offset of the value after a container that has ended, which is an item of ``level``."""
+    """Return the offset after a container that has ended, and count it as an item of ``level``."""
     if ended.end != level.end:  # an extension, whose size says where it ends
         if at > ended.end:
             raise ValueError("it has an extension that ends too early")

@@ -16,9 +16,9 @@ import msgspec
 from envweave_gym.wire.values import pack, unpack
 
 VERSION = 3
-"""The version of the protocol; a server refuses another.
+"""The version of the protocol; a server refuses clients with another version.
 
-Since 3 the infos of all vectors travel in one form.
+Since version 3 the infos of all vectors are sent in the same form.
 """
 
 
@@ -26,10 +26,13 @@ CONTENT_TYPE = "application/msgpack"
 """The content type of a frame in the body of an HTTP request or response."""
 
 LARGEST_REPLY = 1 << 30
-"""The limit of a reply in bytes; one that claims to be larger has been mangled on its way."""
+"""The limit of a reply in bytes; a header that announces more was corrupted on its way."""
 
 TOO_LARGE = b""
-"""Over the Unix socket of an actor, in place of a reply that is sent by a call of Ray instead."""
+"""The empty frame that an actor sends over its Unix socket if the reply is too large for it.
+
+The client then gets the reply by a call of Ray.
+"""
 
 
 def socket_of_actor(name: str) -> str:
@@ -49,7 +52,10 @@ class Hello(_Message, tag="hello"):
 
     token: str = ""
     session: str = ""
-    """The session whose frames follow; without one creates follow, to be described, and questions."""
+    """The ID of the session whose frames follow.
+
+    If it is empty, what follows are creates (for a description) and questions about the server.
+    """
 
 
 class Create(_Message, tag="create"):
@@ -57,7 +63,7 @@ class Create(_Message, tag="create"):
 
     env_id: str
     api: str = "gym"
-    """``gym``, ``vector``, ``aec`` or ``parallel``; empty for the one it has, to be described as."""
+    """``gym``, ``vector``, ``aec`` or ``parallel``; empty in a request for a description: whichever it has."""
     kwargs: dict[str, Any] = {}
     version: int = VERSION
 
@@ -78,10 +84,10 @@ class Step(_Message, tag="step"):
 
 
 class Ask(_Message, tag="ask"):
-    """Ask what changes nothing, as ``state``, ``render``, ``parse_action``, ``observe`` and ``record``."""
+    """Ask a question that changes nothing, such as ``state``, ``render``, ``parse_action`` or ``observe``."""
 
     number: int
-    """Below -1, and another for every question."""
+    """The number of the question: below -1, and different for every question."""
     question: str
     argument: Any = None
 
@@ -96,7 +102,7 @@ Call = Create | Reset | Step | Ask | Close
 
 
 def number_of(message: Call) -> int:
-    """The number of a call or a question, which the reply repeats."""
+    """Return the number of a call or a question, which the reply repeats."""
     if isinstance(message, Create):
         return 0
     return message.number if isinstance(message, Ask | Close) else message.call
@@ -106,7 +112,7 @@ def number_of(message: Call) -> int:
 
 
 class Created(_Message, tag="created"):
-    """The session is there; its last call was ``call``."""
+    """The session exists; ``call`` is the number of its last call."""
 
     call: int
 
@@ -138,12 +144,12 @@ class Answer(_Message, tag="answer"):
 
 
 class Refused(_Message, tag="refused"):
-    """Nothing was done, or the environment raised."""
+    """The reply to a call that was not done, or whose environment raised an exception."""
 
     number: int
     """The number of the call or the question; -1 where the server could not read it."""
     kind: str
-    """The name of an exception."""
+    """The class name of the exception, or ``Conflict`` or ``ServerError``."""
     message: str
     committed: int = -1
     """The number of the last call that was done."""
@@ -154,26 +160,26 @@ class Refused(_Message, tag="refused"):
 Reply = Created | Began | Stepped | Answer | Refused
 
 DONE_ALL_THE_SAME = ("EnvironmentCrashed", "FaultStorm")
-"""The kinds of refusals of calls that were done: what they did is all there is to tell."""
+"""The kinds of refusals whose calls count as done: the episode is lost, and repeating changes nothing."""
 
 DELETE = "delete"
-"""The question that closes a session, asked without one; its argument is the session's id."""
+"""The question that closes a session from another connection; its argument is the session's ID."""
 
 HEALTH = "health"
-"""The question about a server, asked without a session; the answer has ``sessions`` and ``stopping``."""
+"""The question about the server, sent without a session; the answer has ``sessions`` and ``stopping``."""
 
 NUMBERLESS = -1
-"""The number of what could not be read."""
+"""The ``number`` in a reply to a message whose own number could not be read."""
 
 # Methods of codecs, not functions around them: each frame would pay for the call.
 encode: Callable[[Hello | Call | Reply], bytes] = msgspec.msgpack.Encoder().encode
-"""The frame of a message; its values are packed already (:func:`envweave_gym.wire.values.pack`)."""
+"""Encode a message as a frame; its values are packed already (:func:`envweave_gym.wire.values.pack`)."""
 read_hello: Callable[[bytes], Hello] = msgspec.msgpack.Decoder(Hello).decode
-"""The first message of a connection; ``ValueError`` if the frame is none."""
+"""Decode the first message of a connection; raise ``ValueError`` if the frame is not a ``Hello``."""
 read_call: Callable[[bytes], Call] = msgspec.msgpack.Decoder(Call, ext_hook=unpack).decode
-"""The message of a client; ``ValueError`` (or ``RecursionError``) if the frame is none."""
+"""Decode a message of a client; raise ``ValueError`` or ``RecursionError`` if it is not a ``Call``."""
 read_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply, ext_hook=unpack).decode
-"""The message of a server."""
+"""Decode a message of a server."""
 
 __all__ = [
     "CONTENT_TYPE",

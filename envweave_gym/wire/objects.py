@@ -29,9 +29,9 @@ _record_decoder = msgspec.msgpack.Decoder(
     tuple[Literal["enum", "tuple", "dataclass"], str, str, list[str | None], list[Any]],
     ext_hook=values.unpack,
 )
-"""The kind, the module and the name of a class, and the names and values of its fields."""
+"""Decodes a record: its kind, the module and name of its class, and the names and values of its fields."""
 _PLAIN: tuple[type, ...] = (float, int, bytes, list)
-"""Types whose subclasses travel as what they extend."""
+"""Types whose subclasses are sent as their base type."""
 _MAX_FLAGS = 12
 _MOMENTS: tuple[Any, ...] = (dates.datetime, dates.date, dates.time)
 
@@ -40,7 +40,7 @@ _MOMENTS: tuple[Any, ...] = (dates.datetime, dates.date, dates.time)
 
 
 def pack_object(value: Any) -> Any:
-    """Pack a value of a rare type; ``NoForm`` if it has no form that keeps it."""
+    """Convert a value of a rare type to an extension; raise ``NoForm`` if it cannot be sent without loss."""
     if isinstance(value, Enum):
         return _record("enum", type(value), [getattr(value, "name", None)], [value.value])
     if isinstance(value, tuple):
@@ -97,7 +97,7 @@ def _pack_foreign_array(value: Any) -> Any:
 
 
 def read_set(data: memoryview) -> Any:
-    """A set or a frozen set; a list where the plain form of a member cannot be hashed, as a dict cannot."""
+    """Decode a set or a frozen set; return a list if a member cannot be hashed in its plain form."""
     frozen, members = values.loads(data)
     if type(members) is not list:  # wire/keys.py counts what a list holds, and not an array or a tuple
         raise ValueError("a set whose members are no list")
@@ -108,7 +108,7 @@ def read_set(data: memoryview) -> Any:
 
 
 def dict_of(pairs: list[Any]) -> dict[Any, Any]:
-    """A dict of pairs; a key whose plain form cannot be hashed, as a dict cannot, becomes its ``repr``."""
+    """Return the dict of a list of pairs; a key that cannot be hashed in its plain form becomes its ``repr``."""
     return {_as_key(key): item for key, item in pairs}
 
 
@@ -121,13 +121,13 @@ def _as_key(key: Any) -> Any:
 
 
 def read_complex(data: memoryview) -> complex:
-    """A complex number of Python's."""
+    """Decode a Python complex number."""
     real, imag = values.loads(data)
     return complex(real, imag)
 
 
 def read_moment(data: memoryview) -> Any:
-    """A date, a time, both, or a duration."""
+    """Decode a date, a time, a datetime or a timedelta."""
     name, content = values.loads(data)
     try:
         if name == "timedelta":
@@ -139,7 +139,7 @@ def read_moment(data: memoryview) -> Any:
 
 
 def read_record(data: memoryview) -> Any:
-    """An enum member, a named tuple or a dataclass; its plain form where the class is not loaded here."""
+    """Decode an enum member, named tuple or dataclass; return its plain form if its class is not loaded here."""
     kind, module, qualname, names, fields = _record_decoder.decode(data)
     if len(names) != len(fields) or (kind == "enum" and len(fields) != 1):
         raise ValueError("a record with more or fewer names than fields")
@@ -152,9 +152,9 @@ def read_record(data: memoryview) -> Any:
 
 
 def _loaded(module: Any, qualname: Any) -> Any:
-    """The class with this name, found without running code: no import, no ``__getattr__``.
+    """Return the class with this name without running code: no import, no ``__getattr__``; ``None`` if absent.
 
-    One with ``__del__`` is left out: that would run with attributes that a peer has chosen.
+    A class with ``__del__`` is refused: that method would run with attributes that a peer has chosen.
     """
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
@@ -177,9 +177,10 @@ def _member(cls: Any, name: Any, value: Any) -> Any:
 
 
 def _flags(cls: type[Flag], value: Any) -> Any:
-    """Several flags in one value, or the value as it is.
+    """Return the combination of flags with this value, or the plain ``value`` if it is not a valid one.
 
-    Python caches each such object for good, so a peer may make no more than there are sets of few members.
+    Python caches each combination for good. So enums with many members are refused, or a peer could fill the
+    memory.
     """
     members: list[Any] = list(cls)
     if type(value) is not int or len(members) > _MAX_FLAGS:
@@ -215,7 +216,7 @@ _RESULTS = {
     "result": "envweave_gym.core.program_result:Result",
     "execution": "envweave_gym.sandbox:Execution",
 }
-"""The classes that travel, by the names they have on the way."""
+"""The classes of program results that can be sent, by their names on the wire."""
 
 
 @cache
@@ -224,14 +225,14 @@ def _result_class(name: str) -> type[Result]:
 
 
 def pack_struct(value: msgspec.Struct) -> Any:
-    """The result of a program arrives as a result; any other struct as a dict of its fields."""
+    """Pack the result of a program so that it arrives as one; pack any other struct as a dict of its fields."""
     if isinstance(value, Result):
         return pack_result(value)
     return {name: pack_exactly(getattr(value, name)) for name in value.__struct_fields__}
 
 
 def pack_result(value: Result) -> Any:
-    """Pack the result of a program; one of another class is sent as a dict of its fields."""
+    """Pack the result of a program; a result of an unknown class is sent as a dict of its fields."""
     fields, name = msgspec.to_builtins(value), type(value).__name__.lower()
     if name in _RESULTS and type(value) is _result_class(name):
         return Ext(RESULT, values.dumps([name, fields]))
@@ -239,7 +240,7 @@ def pack_result(value: Result) -> Any:
 
 
 def read_result(data: memoryview) -> Result:
-    """The result in the bytes; ``ValueError`` where they are none."""
+    """Decode the result of a program; raise ``ValueError`` if the bytes are not a valid result."""
     name, fields = values.loads(data)
     if name not in _RESULTS:
         raise ValueError(f"there is no result of class {name!r}")

@@ -1,7 +1,7 @@
-"""The streams of vectors on the wire: packed as they are, and decoded row by row when they are looked at.
+"""The streams of vectors on the wire: packed as they are, and decoded row by row when they are read.
 
-Of a native vector the arrays travel that its streams are built from, and the events that its new episodes
-open with. A reply holds all there is to know of its streams: reading them asks nobody.
+For a native vector the frame holds the arrays that its streams are built from, and the opening events of its
+new episodes. A reply holds everything about its streams, so reading them sends no further request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from envweave_gym.wire.messages import Stepped
 from envweave_gym.wire.values import NATIVE, pack, packs, unpack, unpacks
 
 ROWS_APART = 100
-"""A kind of extension beyond those of :mod:`envweave_gym.wire.values`."""
+"""The code of an extension that :mod:`envweave_gym.wire.values` does not define itself."""
 
 _encoder = Encoder()
 _events = Encoder(enc_hook=jsonable)
@@ -36,21 +36,21 @@ _apart = Decoder(tuple[bytes, Any], ext_hook=unpack)
 
 
 class PackedStreams:
-    """The streams of a reply, decoded when one of them is read."""
+    """The streams of a reply, which are decoded when the first of them is read."""
 
     def __init__(self, data: msgspec.Raw, reset: Bools) -> None:
-        """``data`` is what a reply has; the rows of ``reset`` began episodes."""
+        """``data`` is the packed field of a reply; ``reset`` marks the rows that began an episode."""
         self._data, self._reset = data, reset
         self._read: Callable[[int], Stream | None] | None = None
 
     def __call__(self, row: int) -> Stream | None:
-        """The stream of a row."""
+        """Return the stream of a row."""
         if self._read is None:
             self._read = _reader(_plain.decode(self._data), self._reset)
         return self._read(row)
 
     def results(self) -> tuple[NDArray[np.float64], Bools, Bools]:
-        """The rewards, terminations and truncations of the step, in arrays that can be written to."""
+        """Return the rewards, terminations and truncations of the step, in writable arrays."""
         size, columns = len(self._reset), bytearray(_plain.decode(self._data)[-1])
         rewards, ends = (
             np.frombuffer(columns, "f8", size),
@@ -67,10 +67,9 @@ def _reader(received: list[Any] | bytes, reset: Bools) -> Callable[[int], Stream
 
 
 def _raw_rows(data: bytes, size: int) -> list[msgspec.Raw]:
-    """The values of a msgpack list, undecoded; ``ValueError`` where the list does not have ``size`` of them.
+    """Return the values of a msgpack list, undecoded; raise ``ValueError`` if there are not ``size`` of them.
 
-    Its head is compared first: a hostile peer may send a list of many times as many rows, and each takes
-    memory.
+    The head of the list is compared first: a hostile peer may send far more rows, and each takes memory.
     """
     if not data.startswith(_list_head(size)):
         raise ValueError(f"the streams are not those of {size} rows")
@@ -87,13 +86,13 @@ def _list_head(size: int) -> bytes:
 
 
 class PackedOpenings:
-    """The events that episodes open with, by their seeds; packed, and decoded when they are looked at."""
+    """The opening events of episodes, by seed; they are decoded when they are read."""
 
     def __init__(self, seeds: NDArray[np.uint64], data: bytes) -> None:
         self._packed = dict(zip(seeds.tolist(), _raw_rows(data, len(seeds)), strict=True))
 
     def __call__(self, seed: int) -> tuple[Event, ...]:
-        """The events of the episode with this seed."""
+        """Return the opening events of the episode with this seed."""
         return _opening.decode(self._packed[seed])
 
 
@@ -107,11 +106,11 @@ _COLUMNS = {
 }
 """The arrays of a :class:`StepColumns`, and their dtypes."""
 _ENDS = 32
-"""The bytes of a row in the columns before the last two."""
+"""The bytes of a row in the columns before the last two, ``terminated`` and ``truncated``."""
 
 
 def _packed_columns(source: ColumnStreams) -> list[Any]:
-    """Pack seeds, options, rows and opening events, and the arrays of a step one after the other."""
+    """Pack seeds, options, rows and opening events; if there was a step, also its start and all its arrays."""
     steps, rows, seeds = source.step, source.rows, source.seeds[source.reset]
     packed = [seeds.tobytes(), source.options, None if rows is None else rows.tobytes(), None]
     if source.opening is not None and seeds.size:
@@ -143,7 +142,7 @@ _OWN = ("stream", "_stream", "seq", "_seq")
 
 
 def _pack_infos(infos: VectorInfos) -> Any:
-    """One extension for all infos; those without streams of all rows go as a plain dict."""
+    """Pack all infos as one extension; infos without a stream for every row are sent as a plain dict."""
     if not infos.keys() >= set(_OWN):
         return pack(dict(infos))
     streams, known = infos["stream"], infos["_stream"]
@@ -159,11 +158,14 @@ def _pack_infos(infos: VectorInfos) -> Any:
 
 
 _BOUNDARIES = tuple(_BOUNDARY)
-"""A tuple is compared by identity; a set would call the hash function of the enum, which is Python code."""
+"""The kinds of events that mark a row as untrainable, in a tuple, which compares by identity.
+
+A set would call the hash function of the enum, which is Python code.
+"""
 
 
 def _untrainable(streams: Sequence[Stream | None]) -> Bools:
-    """The rows whose streams say that they made no transition."""
+    """Return the mask of the rows whose streams have an event of ``_BOUNDARIES``, so made no transition."""
     mask = np.zeros(len(streams), np.bool_)
     for row, stream in enumerate(streams):
         for event in () if stream is None else stream.events:
@@ -191,7 +193,7 @@ def _unpack_infos(data: memoryview) -> VectorInfos:
 
 
 def holds_results(infos: Any, reward: Any, terminated: Any, truncated: Any) -> bool:
-    """Whether the columns of packed infos hold the results of a step too, which then need not travel twice.
+    """Return whether the packed infos contain the results of a step, which then need not be sent twice.
 
     A wrapper may have changed the rewards that a vector returns, so the bytes are compared.
     """
@@ -211,7 +213,7 @@ def holds_results(infos: Any, reward: Any, terminated: Any, truncated: Any) -> b
 
 
 def take_results(reply: Stepped) -> None:
-    """Fill in the results of a step that the columns of its infos hold."""
+    """Set the results of a step that were left out, because the columns of its infos hold them."""
     if reply.reward is None and isinstance(reply.info, VectorInfos):
         reply.reward, reply.terminated, reply.truncated = reply.info["stream"].build.results()
 
@@ -220,7 +222,7 @@ def take_results(reply: Stepped) -> None:
 
 
 class RowsApart:
-    """The last observations of the rows that were reset, as one array instead of an object for each row."""
+    """The last observations of the rows that were reset, as one array instead of one object for each row."""
 
     def __init__(self, batch: NDArray[Any], rows: Bools) -> None:
         self.batch, self.rows = batch[rows], rows.copy()

@@ -1,4 +1,4 @@
-"""Spaces as data, and back: what comes of it is equal to what was sent."""
+"""Converts spaces to data and back, so that the space that arrives equals the one that was sent."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from envweave_gym.wire.values import dtype_of
 
 Data = dict[str, Any]
 FOREIGN = "Foreign"
-"""The type of a space whose class is neither Gymnasium's nor ours."""
+"""The ``type`` of a space whose class is neither Gymnasium's nor ours."""
 
 
 def space_to_data(space: Space[Any]) -> Data:
-    """A space as a dict with ``type`` and what its constructor takes; arrays in it stay arrays.
+    """Convert a space to a dict with ``type`` and its constructor's arguments; arrays stay arrays.
 
-    One of a class that is unknown here has the type ``Foreign`` (:mod:`envweave_gym.wire.foreign_spaces`).
+    A space of a class that is unknown here gets the type ``Foreign`` (:mod:`envweave_gym.wire.foreign_spaces`).
     """
     kind = next((kind for kind in type(space).__mro__ if kind in _TO_DATA), None)
     base = None if kind is None else {"type": kind.__name__, **_TO_DATA[kind](space)}
@@ -46,18 +46,19 @@ def space_to_data(space: Space[Any]) -> Data:
 Path = tuple[int, ...]
 """The path to a space inside another: indices into :func:`parts_of`, the outermost first."""
 Unknown = Callable[[Data, Path], Space[Any]]
-"""Gives the space that is of an unknown class."""
+"""Returns the space to use for a space of an unknown class, given its data and its path."""
 
 
 def base_of(data: Data, unknown: Unknown | None = None, path: Path = ()) -> Space[Any] | None:
-    """The space that a foreign one extends, where that is known."""
+    """Return the space of the nearest known base class of a foreign space; ``None`` if there is none."""
     return None if data["base"] is None else space_from_data(data["base"], unknown, path)
 
 
 def space_from_data(data: Data, unknown: Unknown | None = None, path: Path = ()) -> Space[Any]:
-    """The space that :func:`space_to_data` wrote down.
+    """Return the space that :func:`space_to_data` converted to ``data``.
 
-    ``unknown`` gives what stands for a foreign space, which is opaque without it; ``path`` is where it is.
+    ``unknown`` returns the replacement of a foreign space; without it the replacement is an opaque space.
+    ``path`` is the place of this space inside the outermost one.
     """
     if data.get("type") == FOREIGN:
         return opaque(data, base_of(data, unknown, path)) if unknown is None else unknown(data, path)
@@ -75,7 +76,7 @@ def space_from_data(data: Data, unknown: Unknown | None = None, path: Path = ())
 
 
 def parts_of(space: Space[Any]) -> list[Space[Any]]:
-    """The spaces that a space is made of, in the order in which they travel."""
+    """Return the spaces inside a space, in the order in which they are sent."""
     match space:
         case Dict():
             return list(space.spaces.values())
@@ -90,7 +91,7 @@ def parts_of(space: Space[Any]) -> list[Space[Any]]:
 
 
 def _uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """One number where a bound is the same all over, so that an image space is not as long as an image."""
+    """Return a single number if all elements of a bound are equal, so that an image space is not sent as an image."""
     first = bound.flat[0] if bound.size else bound.dtype.type(0)
     return first if bound.size and (bound == first).all() else bound
 
@@ -101,7 +102,7 @@ def _box(space: Box[Any]) -> Data:
 
 
 _Inner = Callable[[Data, int], Space[Any]]
-"""Reads the part of a space that is at a position."""
+"""Converts the part of a space at an index, given its data."""
 
 
 def _read_box(data: Data, inner: _Inner) -> Box[Any]:

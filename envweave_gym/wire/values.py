@@ -32,7 +32,7 @@ HASHED = frozenset({PAIRS, SET})
 """The kinds whose items become keys of dicts and sets (:mod:`envweave_gym.wire.keys`)."""
 
 _KINDS = "biufcSUmM"
-"""The kinds of dtypes that travel: numbers, bytes, text and times, but no Python objects."""
+"""The ``dtype.kind`` letters that may be sent: numbers, bytes, text and times, but no Python objects."""
 
 _DTYPE = re.compile(
     r"[<>|=]?[biufcSU][1-9][0-9]{0,8}|[<>|=]?[SU]0|[<>=]?[mM]8(\[([1-9][0-9]{0,4})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
@@ -47,12 +47,17 @@ _ANY_TEXT = ("utf-16-le", "surrogatepass")
 """The codec and error handler of texts with lone surrogates, which UTF-8 cannot hold."""
 
 MOST_BITS = 1 << 12
-"""The size of the largest integers that travel, of 1,234 digits: Python raises where one of more than 4,300
-is to be printed, as in an error message."""
+"""The limit of bits of an integer that is sent (1,234 decimal digits).
+
+Python refuses to print integers of more than 4,300 digits, even in an error message.
+"""
 _LONGEST_INTEGER = len("-0x") + MOST_BITS // 4
 
 _LAST_CODE_POINT = 0x10FFFF
-"""Python fails with SystemError when it makes a text of a higher one, long after it has arrived."""
+"""The highest code point of Unicode.
+
+Python raises ``SystemError`` when it converts a NumPy text with a higher one, long after the array has arrived.
+"""
 
 _encoder = msgspec.msgpack.Encoder()
 _LOW, _HIGH = -(1 << 63), 1 << 64
@@ -60,11 +65,11 @@ _SHORT = 1 << 63
 
 
 class NoForm(TypeError):
-    """A value has no form on the wire that keeps it."""
+    """The value cannot be sent without loss: msgpack and our extensions have no form for it."""
 
 
 def no_form(value: Any) -> NoForm:
-    """The exception for ``value``, which says what can be sent."""
+    """Return the exception for a ``value`` that cannot be sent; its message lists what can be."""
     return NoForm(
         f"{shown(value)} of type {type(value).__name__} cannot be sent as it is; give numbers, texts, "
         "arrays, or lists, tuples, sets, dicts and dataclasses of those"
@@ -72,7 +77,7 @@ def no_form(value: Any) -> NoForm:
 
 
 def fits(value: int) -> bool:
-    """Whether an integer is small enough to travel."""
+    """Return whether an integer is small enough to be sent."""
     return value.bit_length() <= MOST_BITS
 
 
@@ -91,7 +96,7 @@ def _read_big_int(data: memoryview) -> int:
 
 
 def exact(what: str, value: Any) -> Any:
-    """:func:`pack_exactly` with an error that begins with ``what`` could not be sent."""
+    """Call :func:`pack_exactly`; if the value cannot be sent, the error names it as the part ``what``."""
     try:
         return (_PACKED.get(type(value)) or pack_exactly)(value)
     except NoForm as error:
@@ -99,7 +104,7 @@ def exact(what: str, value: Any) -> Any:
 
 
 def pack(value: Any) -> Any:
-    """``value`` as what msgspec writes: without loss, but for objects without a form, which become JSON."""
+    """Convert ``value`` to an object that msgspec encodes; parts that cannot be sent exactly become JSON."""
     try:
         return (_PACKED.get(type(value)) or pack_exactly)(value)
     except NoForm:
@@ -107,7 +112,7 @@ def pack(value: Any) -> Any:
 
 
 def _with_forms(value: Any) -> Any:
-    """``value`` with JSON in place of the objects in it that have no form."""
+    """Return ``value`` with JSON data in place of the objects in it that cannot be sent exactly."""
     if isinstance(value, Mapping):
         return {_with_forms(key): _with_forms(item) for key, item in value.items()}
     if type(value) is list or type(value) is tuple:
@@ -125,7 +130,7 @@ def _with_forms(value: Any) -> Any:
 
 
 def packer_of(space: Space[Any]) -> Callable[[Any], Any]:
-    """Return a function that packs as :func:`pack` does, in fewer calls for members of ``space``."""
+    """Return a function that packs like :func:`pack`, but in fewer calls for members of ``space``."""
     if type(space) is Discrete:
         return _pack_choice
     return _dict_packer(space) if type(space) is Dict else pack
@@ -155,7 +160,7 @@ def _dict_packer(space: Dict) -> Callable[[Any], Any]:
 
 
 def pack_exactly(value: Any) -> Any:
-    """``value`` as what msgspec writes without loss; ``NoForm`` where that cannot be."""
+    """Convert ``value`` to an object that msgspec encodes without loss; raise ``NoForm`` if there is none."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() or encodable(value) else Ext(TEXT, value.encode(*_ANY_TEXT))
@@ -183,14 +188,17 @@ def pack_exactly(value: Any) -> Any:
 
 
 def _objects() -> Any:
-    """The module that packs and reads rare types; it is imported at the first one."""
+    """Import the module that packs and reads rare types on first use, and return it."""
     from envweave_gym.wire import objects
 
     return objects
 
 
 def _read_pairs(pairs: Any) -> Any:
-    """A dict of a list of lists of two: what else could hold the pairs is not counted by wire/keys.py."""
+    """Return the dict of a list of ``[key, value]`` lists.
+
+    Tuples and arrays are refused in place of lists, because ``wire/keys.py`` does not count the keys in them.
+    """
     if type(pairs) is not list or any(type(pair) is not list for pair in cast("list[Any]", pairs)):
         raise ValueError("a dict whose pairs are no lists")
     try:
@@ -200,7 +208,7 @@ def _read_pairs(pairs: Any) -> Any:
 
 
 def pack_array(value: NDArray[Any]) -> Any:
-    """Pack an array of NumPy; ``NoForm`` if it holds an object without a form."""
+    """Convert a NumPy array to an extension; raise ``NoForm`` if it holds an object that cannot be sent."""
     if value.dtype.hasobject:
         items = [pack_exactly(item) for item in value.ravel().tolist()]
         return Ext(OBJECTS, _encoder.encode([list(value.shape), items]))
@@ -213,7 +221,7 @@ def pack_array(value: NDArray[Any]) -> Any:
 
 
 def _narrow(value: Any) -> Any:
-    """Numbers of a dtype that NumPy does not have itself (bfloat16, int4, …) as float32, which holds them."""
+    """Convert an array of a dtype that NumPy lacks (bfloat16, int4, …) to float32, which holds all values of it."""
     if value.dtype.names is not None or value.dtype.type is np.void:
         raise no_form(value)
     return value.astype(np.float32)
@@ -224,7 +232,7 @@ _MOST_HEADERS = 1000
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The dtype and the shape: lengths of both, then the name of the one and the numbers of the other."""
+    """Return the header of an array: the lengths of dtype name and shape, then the name, then the shape."""
     name = dtype.str.encode()
     header = struct.pack(f"<BB{len(name)}s{len(shape)}I", len(name), len(shape), name, *shape)
     if len(_headers) < _MOST_HEADERS:
@@ -258,7 +266,7 @@ def _members(value: Mapping[Any, Any]) -> Any:
 
 
 def _is_plain_key(key: Any) -> bool:
-    """Whether msgpack has a key as it is; msgspec writes no extension as a key."""
+    """Return whether msgpack can encode ``key`` as it is: msgspec allows no extension as a key of a map."""
     if type(key) is str:
         return key.isascii() or encodable(key)
     return type(key) is int and _LOW <= key < _HIGH
@@ -282,16 +290,16 @@ _PACKED: dict[type, Callable[[Any], Any]] = {
     GraphInstance: _graph,
     **dict.fromkeys((np.bool_, np.int64, np.int32, np.uint8, np.float64, np.float32), _scalar),
 }
-"""The function that packs values of a type; those of ``_SAME``, ints and texts need none."""
+"""The function that packs values of each type; those of ``_SAME``, ints and texts need none."""
 
 
 def packs(kind: type, pack_one: Callable[[Any], Any]) -> None:
-    """Let values of another type travel: ``pack_one`` gives what msgspec writes of one."""
+    """Register ``pack_one``, which converts values of type ``kind`` to an object that msgspec encodes."""
     _PACKED[kind] = pack_one
 
 
 def unpack(code: int, data: memoryview) -> Any:
-    """The value of an extension; ``ValueError`` where the bytes are none."""
+    """Decode an extension by its ``code``; raise ``ValueError`` if ``data`` is not a valid value of that kind."""
     read = _UNPACKED.get(code)
     if read is None:
         raise ValueError(f"there is no value of kind {code}")
@@ -327,9 +335,10 @@ _read_before: dict[bytes, _Header] = {}
 
 
 def array_header(header: bytes) -> _Header:
-    """The dtype, the shape, where the bytes of an array begin, and how many there must be.
+    """Parse the header of an array: return dtype, shape, the offset of the data and its size in bytes.
 
-    ``header`` is all before those bytes, whose length is in its own first two.
+    ``header`` is everything before the data. The first two bytes are the lengths of the dtype's name and of the
+    shape.
     """
     length, ndim = header[0], header[1]
     start = 2 + length + 4 * ndim
@@ -352,10 +361,10 @@ def _read_dtype(name: bytes) -> np.dtype[Any]:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype with this name, of those that travel; NumPy itself reads nothing that is not one of them.
+    """Return the dtype with this name, if arrays of it may be sent; the name is checked before NumPy sees it.
 
-    A hostile name of a date (``"M8[s/0]"``, or ``"M8[0s]"`` once it is compared) ends the process that gives
-    it to NumPy with SIGFPE: multiples of a unit are 1 to 99,999.
+    A hostile name of a date type (``"M8[s/0]"``, or ``"M8[0s]"`` once it is compared) kills the process with
+    SIGFPE inside NumPy. So multiples of a time unit must be 1 to 99,999.
     """
     if name not in _NAMES and _DTYPE.fullmatch(name) is None:
         raise ValueError(f"{shown(name)} is no dtype of arrays that travel")
@@ -398,19 +407,19 @@ _decoder = msgspec.msgpack.Decoder(ext_hook=unpack)
 
 
 def unpacks(code: int, read: Callable[[memoryview], Any]) -> None:
-    """Read the extensions of another kind with ``read``."""
+    """Register ``read`` as the decoder of extensions with this ``code``."""
     _UNPACKED[code] = read
 
 
 def dumps(value: Any) -> bytes:
-    """``value`` as msgpack."""
+    """Encode ``value`` as msgpack."""
     return _encoder.encode(pack(value))
 
 
 def loads(data: bytes | memoryview) -> Any:
-    """The value that :func:`dumps` wrote.
+    """Decode a value that :func:`dumps` encoded.
 
-    Extensions in extensions are read in place: a copy at each level would take their size times their depth.
+    Nested extensions are decoded in place: a copy at each level would take their size times their depth.
     """
     return _decoder.decode(data)
 
