@@ -1,4 +1,4 @@
-"""Environments, vectors and games on servers, which behave as those in this process do."""
+"""Makes environments, vectors and games on servers, which behave as in-process environments do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from envweave_gym.remote.upkeep import users_of
 
 
 def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
-    """Make an environment on one of the servers; its description is requested here, where errors belong."""
+    """Make an environment on the least used of the servers.
+
+    Its description is requested at once, so that a wrong argument or an unreachable server raises here.
+    """
     from envweave_gym.remote.env import RemoteEnv
 
     return _known(RemoteEnv(env_id, _one_of(urls), **kwargs))
@@ -31,7 +34,7 @@ def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs
 
 
 def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], kwargs: dict[str, Any]) -> Any:
-    """Make a game on one of the servers."""
+    """Make a game on the least used of the servers, for the AEC or the parallel API of PettingZoo."""
     from envweave_gym.remote.games import RemoteAEC, RemoteParallel
 
     kind = RemoteAEC if api == "aec" else RemoteParallel
@@ -39,7 +42,7 @@ def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], k
 
 
 def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
-    """Return the API of an environment on a server."""
+    """Ask the first server for the API of an environment: ``"gym"``, ``"aec"`` or ``"parallel"``."""
     from envweave_gym.remote.address import Address
     from envweave_gym.remote.descriptions import create_message, describe, remote_name
     from envweave_gym.remote.served import CALL_DEADLINE
@@ -52,7 +55,7 @@ def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
 
 
 def _one_of(urls: list[str]) -> str:
-    """Return a server that this process uses least, so that environments spread over all."""
+    """Return the URL that has the fewest users in this process, so that environments spread over all servers."""
     return min(urls, key=lambda url: (users_of(url.rstrip("/")), random.SystemRandom().random()))
 
 
@@ -60,7 +63,7 @@ def _known(env: Any) -> Any:
     try:
         described = env.description
     except BaseException:
-        env.close()  # its server may have been started for it alone
+        env.close()  # the server may have been started for this environment alone, and ends with it
         raise
     if isinstance(env, gym.Env | gym.vector.VectorEnv):
         env.spec = _spec_of(env, described)
@@ -76,7 +79,7 @@ def _rows_again(env_id: str, urls: list[str], num_envs: int, autoreset_mode: str
 
 
 def _spec_of(env: Any, described: dict[str, Any]) -> EnvSpec | None:
-    """Return the spec that makes the environment on its server again; ``None`` if its name is no ID."""
+    """Return the spec that makes ``env`` on its server again; ``None`` if its name is not a valid ID."""
     env_id, kwargs = described.get("env_id", env.name), env._spec_arguments()
     arguments: dict[str, Any] = {"disable_env_checker": True, "order_enforce": False, "kwargs": kwargs}
     if isinstance(env, gym.Env):

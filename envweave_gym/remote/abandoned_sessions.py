@@ -11,14 +11,17 @@ from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.remote.address import Address
 
 _TIMEOUT_S = 5.0
-"""How long a DELETE is tried after the loss; then the session is left to its lease."""
+"""Seconds during which a DELETE may be sent; after them the server ends the session by its lease."""
 _log = logging.getLogger(__name__)
 
 _Queue = deque[tuple[str, float]]
 
 
 class _Deletions:
-    """The sessions to delete and their deadlines, by server; the thread of a server ends with the last."""
+    """A queue for each server, of sessions to delete and their deadlines.
+
+    Each queue has a thread. The thread removes its queue and ends when the queue is empty.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -29,9 +32,9 @@ _deletions = ProcessLocal(_Deletions)
 
 
 def delete_abandoned(address: Address, session_id: str) -> None:
-    """Delete a session without waiting for it; its call may still be under way on the server.
+    """Delete a session in the background; its last call may still be under way on the server.
 
-    No server is started for that.
+    A server that does not run is not started for the deletion.
     """
     if address.connector().sees_abandoned:
         return

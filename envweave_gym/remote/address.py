@@ -14,9 +14,9 @@ from envweave_gym.remote import upkeep
 from envweave_gym.remote.transports import CONNECTORS, Connector, connector_to
 
 TOKEN = "ENVWEAVE_TOKEN"
-"""The environment variable whose value is the token where no other is named."""
+"""The environment variable that holds the token if ``token=`` names no other place."""
 _SOCKETS = ("http+unix", "unix")
-"""The schemes whose URLs name a Unix socket: all behind them, with ``/`` as ``%2F`` and ``@`` as ``%40``."""
+"""The schemes of Unix sockets; the rest of the URL is the socket, with ``/`` as ``%2F`` and ``@`` as ``%40``."""
 
 
 _tokens: dict[str, str] = {}
@@ -29,11 +29,11 @@ class Address:
     url: str
     token: str | None = None
     since: float = field(default_factory=time.monotonic, compare=False, repr=False)
-    """When it was made: servers that were stopped before then say nothing about this one."""
+    """The time at which this address was made. A server stopped earlier at the same URL was another one."""
 
     @classmethod
     def of(cls, name: str, url: Any, token: Any = None) -> Address:
-        """A checked address; ``name`` is what errors call the environment."""
+        """Check a URL and a token reference, and return the address; ``name`` is the environment in errors."""
         parts = _parts(url)
         if parts is None:
             raise InvalidArgument(f"{name}: backend={shown(url)} is not a URL like 'http://host:port'")
@@ -77,7 +77,7 @@ class Address:
         return InvalidArgument(f"{self.url}: {where} holds no token, which is one line of ASCII characters")
 
     def connector(self) -> Connector:
-        """Return the connector for the scheme of its URL."""
+        """Return the connector for the scheme of the URL."""
         return connector_to(self)
 
     def ensure(self) -> None:
@@ -85,14 +85,17 @@ class Address:
         upkeep.ensure(self.url)
 
     def revive(self) -> None:
-        """Start the server again if it has died; a failure is a loss like any other, and may pass."""
+        """Start the server again if this process keeps it up and it has died.
+
+        A failed start raises ``ConnectionError``, so that callers try again as after any lost connection.
+        """
         try:
             self.ensure()
         except NotAvailable as error:
             raise ConnectionError(f"{self.url}: {error}") from None
 
     def is_stopped(self) -> bool:
-        """Whether this process has stopped the server for good."""
+        """Return whether this process has stopped the server for good since the address was made."""
         return upkeep.was_stopped(self.url, self.since)
 
     def shortcut(self) -> tuple[str, int] | None:
@@ -106,7 +109,7 @@ class Address:
 
 
 def _parts(url: Any) -> SplitResult | None:
-    """Return the parts of a URL; ``None`` if it is no URL of a server."""
+    """Return the parts of a URL; ``None`` if it is not a valid URL of a server."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in CONNECTORS or not parts.hostname or parts.port == 0:
@@ -114,7 +117,7 @@ def _parts(url: Any) -> SplitResult | None:
         if parts.scheme in _SOCKETS:
             return parts if parts.path in ("", "/") and "@" not in parts.netloc else None
         parts.hostname.encode("idna")
-    except ValueError:  # of brackets, of a port, or of a name that nothing can have
+    except ValueError:  # raised for unbalanced brackets, a bad port, or an impossible host name
         return None
     return parts
 
@@ -132,5 +135,5 @@ def _surplus(parts: SplitResult) -> str:
 
 
 def remember_token(url: str, token: str) -> None:
-    """Use a token for a server that this process has started itself."""
+    """Use ``token`` for the server at ``url`` from now on, which this process has started itself."""
     _tokens[url] = token

@@ -1,4 +1,4 @@
-"""The constructor and the description that remote environments and remote games share."""
+"""The base class of remote environments and remote games: their constructor and description."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envweave_gym.remote.served import CALL_DEADLINE, ServedEnvironment, Spaces
 
 
 class Remote:
-    """An environment or a game of a server; pickles hold its arguments, not its session."""
+    """Base class of an environment or a game on a server; pickles hold the arguments, not the session."""
 
     _api = ""
     _sends_faults = False
@@ -48,7 +48,7 @@ class Remote:
         self._prepare(kwargs.get("render_mode"))
 
     def _prepare(self, render_mode: Any) -> None:
-        """Set the attributes of a subclass."""
+        """Set the attributes of the subclass; called at the end of the constructor."""
 
     @property
     def description(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 
 
 def part_of(space: Space[Any], batch: Any, rows: slice) -> Any:
-    """Return some rows of a batch; ``space`` is that of one row."""
+    """Return some rows of a batch; ``space`` is the space of a single row."""
     if isinstance(space, Dict):
         return {key: part_of(inner, batch[key], rows) for key, inner in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -37,7 +37,7 @@ def rows_of(space: Space[Any], batch: Any, size: int) -> list[Any]:
 
 
 def joined(space: Space[Any], batches: Sequence[Any]) -> Any:
-    """Concatenate batches."""
+    """Concatenate batches; ``space`` is the space of a single row."""
     if len(batches) == 1:
         return batches[0]
     if isinstance(space, Dict):
@@ -51,7 +51,7 @@ def joined(space: Space[Any], batches: Sequence[Any]) -> Any:
 
 
 def copied(batch: Any) -> Any:
-    """Copy a batch, with its arrays."""
+    """Copy a batch and the arrays in it; other values are shared."""
     if isinstance(batch, np.ndarray):
         return batch.copy()
     if isinstance(batch, dict):
@@ -60,12 +60,12 @@ def copied(batch: Any) -> Any:
 
 
 def batch_of(space: Space[Any], rows: Sequence[Any]) -> Any:
-    """Stack rows into a batch."""
+    """Stack rows into a batch; ``space`` is the space of a single row."""
     return concatenate(space, rows, create_empty_array(space, len(rows), fn=np.zeros))
 
 
 def travels(value: Any) -> bool:
-    """Whether a value arrives unchanged, so that the server can check whether it is an action."""
+    """Return whether a value reaches the server unchanged, so that the server can check it as an action."""
     kind = type(value)
     if kind in _TRAVELLING or isinstance(value, np.generic):
         return True
@@ -83,13 +83,13 @@ _TRAVELLING = (int, float, bool, str, bytes, type(None))
 
 
 class JoinedStreams:
-    """Builds the stream of a row from the streams of several vectors."""
+    """Looks up the stream of a row of joined vectors in the vector that has the row."""
 
     def __init__(self, parts: Sequence[StreamRows | None], sizes: Sequence[int]) -> None:
         self._parts, self._ends = parts, list(accumulate(sizes))
 
     def __call__(self, row: int) -> Any:
-        """The stream of a row."""
+        """Return the stream of ``row``, which counts through all vectors; ``None`` if its vector has none."""
         index = bisect_right(self._ends, row)
         part = self._parts[index]
         return None if part is None else part[row - (self._ends[index - 1] if index else 0)]

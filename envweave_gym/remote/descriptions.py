@@ -23,7 +23,7 @@ from envweave_gym.wire.values import MOST_BITS, fits, pack
 _PLAIN = (bool, int, float, str, bytes, np.generic, Enum, type(None))
 _SECRET = re.compile(r"(?<=://)[^/?#]*@|[?#].*", re.DOTALL)
 _PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)
-"""Seconds between attempts to ask a server whose connections are lost."""
+"""Seconds between attempts to request a description, while connections to the server are lost."""
 
 
 def remote_name(env_id: str, url: str) -> str:
@@ -32,7 +32,7 @@ def remote_name(env_id: str, url: str) -> str:
 
 
 def create_message(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:
-    """Return the create message of an environment; refuse ``kwargs`` that the wire would change."""
+    """Return the create message of an environment; refuse ``kwargs`` that would not arrive unchanged."""
     for argument, value in kwargs.items():
         if not _travels(value):
             raise InvalidArgument(
@@ -54,7 +54,10 @@ def _travels(value: Any) -> bool:
 
 
 def describe(address: Address, create: Create, deadline: float) -> dict[str, Any]:
-    """Return a copy of the server's description, which is requested once and cached, also for forked processes."""
+    """Return a copy of the server's description of an environment.
+
+    It is requested once and cached. Forked processes inherit the cache.
+    """
     return copy.deepcopy(_described(address, encode(create), deadline))
 
 

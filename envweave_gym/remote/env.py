@@ -45,7 +45,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         self.record, self._lost = EpisodeRecord(self.name), False
         self._last: Any = None
         self._packer: Callable[[Any], Any] | None = None
-        """Packs actions, once the action space is known."""
+        """The function that packs actions; ``None`` until the action space is known."""
 
     # The server's description
 
@@ -86,7 +86,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return self._last, outcome.info
 
     def step(self, action: Any) -> _Step:
-        """Act once."""
+        """Send ``action`` to the server, and return the results of the step."""
         # The path of every step: the session is called directly, as each layer between costs a call.
         record, session = self.record, self._served.current
         if session is None or not record.live:
@@ -122,7 +122,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return self._packer
 
     def _step_without_episode(self, action: Any) -> _Step:
-        """Report the fault of a reset that was lost, and refuse any other step."""
+        """Truncate the episode if its reset was lost, with the fault in the info; refuse any other step."""
         self._served.check_whole()
         if self.record.pending_fault is None:
             raise self.record.refusal()
@@ -134,18 +134,21 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return InvalidAction(f"{self.name}: action {shown(action)} is not in {self.action_space}")
 
     def render(self) -> Any:
-        """The environment's picture; of a lost episode the last one."""
+        """Return the environment's rendering; for a lost episode, the last one that was fetched."""
         return self._served.picture(lost=self._lost)
 
     def stream_state(self) -> dict[str, Any]:
-        """The state that :func:`envweave_gym.state_of` shows; of a lost episode only the counters."""
+        """Return the state that :func:`envweave_gym.state_of` shows; for a lost episode, only the counters."""
         known = self.record.counters()
         return {**self._served.recall("state", known), **known}
 
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Parse a reply; of a lost episode any action, as the next step reports the loss."""
+        """Parse a reply into an action.
+
+        For a lost episode any action is returned, as the next step reports the loss.
+        """
         if not self.description["parses"]:
             return read_action(self.action_space, text)
         if self.record.pending_fault is None:
@@ -159,7 +162,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return placeholder(self.action_space)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """An attribute of this object, or else a public attribute of the environment on its server."""
+        """Return an attribute of this object, or else a public attribute of the environment on its server."""
         if hasattr(self, name) or not name.isidentifier() or name.startswith("_"):
             return super().get_wrapper_attr(name)
         try:
@@ -168,7 +171,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
             raise AttributeError(str(error)) from None
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Whether :meth:`get_wrapper_attr` finds the attribute, here or on the server."""
+        """Return whether :meth:`get_wrapper_attr` finds the attribute, here or on the server."""
         try:
             self.get_wrapper_attr(name)
         except AttributeError:
@@ -176,7 +179,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return True
 
     def entrust(self, **secrets: str) -> None:
-        """Send secrets, which no event, log or state may show."""
+        """Send secrets to the environment on the server; no event, log or state may show them."""
         self._served.ask("entrust", secrets)
 
     def close(self) -> None:
@@ -186,7 +189,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         self._lost = False
 
     def _spec_arguments(self) -> dict[str, Any]:
-        """The constructor arguments, for the spec."""
+        """Return the constructor arguments, for the spec."""
         return dict(zip(("env_id", "url"), self._make_again.args, strict=True)) | self._make_again.keywords
 
     def __reduce__(self) -> Any:

@@ -38,19 +38,19 @@ _KINDS: dict[str, type[Exception]] = {
 _ABOUT_SERVERS = ("Unauthorized", "Forbidden", "NoSession", "RequestEntityTooLarge")
 
 _TOO_LARGE = 413
-"""The status of a response to a body that is too large."""
+"""The HTTP status of a response to a request whose body is too large."""
 _UNWELCOME = (1003, 1008, 1010)
 """Codes of close frames after which the server would close another WebSocket too."""
 
 
 class NotAServer(ConnectionError):
-    """The peer is no server. It may be a proxy before one, so that a second attempt may succeed."""
+    """The peer is not an envweave-gym server. A proxy may have answered, so a second attempt may succeed."""
 
 
 def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
-    """Raise a refusal; a kind that only servers know is :class:`SessionLost`.
+    """Raise the exception of a refusal; an unknown kind becomes :class:`SessionLost`.
 
-    ``why_ended`` says why the previous server process has ended, which its successor cannot know.
+    ``why_ended`` says why the previous server process ended, which the new process cannot know.
     """
     if refused.kind == "NoSession" and why_ended:
         raise faults.SessionLost(f"{url}: the server of this session has ended: {why_ended}")
@@ -59,7 +59,7 @@ def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
     kind = _KINDS.get(refused.kind)
     if kind is None:
         raise faults.SessionLost(f"{url}: {refused.kind}: {refused.message}")
-    if refused.kind == "Unauthorized":  # the server says which header it wants, and callers here give none
+    if refused.kind == "Unauthorized":  # the server asks for a header, but callers here set a token
         why = refused.message.partition(";")[0]
         todo = f'set {TOKEN} or token="file:PATH" to the token that the server was started with'
         raise faults.NotAvailable(f"{url}: {why}; {todo}")
@@ -74,7 +74,11 @@ _OF_MORE = (UnicodeError, BaseExceptionGroup)
 
 
 def crash(cause: str, message: str) -> faults.EnvironmentCrashed:
-    """Return the exception of a remote constructor; it is a ``cause`` too, if that is a built-in type."""
+    """Return an :class:`EnvironmentCrashed` for an exception of type ``cause`` on the server.
+
+    If ``cause`` is a built-in exception, the returned one is an instance of it too, so that
+    ``except ValueError`` works as in this process.
+    """
     error = _crash_type(cause)(message)
     error.cause = cause
     return error
@@ -87,14 +91,18 @@ def _crash_type(cause: str) -> type[faults.EnvironmentCrashed]:
         return faults.EnvironmentCrashed
     fields = {
         "__module__": __name__,
-        "__str__": lambda error: error.args[0],  # that of a KeyError is a repr
+        "__str__": lambda error: error.args[0],  # str() of a KeyError would be the repr of its message
         "__reduce__": lambda error: (crash, (cause, error.args[0])),
     }
     return type(cause, (faults.EnvironmentCrashed, base), fields)
 
 
 def hung_up(closed: ConnectionClosed, url: str) -> Exception:
-    """Return the error for a WebSocket that the server has closed: a loss, unless it would close the next one."""
+    """Return the error for a WebSocket that the server has closed.
+
+    It is a ``ConnectionError``, after which the call is sent again, unless the server would close a new
+    WebSocket for the same reason.
+    """
     if closed.code == TOO_BIG:
         return faults.InvalidArgument(f"{url}: {closed.reason or 'the frame is larger than it takes'}")
     kind = faults.NotAvailable if closed.code in _UNWELCOME else ConnectionError
@@ -102,14 +110,14 @@ def hung_up(closed: ConnectionClosed, url: str) -> Exception:
 
 
 def untrusted(url: str, error: ssl.SSLCertVerificationError) -> Exception:
-    """Return the error for a certificate that is not trusted; a second attempt would not be either."""
+    """Return the error for a certificate that is not trusted; it is no loss, as a second attempt would fail too."""
     return faults.NotAvailable(
         f"{url} is not trusted: {error.verify_message}; REQUESTS_CA_BUNDLE names the certificates to trust"
     )
 
 
 def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
-    """Raise the error for an HTTP response that is no frame, of a server or of a proxy before it."""
+    """Raise the error for an HTTP response without a frame; a server or a proxy before it may have sent it."""
     refused = refusal_in(body)
     if refused is not None:
         raise_refused(refused, url)
@@ -121,7 +129,7 @@ def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
 
 
 def refusal_in(body: bytes | None) -> Refused | None:
-    """Return the refusal in the body of an HTTP error, if a server of ours has written it."""
+    """Return the refusal in the body of an HTTP error; ``None`` if no envweave-gym server has written it."""
     try:
         given = msgspec.json.decode(body or b"", type=_Error)
     except msgspec.MsgspecError:

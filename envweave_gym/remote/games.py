@@ -51,11 +51,11 @@ class RemoteGame(Remote):
         return list(self.description["agents"])
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """The space of the observations of ``agent``."""
+        """Return the space of the observations of ``agent``."""
         return self._space("observation_space", agent)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """The space of the actions of ``agent``."""
+        """Return the space of the actions of ``agent``."""
         return self._space("action_space", agent)
 
     def _space(self, which: str, agent: str) -> Space[Any]:
@@ -66,23 +66,23 @@ class RemoteGame(Remote):
 
     @property
     def agents(self) -> list[str]:
-        """The agents that have not left; none before the first reset, and after a failure."""
+        """The agents that have not left; an empty list before the first reset and after a failure."""
         return [] if self._record.failed else self._agents
 
     def render(self) -> Any:
-        """The game's picture; of a lost episode the last one."""
+        """Return the game's rendering; for a lost episode, the last one that was fetched."""
         self._record.check_begun("render")
         return self._served.picture()
 
     def state(self) -> Any:
-        """The global state of PettingZoo, if the game has one."""
+        """Return the global state of PettingZoo; ``NotImplementedError`` if the game has none."""
         if self.description["has_state"]:
             return self._served.ask("global_state")
         name = self.metadata.get("name", self._served.name)
         raise NotImplementedError(f"state() method has not been implemented in the environment {name}.")
 
     def stream_state(self) -> dict[str, Any]:
-        """The state that :func:`envweave_gym.state_of` shows; of a lost episode only the counters."""
+        """Return the state that :func:`envweave_gym.state_of` shows; for a lost episode, only the counters."""
         known = self._record.counters()
         if self._served.gone:
             return known
@@ -90,14 +90,17 @@ class RemoteGame(Remote):
 
     @property
     def record(self) -> GameRecord:
-        """The numbered events of the episode: the operator's view, with everything hidden in it."""
+        """The numbered events of the episode as the operator sees them, including events hidden from agents."""
         record = GameRecord(self.name)
         record.turn, stream = self._served.ask("record")
         record.events, record.seq = list(stream.events), len(stream.events) - 1
         return record
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Parse a reply; of a lost game any action, as the next step reports the loss."""
+        """Parse a reply into an action of ``agent``.
+
+        For a lost game any action is returned, as the next step reports the loss.
+        """
         if not self.description["parses"]:
             return read_action(self.action_space(str(agent)), text)
         if self._record.pending_fault is None:
@@ -117,7 +120,7 @@ class RemoteGame(Remote):
     # For the two kinds of games
 
     def _start(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset the game: the reply of the server, or the fault that the reset was lost to."""
+        """Reset the game; return the reply of the server, or the fault if the reset was lost."""
         check_options(self.name, options, self.metadata)
         chosen, self._served.is_drawn = self._seeds.next(seed), seed is None
         self._record.abandon()
@@ -128,7 +131,7 @@ class RemoteGame(Remote):
         return outcome
 
     def _lost_reset(self, fault: Fault, to_act: list[str]) -> Infos:
-        """Record a reset that was lost; the infos of all agents, whose next step ends the game."""
+        """Record that a reset was lost, and return the infos of all agents; their next step ends the game."""
         self._record.lost_reset(fault, self._served.sent_seed)
         self._agents = self.possible_agents
         self._requests = self._record.requests(to_act, over=False)
@@ -139,9 +142,10 @@ class RemoteGame(Remote):
     def _infos_of_loss(
         self, fault: Fault, live: list[str], unread: Infos | None = None, **actions: dict[str, Any]
     ) -> Infos:
-        """Record the loss of the game; the infos of its agents.
+        """Record the loss of the game, and return the infos of its agents.
 
-        ``unread`` are infos whose events come first; an agent that was done before has lost nothing.
+        ``unread`` are infos that no agent has read yet; their events come before the loss. An agent that was
+        done before the loss gets no fault.
         """
         record, unread = self._record, unread or {}
         before = record.seq
@@ -169,7 +173,7 @@ class RemoteGame(Remote):
 class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A game on a server, whose agents act one at a time.
 
-    The observation of the selected agent comes with every reply, those of others are fetched on demand.
+    The observation of the selected agent comes with every reply; other observations are fetched on demand.
     """
 
     _api = "aec"
@@ -201,7 +205,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         self.agent_selection = everybody[0]
 
     def step(self, action: Any) -> None:
-        """Let the selected agent act; one that is done takes ``None`` and leaves."""
+        """Let the selected agent act; an agent that is done takes ``None`` and leaves."""
         record = self._record
         if not self.agents:
             self._served.check_whole()
@@ -263,7 +267,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         ignored: dict[str, Any] | None = None,
         actor: str | None = None,
     ) -> None:
-        """Truncate the live agents, if there are any; from now on agents leave without the server."""
+        """Truncate the live agents, if there are any; from now on agents leave without a call to the server."""
         live, self._lost = self._live(), True
         if not live:
             self._record.played()
@@ -286,7 +290,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             self.agent_selection = self._agents[0]
 
     def observe(self, agent: str) -> Any:
-        """The observation of ``agent``; its last one where the game is lost."""
+        """Return the observation of ``agent``; if the game is lost, the last observation of ``agent``."""
         self._record.check_begun("observe")
         check_agent(self.name, self, agent)
         if agent not in self._fresh and self._record.pending_fault is None and not self._lost:
@@ -303,19 +307,19 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             self._lose(self._record.run(self._served.lost, error))
 
     def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The selected agent's observation, reward since it acted last, ends and info."""
+        """Return observation, reward since its last action, termination, truncation and info of the selected agent."""
         if not self.agents:
             raise self._record.refusal("last")
         return super().last(observe)
 
     def agent_iter(self, max_iter: int = 2**63) -> AECIterable[str, Any, Any]:
-        """The agents as their turns come."""
+        """Iterate over the agents in the order of their turns."""
         self._record.check_begun("agent_iter")
         return super().agent_iter(max_iter)
 
 
 class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A game on a server, whose agents act together; its requests say whose actions count."""
+    """A game on a server, whose agents act together; only actions of agents with an open request count."""
 
     _api = "parallel"
 
@@ -331,7 +335,7 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
         return outcome.observation, outcome.info["infos"]
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
-        """Let the agents of the open requests act; actions of others are ignored and recorded."""
+        """Let the agents of the open requests act; actions of other agents are recorded as ignored."""
         record = self._record
         if not self.agents:
             self._served.check_whole()

@@ -30,7 +30,7 @@ CALL_DEADLINE = 60.0
 """Default of ``call_deadline``: seconds to wait for a reply."""
 
 LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
-"""Exceptions of a call that did not reach its environment, or whose reply did not come back."""
+"""Exceptions of a call that did not reach its environment, or got no reply."""
 
 FAULTS = (*LOSSES, EnvironmentCrashed)
 """Exceptions that end an episode as a fault."""
@@ -42,8 +42,8 @@ class ServedEnvironment:
     - The first access to :attr:`description` sends the first request; the first call opens a session.
     - ``reset`` and ``step`` return the server's reply, or the :class:`Fault` that ended the episode. With
       ``on_fault="raise"`` they raise the exception instead.
-    - A session that is lost, or whose environment has crashed, is left; the next reset opens another, and so
-      does one after :meth:`close`. A question does not: another environment would answer it.
+    - A session that is lost, or whose environment has crashed, is left. The next reset opens another session,
+      as does a reset after :meth:`close`. A question opens none: another environment would answer it.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class ServedEnvironment:
         """The session, if there is one."""
         self._crashed = self._closed = False
         self.gone = False
-        """Whether the session that there was is lost or closed."""
+        """Whether the last session is lost or closed, and no new one was begun."""
         self._cut_short = ""
-        """The exception that stopped the last step halfway."""
+        """The name of the exception that stopped the last step halfway; empty if none did."""
         self._picture: Any = None
         self.reproducible = False
         """Whether every reset carries a seed, though the environment could go on without one."""
@@ -84,7 +84,7 @@ class ServedEnvironment:
 
     @property
     def is_described(self) -> bool:
-        """Whether :attr:`description` sends no request."""
+        """Whether the description was fetched, so that :attr:`description` sends no request."""
         return self._described is not None
 
     @property
@@ -97,8 +97,8 @@ class ServedEnvironment:
     def reset(self, seed: Any, options: dict[str, Any] | None, *, started: float | None = None) -> Any:
         """Start an episode, in the current session or a new one.
 
-        Failed resets are repeated until ``reset_deadline``, counted from ``started``; one that is under way on
-        a server may take as long as ``call_deadline``.
+        Failed resets are repeated until ``reset_deadline``, counted from ``started``. A reset that is under way
+        on a server may take as long as ``call_deadline``.
         """
         deadline = (time.monotonic() if started is None else started) + self._reset_deadline
         pause = 0.02
@@ -118,9 +118,9 @@ class ServedEnvironment:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the environment is reset without a seed now, so that its generator goes on.
+        """Whether resets carry no seed now, so that the environment's random generator continues.
 
-        The generator of a new session has no state yet: its first reset carries the seed that was drawn here.
+        The first reset of a new session carries the seed drawn here all the same, as its generator has no state.
         """
         return self.is_drawn and not self.reproducible and self.description.get("goes_on", False)
 
@@ -130,7 +130,7 @@ class ServedEnvironment:
         return fault
 
     def step(self, action: Any) -> Any:
-        """Act, with an action that is packed already."""
+        """Send a step with an ``action`` that is packed already."""
         try:
             return self.session().call(Step(0, action))
         except FAULTS as error:
@@ -142,16 +142,16 @@ class ServedEnvironment:
             raise
 
     def stop(self, error: BaseException) -> None:
-        """Record that a step was stopped halfway: nobody knows here whether it was done."""
+        """Record that ``error`` stopped a step halfway, because it is unknown whether the server did the step."""
         self._cut_short = type(error).__name__
 
     def check_whole(self) -> None:
-        """Refuse a step after one that was stopped halfway."""
+        """Raise ``ResetNeeded`` if the last step was stopped halfway."""
         if self._cut_short:
             raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """Return the answer to a question, or raise any failure."""
+        """Ask the server a question about the environment, and return the answer or raise any failure."""
         if self._closed:
             raise ResetNeeded(f"{self.name}: {question} was asked for after close(); call reset()")
         if self.gone:
@@ -159,9 +159,9 @@ class ServedEnvironment:
         return self.session().ask(question, argument)
 
     def recall(self, question: str, known: Any) -> Any:
-        """Return the answer to a question about the episode; of a lost episode, what is ``known`` here.
+        """Ask the server a question about the episode. If the episode is lost, return ``known`` instead.
 
-        The question may be the first call to fail; the next step reports the loss.
+        The question may be the first call to notice the loss; the next step reports it.
         """
         if self.gone and not self._closed:
             return known
@@ -173,18 +173,21 @@ class ServedEnvironment:
             return known
 
     def picture(self, *, lost: bool = False) -> Any:
-        """The rendering; of a ``lost`` episode the last one, or ``None``, as wrappers render in a step."""
+        """Return the rendering; for a ``lost`` episode the last one that was fetched, or ``None``.
+
+        It does not raise then, because wrappers render within the step that reports the loss.
+        """
         if not (lost or self._crashed):
             self._picture = self.recall("render", self._picture)
         return self._picture
 
     def lost(self, error: Exception) -> Fault:
-        """Leave a session that is lost, and return the fault; ``on_fault="raise"`` raises ``error``."""
+        """Leave the session that ``error`` ended, and return the fault; ``on_fault="raise"`` raises ``error``."""
         self._part(error)
         return self._fault_of(error)
 
     def _part(self, error: Exception) -> None:
-        """Leave a session that is lost; one whose environment crashed answers questions until the next reset."""
+        """Leave the session, unless its environment crashed: a crashed one answers questions until the next reset."""
         self._crashed = isinstance(error, EnvironmentCrashed)
         if self.current is not None and not self._crashed:
             if isinstance(error, SessionLost):
@@ -213,13 +216,13 @@ class ServedEnvironment:
         self._cut_short = ""
 
     def fresh_session(self) -> RemoteSession:
-        """Return the session for a reset: a new one after a crash or a step that was stopped halfway."""
+        """Return the session for a reset: a new session after a crash or after a step that was stopped halfway."""
         if self._crashed or self._cut_short:
             self._leave()
         return self.session()
 
     def session(self) -> RemoteSession:
-        """Return the current session, or a new one, which its first call opens."""
+        """Return the current session, or a new session, which its first call opens on the server."""
         if self.current is None:
             upkeep.join(self.address.url, self)
             self.current = RemoteSession(self.address, self._create, self._call_deadline)
@@ -235,7 +238,7 @@ class Spaces:
         self._built: dict[tuple[str | None, str], Any] = {}
 
     def of(self, described: dict[str, Any], which: str, agent: str | None = None) -> Any:
-        """Return a space; ``described`` is the server's description of the environment or the agent."""
+        """Return a space; ``described`` is the server's description of the environment or of ``agent``."""
         known = self._built.get((agent, which))
         if known is None:
             known = self._built[agent, which] = space_of(self._served, described, which, agent)

@@ -23,70 +23,70 @@ from envweave_gym.wire.values import pack
 
 _CLOSE_TIMEOUT_S = 5.0
 _START_WAIT_S = 0.25
-"""A server that is being started is waited for this long, until it is the turn of other sessions."""
+"""Seconds to wait at a time for a server that is being started, before other sessions have their turn."""
 _GRACE_S = 0.125
-"""A reply whose time has passed while others were waited for is still looked for this long."""
+"""Seconds to look for a reply that became overdue while the loop waited for other sessions."""
 _WARN_AFTER_S = 0.4
-"""A call that has not reached its server for this long logs it; its attempts are 0.25 s apart by then."""
+"""Seconds without reaching the server after which a call logs a warning; attempts are 0.25 s apart by then."""
 _warned_of: set[str] = set()
-"""URLs of servers of which that was logged, and which have not been reached since."""
+"""URLs of servers that were logged as unreachable, and have not been reached since."""
 _of_parent: list[Transport | None] = []
-"""Transports that a forked process has inherited."""
+"""Transports that a forked process has inherited, kept so that they are neither closed nor collected."""
 _log = logging.getLogger(__name__)
 _SEND, _RECEIVE, _DELIVER = Action.SEND, Action.RECEIVE, Action.DELIVER
 
 
 class RemoteSession:
-    """One session: made by the first call, gone after :meth:`close`, a loss, or a fork."""
+    """One session: opened by the first call, gone after :meth:`close`, after a loss, and in a forked child."""
 
     _read = staticmethod(read_reply)
-    """Decodes the frame of a reply."""
+    """The function that decodes the frame of a reply."""
 
     def __init__(self, address: Address, create: Create, deadline: float) -> None:
-        """``deadline`` is the time of each call in seconds."""
+        """``deadline`` is the time limit of each call in seconds."""
         self._transport: Transport | None = None
         self.address, self.id = address, uuid.uuid4().hex
         self._create, self._deadline_s = create, deadline
         self._core = SessionCore(encode(create), deadline)
         self._next = Action.GIVE_UP
         self._error: Exception = ConnectionError(f"{address.url}: nothing was sent")
-        """The last loss."""
+        """The error of the last lost connection or reply."""
         self._failed: Call | None = None
-        """The call that it was of, if that did not reach the server."""
+        """The call that the last error belongs to, if the call did not reach the server."""
         self._start: upkeep.Start | None = None
-        """A start of the server that is waited for."""
+        """The start of the server that this session waits for, if there is one."""
         self._message: Create | Reset | Step | Ask | Close = create
         self._is_disowned = False
         in_forked_child(self, RemoteSession._disown)
 
     def _disown(self) -> None:
-        """In a forked process: leave the session to the parent."""
-        # Closing a transport may shut the connection down, which is the parent's too; collecting one warns.
+        """Leave the session to the parent; runs in a forked child."""
+        # Closing the transport may shut down the connection, which the parent still uses; collecting it warns.
         _of_parent.append(self._transport)
         self._transport, self._is_disowned = None, True
         self._core.forget()
 
     @property
     def begun(self) -> bool:
-        """Whether an episode was begun in it."""
+        """Whether an episode was begun in this session."""
         return self._core.committed > 0
 
     @property
     def is_sent(self) -> bool:
-        """Whether the call was sent; one that was not is sent by the next :meth:`attempt`."""
+        """Whether the call was sent; if not, the next :meth:`attempt` sends it."""
         return self._transport is not None
 
     @property
     def overdue_at(self) -> float:
-        """When the reply is overdue, and the call is sent again."""
+        """The time at which the reply is overdue and the call is sent again."""
         return self._core.call.until
 
     # Calls
 
     def reset(self, seed: Any, options: Any, *, give_up_s: float = math.inf) -> Reply:
-        """Start an episode; a new session is created with it.
+        """Start an episode; if the server does not have the session yet, the same call creates it.
 
-        A server that is not there is given up after ``give_up_s`` seconds.
+        A server that cannot be reached is given up after ``give_up_s`` seconds.
         """
         return self.call(Reset(0, seed, pack(options)), give_up_s)
 
@@ -100,7 +100,7 @@ class RemoteSession:
         return reply
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """Return the answer to a question; a new session is created for it."""
+        """Return the answer to a question; if the server does not have the session yet, it is created first."""
         if self._core.committed < 0:
             self._begin(self._create, 0)
             self.receive()
@@ -121,9 +121,9 @@ class RemoteSession:
         return reply
 
     def attempt(self, grace_s: float = 0.0) -> Reply | None:
-        """Return the reply to the call that was sent last; ``None`` if none came, and it was sent again.
+        """Return the reply to the last call; ``None`` if no reply came and the call was sent again.
 
-        A reply that may be there by now is looked for during ``grace_s`` even after its time.
+        An overdue reply is still looked for during ``grace_s`` seconds.
         """
         action, core, transport = self._next, self._core, self._transport
         if action is _RECEIVE and transport is not None:
@@ -148,7 +148,7 @@ class RemoteSession:
                 self._hang_up()
                 self._error, action = lost(self.address.url, error), core.unanswered(time.monotonic())
             except BaseException:
-                self._hang_up()  # a reply that is still to come must not be taken for that to another call
+                self._hang_up()  # a late reply to this call must not be taken for the reply to the next
                 raise
             else:
                 self._raise_refusal(reply)
@@ -167,7 +167,7 @@ class RemoteSession:
         self._send(self._core.begin(encode(message), number, time.monotonic(), give_up_s))
 
     def _send(self, action: Action) -> None:
-        """Carry out actions up to the next one that waits: for the reply, or before another attempt."""
+        """Carry out actions until the next action is a wait, for the reply or before another attempt."""
         core = self._core
         try:
             if action is not _SEND:
@@ -185,7 +185,10 @@ class RemoteSession:
         self._next = action
 
     def _connect(self) -> Action:
-        """Connect; a server that this process keeps up, and that has died, is started first."""
+        """Connect to the server, and return the next action.
+
+        If this process keeps the server up and the server has died, the server is started first.
+        """
         core, url, began = self._core, self.address.url, time.monotonic()
         if self._is_disowned:
             raise SessionLost(f"{url}: the session belongs to the process that opened it")
@@ -202,9 +205,9 @@ class RemoteSession:
         return core.connected(time.monotonic())
 
     def _wait_for_start(self) -> None:
-        """Start the server if this process keeps it up; one that starts slowly is waited for in turns.
+        """Start the server if this process keeps it up, and wait at most ``_START_WAIT_S`` for it.
 
-        A server that cannot be started is a loss like any other, and may pass.
+        ``TimeoutError`` if it takes longer. A failed start raises ``ConnectionError``, as it may pass.
         """
         # A start that is over is kept until its error was raised; begin() would start the server once more.
         start, self._start = self._start or upkeep.begin(self.address.url), None
@@ -226,17 +229,17 @@ class RemoteSession:
             if upkeep.is_kept(self.address.url) and self.address.token is None:
                 raise ConnectionError(f"another server answers where one has ended: {error}") from None
             raise
-        except AtCapacity as error:  # of connections: they come and go, and an open session has its slot
+        except AtCapacity as error:  # the limit of connections: wait, as an open session keeps its slot
             if self._core.committed < 0:
                 raise
             raise ConnectionError(f"{self.address.url}: {error}") from None
 
     def _unsent(self, error: Exception) -> Action:
-        """Decide about a call that did not reach the server."""
+        """Return the next action for a call that did not reach the server, and log it if that lasts."""
         self._hang_up()
         core, now = self._core, time.monotonic()
         call = core.call
-        # An attempt that the deadline cut short says less than the one before it.
+        # The error of an attempt that the deadline cut short says less than the error of the attempt before.
         if not (isinstance(error, TimeoutError) and call.until >= call.deadline and self._failed is call):
             self._error, self._failed = error, call
         action = core.unsent(now, was_refused=isinstance(error, ConnectionRefusedError))
@@ -249,7 +252,7 @@ class RemoteSession:
         return action
 
     def _warn(self, error: Exception, left_s: float) -> None:
-        """Log that the server is not reached: once, until it is reached again."""
+        """Log that the server cannot be reached, once until it is reached again."""
         url = self.address.url
         if url not in _warned_of:
             _warned_of.add(url)
@@ -272,18 +275,18 @@ class RemoteSession:
     # Ends
 
     def drop(self) -> None:
-        """Hang up, so that a reply that is still to come is not taken for that to another call."""
+        """Hang up, so that a late reply is not taken for the reply to the next call."""
         self._hang_up()
         self._next = Action.GIVE_UP
 
     def close(self) -> None:
-        """Close the session, as far as the server can be reached."""
+        """Close the session on the server; if the server cannot be reached, delete it in the background."""
         core = self._core
         if core.may_exist:
             close, seconds = Close(core.next_question()), min(self._deadline_s, _CLOSE_TIMEOUT_S)
             self._message = close
             try:
-                # Two attempts: the connection may have been cut while nobody looked.
+                # Two attempts: the connection may have been cut while no call was under way.
                 self._send(
                     core.begin(encode(close), close.number, time.monotonic(), 0.0, seconds=seconds, waits=2)
                 )
@@ -295,13 +298,13 @@ class RemoteSession:
         self.abandon()
 
     def discard(self) -> None:
-        """Leave a session that is lost; the server deletes it in the background, which frees its slot."""
+        """Leave a lost session and delete it in the background, which frees its slot on the server."""
         if self._core.may_exist:
             delete_abandoned(self.address, self.id)
         self.abandon()
 
     def abandon(self) -> None:
-        """Leave the session to its lease."""
+        """Leave the session; the server ends it when its lease runs out."""
         self.drop()
         self._core.forget()
 
@@ -312,10 +315,10 @@ class RemoteSession:
 def at_once(
     sessions: Sequence[RemoteSession], messages: Sequence[Reset | Step], give_up_s: float = math.inf
 ) -> list[Reply | Exception]:
-    """Send a call in every session, then wait for all replies; an exception takes the index of its reply.
+    """Send a call in every session, then wait for all replies; a failed call has its exception in the list.
 
-    They are waited for in rounds, in which none keeps the others from being sent again. Servers that have to
-    be started start at the same time.
+    The sessions are waited for in rounds, so that a slow session does not keep other calls from being sent
+    again. Servers that have to be started start at the same time.
     """
     if len(sessions) == 1:
         return [_tried(sessions[0].call, messages[0], give_up_s)]

@@ -1,8 +1,8 @@
 """State machine of a session at its client: numbers calls, and sends them again or gives them up.
 
-It does no I/O and reads no clock. Each input returns the next :class:`Action`, which ``session.py`` carries
-out, and the simulation on a virtual clock. A frame is sent again, over another connection each time, until
-its reply has come; the server does a call once, however often its frame arrives.
+It does no I/O and reads no clock. Each input returns the next :class:`Action`, which a loop carries out:
+``session.py``, or the simulation on a virtual clock. A frame is sent again, over a new connection each time,
+until the reply has come. The server executes a call once, however often the frame arrives.
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ import msgspec
 from envweave_gym.wire.messages import DONE_ALL_THE_SAME, NUMBERLESS, Answer, Refused, Reply
 
 _WAITS = 4
-"""The parts of a call's time; after each of them a frame without a reply is sent again."""
+"""The number of equal parts of a call's time; after each part without a reply the frame is sent again."""
 _HANDSHAKE_S = 0.5
-"""The time of the first handshake of a call; it doubles with each attempt, as a server that has just died may
-leave its connections to the next one unanswered."""
+"""Seconds for the first handshake of a call, doubled with each attempt.
+
+A connection may be left to a server that has just died and never be answered; a new attempt reaches the next
+server.
+"""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 1.0
 
 
 class Action(Enum):
-    """The next action of the loop that drives the state machine."""
+    """The next action of the loop that drives the state machine.
+
+    After each action but the last three, the loop calls one of the methods named here to report the outcome.
+    """
 
     CONNECT = "connect"
-    """Connect until ``call.until``; then ``connected``, ``unsent`` or ``still_starting``."""
+    """Connect until ``call.until``; then call ``connected()``, ``unsent()`` or ``still_starting()``."""
     SEND = "send"
-    """Send ``call.opening`` and ``call.frame`` until ``call.until``; then ``sent`` or ``unsent``."""
+    """Send ``call.opening`` and ``call.frame`` until ``call.until``; then call ``sent()`` or ``unsent()``."""
     RECEIVE = "receive"
-    """Receive a reply until ``call.until``; then ``received`` or ``unanswered``."""
+    """Wait for a reply until ``call.until``; then call ``received()`` or ``unanswered()``."""
     PAUSE = "pause"
-    """Sleep for ``call.pause_s``; then ``paused``."""
+    """Sleep for ``call.pause_s``; then call ``paused()``."""
     DELIVER = "deliver"
     """Return the reply to the caller."""
     REFUSE = "refuse"
@@ -55,48 +61,49 @@ class Call(msgspec.Struct, gc=False):
     """After this time without a reply the frame is sent again."""
     deadline: float
     give_up_at: float
-    """Until when a server that is not there may come back; the time on a connection puts it off."""
+    """When a server that cannot be reached is given up; time spent waiting on a connection is added to it."""
     tried_at: float
-    """When it was sent last, or was to be sent."""
+    """The start of the latest attempt to send the call."""
     opening: bytes = b""
-    """The create that goes before it; a refusal of that is one of both."""
+    """The create frame that is sent before the call, or empty; a refusal of the create refuses the call too."""
     until: float = 0.0
     """The deadline of the next action."""
+    # pause_s grows with each attempt (see paused()); the first attempt follows at once.
     pause_s: float = 0.0
     handshake_s: float = _HANDSHAKE_S
     unreached_since: float = math.inf
     was_refused: bool = False
-    """Whether a connection was refused, from when on its deadline counts."""
+    """Whether a connection was refused before; the first refusal has moved the deadline."""
 
 
 class SessionCore:
-    """One session: made by its first call, which the create is sent along with.
+    """One session; the first call carries the create frame that opens it.
 
     After an input that leaves ``is_connected`` false, the loop closes its connection.
     """
 
     def __init__(self, create: bytes, deadline_s: float) -> None:
-        """``create`` is the frame that makes the session, ``deadline_s`` the time of each call."""
+        """``create`` is the frame that opens the session, ``deadline_s`` the time limit of each call."""
         self._create, self._deadline_s = create, deadline_s
         self.committed = -1
-        """The number of the last call that was done; -1 before the create."""
+        """The number of the last call that the server has executed; -1 before the create."""
         self.next_number = 1
         """The number of the next reset or step."""
         self.may_exist = False
-        """Whether the server may have this session: its create was sent."""
+        """Whether the server may have this session, because a connection was made to send the create."""
         self.since = math.inf
-        """Since when."""
+        """The time from which the server may have this session."""
         self.is_connected = False
         self.call = Call(b"", NUMBERLESS, 0.0, 0.0, 0.0, 0.0, 0.0)
         self._questions = NUMBERLESS
 
     def next_question(self) -> int:
-        """Return a number for a question, which no other has."""
+        """Return a new negative number for a question."""
         self._questions -= 1
         return self._questions
 
     def forget(self) -> None:
-        """Forget the session: the next call makes another."""
+        """Forget the session, so that the next call opens a new one."""
         self.committed, self.next_number = -1, 1
         self.may_exist = self.is_connected = False
 
@@ -114,7 +121,7 @@ class SessionCore:
     ) -> Action:
         """Begin a call or, with a negative number, a question.
 
-        A server that is not there is given up after ``give_up_s``, but for a second attempt.
+        A server that cannot be reached is given up after ``give_up_s`` seconds, but not before a second attempt.
         """
         if seconds is None:
             seconds = self._deadline_s
@@ -127,13 +134,13 @@ class SessionCore:
         return self.started(now)
 
     def started(self, now: float) -> Action:
-        """The server was started, which was waited for: the time of the handshake begins now."""
+        """Connect next: the server has been started if necessary, so the time of the handshake begins now."""
         call = self.call
         call.until = min(now + call.handshake_s, call.deadline)
         return _CONNECT
 
     def connected(self, now: float) -> Action:
-        """A connection was made."""
+        """Send next, as a connection was made."""
         call = self.call
         self.is_connected, call.unreached_since = True, math.inf
         if self.committed < 0 and not self.may_exist:
@@ -142,13 +149,13 @@ class SessionCore:
         return _SEND
 
     def sent(self, now: float) -> Action:
-        """The frame was sent; the time of the reply begins now, as a large frame may take long."""
+        """Wait for the reply next. Its time begins after the frame was sent, as a large frame may take long."""
         call = self.call
         call.until = min(now + call.wait_s, call.deadline)
         return _RECEIVE
 
     def received(self, reply: Reply) -> Action:
-        """A reply has come: to this call, or a late copy of another, which is dropped."""
+        """Deliver or raise a reply to this call; drop a late reply to an earlier call, and wait again."""
         if isinstance(reply, Refused):
             return self._refused(reply)
         number = reply.number if isinstance(reply, Answer) else reply.call
@@ -170,21 +177,21 @@ class SessionCore:
             self.next_number = self.committed + 1
         if (
             is_of_create
-        ):  # the refusal of the second frame is still to come, and would be that of another call
+        ):  # the call's own refusal is still to come, and would be taken for the reply to the next call
             self.is_connected = False
         return Action.REFUSE
 
     def unanswered(self, now: float) -> Action:
-        """No reply has come: in time, or before the connection was lost."""
+        """Try again or give up, as no reply came in time or the connection was lost."""
         action = self._again(now)
         self.call.give_up_at += now - self.call.tried_at
         return action
 
     def unsent(self, now: float, *, was_refused: bool = False) -> Action:
-        """No connection was made, or it was lost before the frame was sent.
+        """Try again or give up, as no connection was made or it was lost before the frame was sent.
 
-        A server that goes away late in a long call has as much time to come back as any: the deadline counts
-        from the first connection that ``was_refused``.
+        A server that goes away late in a long call has the full time to come back: the first connection that
+        ``was_refused`` begins the deadline anew.
         """
         call = self.call
         call.unreached_since = min(call.unreached_since, now)
@@ -193,7 +200,10 @@ class SessionCore:
         return self._again(now)
 
     def still_starting(self, now: float, waited_s: float) -> Action:
-        """The server is being started, which was waited for; that is no attempt to reach it."""
+        """Try again or give up, as the server is still being started after a wait of ``waited_s``.
+
+        The wait does not count as an attempt: it neither lengthens the handshake nor uses up ``give_up_s``.
+        """
         self.call.handshake_s /= 2
         self.call.give_up_at += waited_s
         return self._again(now)
@@ -206,7 +216,7 @@ class SessionCore:
         return Action.PAUSE
 
     def paused(self, now: float) -> Action:
-        """The pause is over: it is longer the next time, and so is the handshake."""
+        """Connect next, as the pause is over; lengthen the next pause and the handshake."""
         call = self.call
         call.pause_s = min(1.5 * call.pause_s + _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         call.handshake_s = min(2 * call.handshake_s, max(call.give_up_at - now, _HANDSHAKE_S))

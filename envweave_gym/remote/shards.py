@@ -25,18 +25,18 @@ from envweave_gym.wire.values import pack, pack_array
 
 
 class Shard(ServedEnvironment):
-    """The rows of a vector on one server; all of them end when its session is lost."""
+    """The rows of a vector on one server; all rows end when the session is lost."""
 
     live = False
-    """Whether a session is there whose rows all have an episode, or one that ended as usual."""
+    """Whether there is a session in which every row was reset and no episode was lost since."""
     broken: Fault | None = None
     """A loss that the next step has to report."""
     shaky = False
-    """Whether an episode was lost and none has ended as usual since."""
+    """Whether an episode was lost, and no episode has ended without a fault since."""
     resumed = False
-    """Whether the session is new, and only some rows were meant to be reset in it."""
+    """Whether the session is new and all rows were reset in it, although the caller resets only some."""
     last: Any = None
-    """The last observations, in arrays of their own."""
+    """A copy of the last observations, which no reply or caller shares."""
 
     def __init__(self, rows: slice, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -45,7 +45,7 @@ class Shard(ServedEnvironment):
         self.faults = FaultCount(self.name)
 
     def lost(self, error: Exception) -> Fault:
-        """End all rows: leave the session, and count the fault or raise ``error``."""
+        """End all rows: leave the session, and return the fault or raise ``error``."""
         self.live = False
         return super().lost(error)
 
@@ -58,7 +58,7 @@ class Shard(ServedEnvironment):
 
     @property
     def reset_deadline(self) -> float:
-        """The time of a reset in seconds."""
+        """The time limit of a reset in seconds."""
         return self._reset_deadline
 
     def _fault_of(self, error: Exception) -> Fault:
@@ -71,14 +71,14 @@ class Shard(ServedEnvironment):
 
 
 class ShardReset(NamedTuple):
-    """A reset of rows of one shard."""
+    """The part of a reset that one shard executes."""
 
     shard: Shard
     seeding: Any
     """The packed argument of ``envweave_gym_server.environments.rows.reset_rows``."""
     options: dict[str, Any] | None
     is_whole: bool
-    """Whether every row is reset, so that another session can do it just as well."""
+    """Whether every row of the shard is reset, so that a new session can do the reset too."""
 
 
 class ShardResult(msgspec.Struct):
@@ -91,21 +91,21 @@ class ShardResult(msgspec.Struct):
     terminated: Any
     truncated: Any
     lost: dict[int, dict[str, Any]] = {}
-    """The infos of rows that were lost, by row; ``infos`` has them too."""
+    """The info of each lost row, by row; ``infos`` holds the same infos joined."""
 
     @classmethod
     def without_step(cls, shard: Shard, observation: Any, infos: dict[str, Any]) -> ShardResult:
-        """The result of a call in which no episode has ended."""
+        """Return the result of a call in which no row was stepped: rewards are 0 and no episode ends."""
         terminated, truncated = np.zeros((2, shard.size), np.bool_)
         return cls(shard, observation, infos, np.zeros(shard.size), terminated, truncated)
 
 
 class RowsReset(NamedTuple):
-    """A reset of some rows of a vector, with the seeds that are given or else drawn."""
+    """A reset of some rows of a vector, with seeds that are given or else drawn."""
 
     rows: Bools
     states: NDArray[np.uint64]
-    """The state that each row draws its seed from, so that a server can go on drawing."""
+    """The state of each row's seed generator before this reset, from which a server goes on drawing seeds."""
     seeds: NDArray[np.uint64]
     given: Sequence[int | None] | None = None
     options: Options = None
@@ -114,22 +114,25 @@ class RowsReset(NamedTuple):
     def by_hand(
         cls, record: RecordColumns, rows: Bools, given: Sequence[int | None] | None, options: Options
     ) -> RowsReset:
-        """A reset by the caller of the vector."""
+        """Return a reset that the caller of the vector asks for; draw the seeds that are not given."""
         states, seeds = record.draws.states.copy(), np.zeros(len(rows), np.uint64)
         seeds[rows] = record.draws.next(rows.nonzero()[0], given)
         return cls(rows, states, seeds, given, options)
 
     @classmethod
     def of_lost(cls, record: RecordColumns, rows: Bools) -> RowsReset:
-        """A reset as rows reset themselves; their seeds are drawn once the step has been counted."""
+        """Return a reset by autoreset of rows that were lost.
+
+        It looks ahead at their next seeds without drawing: the step that is under way draws them at its end.
+        """
         return cls(rows, record.draws.states.copy(), record.draws.upcoming())
 
 
 class ShardCalls:
-    """Resets and steps all shards of a vector at the same time, and goes on where some are lost."""
+    """Resets and steps all shards of a vector at the same time, and goes on if some of the shards are lost."""
 
     goes_on = False
-    """Whether rows that had a seed before are reset without one, so that their generators go on."""
+    """Whether rows that were seeded before are reset without a seed, so that their random generators continue."""
 
     def __init__(
         self,
@@ -139,12 +142,12 @@ class ShardCalls:
         single_action_space: Space[Any],
         rows_of_actions: Callable[[Any], list[Any]],
     ) -> None:
-        """``rows_of_actions`` gives the action of each row, and refuses wrong ones."""
+        """``rows_of_actions`` returns the action of each row, and refuses wrong actions."""
         self._shards, self._record, self._rows_of_actions = shards, record, rows_of_actions
         self._observation_space, self._action_space = single_observation_space, single_action_space
 
     def step(self, actions: Any, resting: Bools | None = None) -> list[ShardResult]:
-        """Step every shard; one whose rows all wait for their reset in another session gets that.
+        """Step every shard; a shard without a session reports its loss, or is reset if it was reported.
 
         A shard whose rows are all ``resting`` is left alone: the caller resets them next.
         """
@@ -171,13 +174,16 @@ class ShardCalls:
         return in_order(results + self._step_without([one for one in shards if one not in done], actions))
 
     def _step_without(self, shards: Sequence[Shard], actions: Any) -> list[ShardResult]:
-        """Step shards without a session: report their loss, or reset them."""
+        """Report the loss of shards without a session; reset shards whose loss was reported before."""
         results = [self._lost(one, actions, is_ignored=True) for one in shards if one.broken]
         reported = [one.shard for one in results]
         return results + self._reset_lost([one for one in shards if one not in reported])
 
     def _lost(self, shard: Shard, actions: Any, *, is_ignored: bool) -> ShardResult:
-        """End the episodes of a broken shard; a row whose step was to be a reset ends where it began."""
+        """End the episodes of a broken shard with its fault.
+
+        A row whose episode was over, so that this step was to reset it, loses a new episode at its start.
+        """
         fault, record = shard.broken, self._record
         assert fault is not None
         acted, shard.broken = self._rows_of_actions(actions), None
@@ -195,7 +201,7 @@ class ShardCalls:
     # Resets
 
     def reset(self, reset: RowsReset) -> list[ShardResult]:
-        """Reset rows; returns the results of the shards that have any."""
+        """Reset rows, and return the results of the shards that have rows to reset."""
         results: list[ShardResult] = []
         resets: list[ShardReset] = []
         for shard in self._shards:
@@ -213,7 +219,7 @@ class ShardCalls:
         return in_order(results + [self._began(one.shard, reply, reset) for one, reply in pairs])
 
     def _reset_lost(self, shards: Sequence[Shard]) -> list[ShardResult]:
-        """Reset shards as their rows would reset themselves."""
+        """Reset all rows of ``shards`` as autoreset would."""
         if not shards:
             return []
         rows = np.zeros_like(self._record.over)
@@ -237,9 +243,10 @@ class ShardCalls:
         return ShardReset(shard, pack(seeding), options, is_whole)
 
     def _resume(self, shard: Shard, reset: RowsReset) -> None:
-        """Open a session for some rows of a lost shard; the others wait for a reset of theirs.
+        """Open a session for a lost shard of which only some rows are to be reset.
 
-        A loss that no step has reported yet comes first: those rows report it as well.
+        All rows are reset, as a vector begins with a reset of all. If a loss has not been reported by a step
+        yet, no session is opened, and the rows to reset report the loss too.
         """
         if shard.broken:
             shard.faults.add(shard.broken)
@@ -264,7 +271,7 @@ class ShardCalls:
         return ShardResult.without_step(shard, observation, reply.info)
 
     def _lost_reset(self, shard: Shard, reset: RowsReset) -> ShardResult:
-        """Record a reset that failed: the next step ends all episodes of the shard."""
+        """Record that a reset was lost, and return placeholders; the next step ends all episodes of the shard."""
         fault = shard.broken
         assert fault is not None
         shard.live = False
@@ -277,14 +284,17 @@ class ShardCalls:
         return _lost_result(shard, lost)
 
     def _mixed(self, shard: Shard, reset: RowsReset, new: Sequence[Any]) -> Any:
-        """The last observations, with those of the rows that are reset replaced."""
+        """Return the last observations, with the rows that are reset replaced by the rows of ``new``."""
         space = self._observation_space
         old = new if shard.last is None else rows_of(space, shard.last, shard.size)
         rows = zip(reset.rows[shard.rows], new, old, strict=True)
         return batch_of(space, [one if is_reset else other for is_reset, one, other in rows])
 
     def reset_lost(self, results: Sequence[ShardResult]) -> None:
-        """Reset the rows that were lost in this step; their infos become those of the ended episode."""
+        """Reset the rows that were lost in this step, as same-step autoreset does.
+
+        The observations and infos of the loss become ``final_obs`` and ``final_info``.
+        """
         lost = [one for one in results if one.lost]
         for one, begun in zip(lost, self._reset_lost([one.shard for one in lost]), strict=True):
             last = rows_of(self._observation_space, one.observation, one.shard.size)
@@ -305,7 +315,7 @@ def _stepped(shard: Shard, reply: Any) -> ShardResult:
 
 
 def _lost_result(shard: Shard, lost: dict[int, dict[str, Any]]) -> ShardResult:
-    """The result of a shard whose rows were lost: the last observations, and infos that say so."""
+    """Return the result of a shard whose rows were lost: the last observations, and the infos of ``lost``."""
     result = ShardResult.without_step(
         shard, copied(shard.last), infos_of_rows([lost.get(row) for row in shard.numbers])
     )
@@ -314,7 +324,7 @@ def _lost_result(shard: Shard, lost: dict[int, dict[str, Any]]) -> ShardResult:
 
 
 def _replies_to(resets: Sequence[ShardReset]) -> list[Any]:
-    """Reset shards at the same time: their replies, or the :class:`Fault` that was counted."""
+    """Reset shards at the same time; return the reply of each shard, or the :class:`Fault` of a failed reset."""
     started, sessions = time.monotonic(), [one.shard.fresh_session() for one in resets]
     give_up_s = max((one.shard.reset_deadline for one in resets), default=0.0)
     replies = at_once(sessions, [Reset(0, one.seeding, pack(one.options)) for one in resets], give_up_s)
@@ -326,18 +336,18 @@ def _replies_to(resets: Sequence[ShardReset]) -> list[Any]:
 
 
 def _raise_refusal(replies: Sequence[Any]) -> None:
-    """Raise the first exception that is no loss, such as the refusal of an action."""
+    """Raise the first exception that is not a loss, such as the refusal of an action."""
     for reply in replies:
         if isinstance(reply, Exception) and not isinstance(reply, FAULTS):
             raise reply
 
 
 def in_order(results: list[ShardResult]) -> list[ShardResult]:
-    """The results in the order of their rows."""
+    """Return the results in the order of their rows."""
     return sorted(results, key=lambda one: one.shard.rows.start)
 
 
 def ends_of(results: Sequence[ShardResult]) -> list[NDArray[Any]]:
-    """The rewards, terminations and truncations of all rows."""
+    """Return the rewards, terminations and truncations of all rows."""
     columns = zip(*[(one.reward, one.terminated, one.truncated) for one in results], strict=True)
     return [np.concatenate(one) for one in columns]

@@ -1,4 +1,4 @@
-"""Servers that this process keeps up: starts them when needed, and ends them when nobody uses them."""
+"""Keeps up the servers of this process: starts them when needed, and ends them when nobody uses them."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from typing import Any
 from envweave_gym.os_support.process_local import ProcessLocal
 
 _LAST_WORDS = 0.2
-"""Seconds until a server whose last user was collected is ended, so that the user hangs up first."""
+"""Seconds before a server is ended whose last user was garbage-collected, so that the user hangs up first."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Upkeep:
-    """The callbacks that keep a server up, and why it ended last."""
+    """The callbacks that keep a server up, and the reason for which it ended last."""
 
     ensure: Callable[[], None]
-    """Starts it unless it runs."""
+    """Starts the server unless it runs."""
     unused: Callable[[], None] | None = None
-    """Called when the last environment that used it is closed, or forgotten."""
+    """Called when the last environment that used the server is closed or garbage-collected."""
     shortcut: Callable[[], tuple[str, int] | None] | None = None
-    """Returns a host and port that reach it more directly than its URL, if there are any."""
+    """Returns a host and port that reach the server more directly than its URL, if there are any."""
     trusted: bool = True
     """Whether clients import the classes of spaces that the server names."""
     ended: tuple[float, str] | None = None
-    """When it was last found to have ended, and why."""
+    """The time at which the server was last found to have ended, and the reason."""
 
     def has_ended(self, why: str) -> None:
-        """Record why it has ended, for the errors of lost sessions."""
+        """Record why the server has ended, for the errors of lost sessions."""
         self.ended = time.monotonic(), why
 
 
 _kept: dict[str, Upkeep] = {}
 _stopped: dict[str, float] = {}
-"""When this process has stopped a server for good, by URL."""
+"""The time at which this process stopped a server for good, by URL."""
 _users: ProcessLocal[dict[str, dict[int, weakref.finalize[..., Any]]]] = ProcessLocal(dict)
-"""The users of each server, and the finalizer of each user."""
+"""The finalizer of each user by the ``id()`` of the user, by the URL of the server."""
 
 
 def keep_up(url: str, upkeep: Upkeep | None) -> None:
@@ -62,17 +62,20 @@ def ensure(url: str) -> None:
 
 
 def is_kept(url: str) -> bool:
-    """Whether this process keeps the server up."""
+    """Return whether this process keeps the server up."""
     return url in _kept
 
 
 def is_trusted(url: str) -> bool:
-    """Whether this process keeps the server up, and trusts it to name classes to import."""
+    """Return whether this process keeps the server up, and trusts it to name classes to import."""
     return (upkeep := _kept.get(url)) is not None and upkeep.trusted
 
 
 def was_stopped(url: str, since: float) -> bool:
-    """Whether this process has stopped the server for good after ``since``; later another may have its port."""
+    """Return whether this process has stopped the server for good after ``since``.
+
+    ``since`` matters because another server may use the same port later.
+    """
     return _stopped.get(url, -math.inf) >= since
 
 
@@ -89,7 +92,7 @@ def why_ended(url: str, since: float) -> str:
 
 
 def join(url: str, user: Any) -> None:
-    """Register ``user`` of the server, until it leaves or is collected."""
+    """Register an object as a user of the server, until it leaves or is garbage-collected."""
     users = _users.value.setdefault(url, {})
     if id(user) not in users:
         users[id(user)] = forgotten = weakref.finalize(user, _forgotten, url, id(user))
@@ -97,7 +100,7 @@ def join(url: str, user: Any) -> None:
 
 
 def leave(url: str, user: Any) -> None:
-    """Remove ``user``; the last one ends the server."""
+    """Remove a user; the server ends with its last user."""
     forgotten = _users.value.get(url, {}).pop(id(user), None)
     if forgotten is not None:
         forgotten.detach()
@@ -105,12 +108,15 @@ def leave(url: str, user: Any) -> None:
 
 
 def users_of(url: str) -> int:
-    """Return the number of users in this process."""
+    """Return the number of users of the server in this process."""
     return len(_users.value.get(url, ()))
 
 
 def _forgotten(url: str, number: int) -> None:
-    """Remove a user that was collected, in another thread: a finalizer may run at any time, under any lock."""
+    """Remove a garbage-collected user; if it was the last, end the server in another thread.
+
+    This is a finalizer, which may run at any time and while any lock is held, so it must not end the server itself.
+    """
     if _users.value.get(url, {}).pop(number, None) is None or users_of(url):
         return
     try:
@@ -137,7 +143,7 @@ def _end_unless_used(url: str) -> None:
 
 
 class Start:
-    """A start of a server that runs in its own thread."""
+    """Starts a server in a thread of its own; callers may wait for it with a timeout."""
 
     def __init__(self, url: str, upkeep: Upkeep) -> None:
         self._url, self._upkeep = url, upkeep
@@ -145,7 +151,7 @@ class Start:
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Start the server."""
+        """Start the server, and keep an error for :meth:`wait`; the body of the thread."""
         try:
             self._upkeep.ensure()
         except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
@@ -156,7 +162,7 @@ class Start:
             self._is_over.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end; after ``TimeoutError`` the start goes on."""
+        """Wait until the server has started, or raise the error of the start; after ``TimeoutError`` it goes on."""
         if not self._is_over.wait(seconds):
             raise TimeoutError(f"{self._url} is still being started")
         if self._error is not None:
@@ -168,7 +174,7 @@ _starts = ProcessLocal(dict[str, Start])
 
 
 def begin(url: str) -> Start | None:
-    """Begin to start the server, if this process keeps it up, without waiting for it."""
+    """Begin to start the server without waiting for it; ``None`` if this process does not keep it up."""
     upkeep, start = _kept.get(url), _starts.value.get(url)
     if upkeep is None or start is not None:
         return start
@@ -181,6 +187,6 @@ def begin(url: str) -> Start | None:
 
 
 def shortcut_to(url: str) -> tuple[str, int] | None:
-    """Return a host and port that bypass what the URL leads through, if this process knows them."""
+    """Return a host and port that reach the server more directly than its URL, if this process knows them."""
     upkeep = _kept.get(url)
     return None if upkeep is None or upkeep.shortcut is None else upkeep.shortcut()

@@ -1,4 +1,4 @@
-"""Many environments on one or several servers, as a ``gymnasium.vector.VectorEnv``."""
+"""A vector of environments on one or several servers, as a ``gymnasium.vector.VectorEnv``."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class RemoteVectorEnv(CheckedVector):
     - Several servers have a shard of the rows each, and step them at the same time.
     - A bad call is refused before any row has moved: by the server, or here if there are several.
     - When a server is lost all its rows end, with ``truncated``, reward 0, the last observation,
-      ``info["fault"]`` and a stream that says so; the rows of the others go on. They start anew, in another
-      session, when the autoreset mode or a reset by hand wants them to. ``on_fault="raise"`` raises instead.
-    - The seeds of all rows are drawn here, so that they do not depend on what was lost.
-    - Nothing is asked of a server before the spaces are, and no session is opened before the first reset.
+      ``info["fault"]`` and a stream that says so. Rows on other servers go on. Lost rows start anew in another
+      session, by autoreset or by a reset of the caller. ``on_fault="raise"`` raises instead.
+    - The seeds of all rows are drawn here, so that they do not depend on which servers were lost.
+    - No request is sent before a space is read, and no session is opened before the first reset.
       Pickles and copies hold the addresses; a session belongs to the process that opened it.
     """
 
@@ -65,7 +65,7 @@ class RemoteVectorEnv(CheckedVector):
         """``kwargs`` go to the environments; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
 
         ``group`` consecutive rows play the same episodes, also where they are on different servers.
-        ``reproducible=True`` gives a seed to resets that rows would else be given none; groups need that.
+        ``reproducible=True`` seeds every reset, also where the rows could go on without a seed; groups need that.
         """
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
@@ -106,7 +106,7 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The description by the first server that answers."""
+        """The description of the environment by the first server that answers."""
         found = self._first_answer(lambda shard: describe(shard.address, self._single, self._call_deadline))
         most, widest = found["max_rows"], -(-self.num_envs // len(self._urls))
         if widest > most:
@@ -143,13 +143,13 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def _choices(self) -> Discrete | None:
-        """The actions of a native vector, which are checked here."""
+        """The action space of a native vector with discrete actions, which are checked here; else ``None``."""
         space = self.single_action_space
         return space if self.description["native"] and isinstance(space, Discrete) else None
 
     @cached_property
     def _narrow(self) -> np.dtype[Any]:
-        """The smallest dtype that has all choices."""
+        """The smallest dtype that holds all discrete actions."""
         space: Any = self._choices
         return np.result_type(np.min_scalar_type(space.start), np.min_scalar_type(space.start + space.n - 1))
 
@@ -163,9 +163,9 @@ class RemoteVectorEnv(CheckedVector):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all rows, or in those of ``options["reset_mask"]``.
+        """Start episodes in all rows, or in the rows that ``options["reset_mask"]`` selects.
 
-        ``options["rows"]`` is a list of what each row is given beside the other options.
+        ``options["rows"]`` is a list with further options for each row.
         """
         adapt_converters()
         call = self._read_reset(seed, options)
@@ -185,7 +185,7 @@ class RemoteVectorEnv(CheckedVector):
         return observations, infos
 
     def step(self, actions: Any) -> Results:
-        """Act in every row."""
+        """Send an action to every row, and return the results of all rows."""
         sent = self._checked_actions(actions)
         resting = None if self.groups is None else self._group_faults.waiting
         try:
@@ -208,14 +208,14 @@ class RemoteVectorEnv(CheckedVector):
         return stepped if self.groups is None else self._in_groups(stepped)
 
     def render(self) -> tuple[Any, ...] | None:
-        """The rendered frames of the rows; of lost rows the last ones, or ``None``."""
+        """Return the rendered frame of each row; for a lost row the last frame that was fetched, or ``None``."""
         if self.render_mode is None:
             return super().render()
         drawn = (shard.picture() or (None,) * shard.size for shard in self._shards)
         return tuple(chain.from_iterable(drawn))
 
     def stream_state(self) -> tuple[dict[str, Any], ...]:
-        """The states that :func:`envweave_gym.state_of` returns; of a lost row only the counters."""
+        """Return the states that :func:`envweave_gym.state_of` shows; for a lost row, only the counters."""
         return tuple(chain.from_iterable(map(self._states_of, self._shards)))
 
     def _states_of(self, shard: Shard) -> list[dict[str, Any]]:
@@ -226,7 +226,10 @@ class RemoteVectorEnv(CheckedVector):
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Parse a reply into the action of one row; if all rows are lost, any action, as none takes it."""
+        """Parse a reply into the action of a row.
+
+        If all rows are lost, any action is returned, as the next step reports the loss whatever the action.
+        """
         if not self.description["parses"]:
             return read_action(self.single_action_space, text)
         for shard in self._shards:
@@ -244,7 +247,7 @@ class RemoteVectorEnv(CheckedVector):
         return gone[0].ask("parse_action", [text, agent])  # which says why nobody answers
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> tuple[Any, ...]:
-        """The public attribute of each row on its server; methods cannot be called."""
+        """Return the public attribute ``name`` of each row on its server; methods cannot be called."""
         if arguments or keywords:
             raise InvalidArgument(
                 f"{self.name}: call({shown(name)}) takes no arguments here; methods of environments "
@@ -253,7 +256,7 @@ class RemoteVectorEnv(CheckedVector):
         return tuple(chain.from_iterable(shard.ask("attribute", name) for shard in self._shards))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """The public attribute of each row; numbers, texts, arrays, and lists, tuples and dicts of those."""
+        """Return a public attribute of each row: a number, text or array, or lists, tuples or dicts of these."""
         return self.call(name)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -270,7 +273,7 @@ class RemoteVectorEnv(CheckedVector):
         """
 
     def _spec_arguments(self) -> dict[str, Any]:
-        """The arguments for the spec of ``gymnasium.make_vec``."""
+        """Return the arguments for the spec of ``gymnasium.make_vec``."""
         return {"env_id": self._env_id, "urls": self._urls, "vectorization_mode": "vector_entry_point"} | (
             self._arguments()
         )
@@ -287,15 +290,15 @@ class RemoteVectorEnv(CheckedVector):
     # The parts of a call
 
     def _stopped(self, error: BaseException) -> None:
-        """Record that a call was stopped halfway, after which only a reset goes on.
+        """Record that ``error`` stopped a call halfway, so that the next call must be a reset.
 
-        A single server knows itself whether a row has moved before it refused.
+        A refusal by a single server is not recorded, as such a server refuses before any row has moved.
         """
         if len(self._shards) > 1 or not isinstance(error, HARMLESS):
             self._record.stop(error)
 
     def _checked_actions(self, actions: Any) -> Any:
-        """Return the actions to send; refuse a wrong one, unless the only server will do that."""
+        """Return the actions to send; refuse a wrong action here, unless a single server checks it."""
         self._record.check_step(self.name)
         space = self._choices
         if space is not None:
@@ -312,7 +315,7 @@ class RemoteVectorEnv(CheckedVector):
         return super()._rows_of_actions(actions)
 
     def _joined(self, results: Sequence[ShardResult]) -> tuple[Any, dict[str, Any]]:
-        """The observations and infos of all rows."""
+        """Join the observations and infos of all shards, in the order of the rows."""
         if len(results) == 1:
             return results[0].observation, results[0].infos
         observations = joined(self.single_observation_space, [one.observation for one in results])
@@ -321,7 +324,7 @@ class RemoteVectorEnv(CheckedVector):
     # Questions
 
     def _ask(self, question: str, argument: Any) -> Any:
-        """Ask a live shard; if there is none, an environment that is made for this question."""
+        """Ask a live shard; if no shard is live, ask an environment that is made for this question."""
         for shard in self._shards:
             if shard.live:
                 return shard.ask(question, argument)
@@ -345,7 +348,7 @@ class RemoteVectorEnv(CheckedVector):
 
 
 def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:
-    """Assign the rows to the servers in order, with at most one row of difference."""
+    """Assign the rows to the servers in order; the sizes of two shards differ by at most one row."""
     bounds = [rows * index // len(urls) for index in range(len(urls) + 1)]
     parts = zip(urls, bounds, bounds[1:], strict=False)
     return [(url, slice(first, stop)) for url, first, stop in parts if first < stop]

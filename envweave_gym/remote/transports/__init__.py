@@ -1,4 +1,4 @@
-"""Transports: how frames get to servers and replies back, by the scheme of a server's URL."""
+"""Transports carry frames to servers and replies back; the scheme of a server's URL selects the transport."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Sends frames and receives their replies in the same order, each before a deadline for the whole of it.
+    """Sends frames and receives their replies in the same order; a deadline covers a whole frame or reply.
 
-    Losses are ``OSError``, and ``TimeoutError`` where the deadline is over. What would fail the same way once
-    more, such as a frame larger than the server takes, is raised as what it is.
+    Losses raise ``OSError``, or ``TimeoutError`` after the deadline; callers send the frame again. Errors that
+    another attempt would repeat, such as a frame larger than the server takes, are of other types.
     """
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send a frame, and perhaps one before it; the reply to the last one need not have come."""
+        """Send the frame ``before``, unless it is empty, and then ``frame``; replies need not be received first."""
         ...
 
     def receive(self, deadline: float) -> bytes:
@@ -33,15 +33,15 @@ class Transport(Protocol):
 
 
 class Connector(Protocol):
-    """Reaches the server at one address, in the way of its scheme; losses are ``OSError``."""
+    """Reaches the server at one address, in the way of its URL's scheme; losses raise ``OSError``."""
 
     sees_abandoned: ClassVar[bool]
-    """Whether the server sees by itself which sessions its clients have abandoned."""
+    """Whether the server notices by itself which sessions its clients have abandoned."""
 
     def __init__(self, address: Address) -> None: ...
 
     def connect(self, session_id: str, deadline: float) -> Transport:
-        """Connect for the frames of one session."""
+        """Return a transport that is connected for the frames of one session."""
         ...
 
     def describe(self, create: bytes, deadline: float) -> bytes:
@@ -57,7 +57,7 @@ class Connector(Protocol):
         ...
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return how many sessions the server has, if it says so."""
+        """Return how many sessions the server has; ``None`` if the server does not tell."""
         ...
 
 
@@ -68,11 +68,11 @@ CONNECTORS = {
     "unix": f"{__name__}.unix_sockets:UnixConnector",
     "ray+actor": "envweave_gym.providers.ray.actor_connector:ActorConnector",
 }
-"""The connector of each scheme, loaded when it is used."""
+"""The connector class of each URL scheme, loaded when it is used."""
 UNFORKABLE = frozenset({"ray+actor"})
 """The schemes whose connections do not work in a forked process."""
 VECTORS = {"ray+actor": "envweave_gym.providers.ray.actor_vector:RayVectorEnv"}
-"""The vector class for servers of one scheme, where it is another than ``RemoteVectorEnv``."""
+"""The vector class of each URL scheme that does not use ``RemoteVectorEnv``."""
 
 
 def connector_to(address: Address) -> Connector:
@@ -86,7 +86,10 @@ def _connector(scheme: str) -> type[Connector]:
 
 
 def lost(url: str, error: Exception | str) -> Exception:
-    """Return the loss that an error of a connection is, with the URL; a refused connection stays one."""
+    """Return a connection error as a loss, with the URL in the message.
+
+    ``TimeoutError`` and ``ConnectionRefusedError`` keep their types; other errors become ``ConnectionError``.
+    """
     if isinstance(error, TimeoutError):
         return too_late(url)
     reason = str(error) or type(error).__name__

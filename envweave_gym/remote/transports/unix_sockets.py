@@ -1,4 +1,4 @@
-"""Servers on this machine that take frames over Unix sockets, without HTTP."""
+"""Transport to servers on this machine that take frames over Unix sockets, without HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 
-_NUMBER = -2
+_NUMBER = -2  # the number of a question on a connection of its own; negative numbers are questions
 
 
 class UnixConnector:
@@ -64,12 +64,15 @@ class UnixConnector:
         self._ask(DELETE, session_id, deadline)
 
     def is_healthy(self, deadline: float) -> bool:
-        """Return whether the server takes calls; one that asks for another token does, as far as is known."""
+        """Return whether the server takes calls.
+
+        A server that refuses the token counts as healthy, as it does not report more.
+        """
         health = self._health(deadline)
         return health is None or not health["stopping"]
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return how many sessions the server has; ``None`` if it asks for another token."""
+        """Return how many sessions the server has; ``None`` if the server refuses the token."""
         health = self._health(deadline)
         return None if health is None else health["sessions"]
 

@@ -1,4 +1,4 @@
-"""Servers that speak HTTP: sessions over WebSockets, or over plain HTTP where those are blocked."""
+"""Connector to servers that speak HTTP: WebSockets, or plain HTTP where WebSockets are blocked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WebConnector:
         self._address = address
 
     def connect(self, session_id: str, deadline: float) -> Transport:
-        """Open a WebSocket, or take plain HTTP where a device on the way blocks it."""
+        """Open a WebSocket; if a device on the way blocks WebSockets, use plain HTTP."""
         try:
             return WebSocketTransport(self._address, session_id, deadline)
         except WebSocketBlocked:
@@ -46,7 +46,7 @@ class WebConnector:
             return connection.request("GET", "/health", deadline).status == 200
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return how many sessions the server has, if it says so."""
+        """Return how many sessions the server has, from its metrics; ``None`` if they do not say so."""
         with self._http() as connection:
             response = self._request(connection, "GET", "/metrics", deadline)
             if response.status != 200:
