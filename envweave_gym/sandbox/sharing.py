@@ -37,7 +37,7 @@ _sandboxes = SharedValues[_SandboxOnDemand]()
 
 
 class SharedSandbox:
-    """A share of the sandbox for a setup, which all shares of equal setups in this process have in common."""
+    """One user's handle of a sandbox; all handles with equal setups in this process use the same sandbox."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

@@ -84,7 +84,10 @@ class JournaledTools:
         return value
 
     def spend(self, name: str, value: Any) -> None:
-        """Subtract the bytes of arguments or a result; raise ``ToolError`` if too few are left."""
+        """Subtract the bytes of arguments or a result from the episode's ``bytes_left``.
+
+        Raise ``ToolError`` if there are not enough; then all further calls of the episode are refused too.
+        """
         size = _OVERHEAD_BYTES + _size(value)
         with self._lock:
             if size <= self._journal.bytes_left:

@@ -88,7 +88,7 @@ def json_within(value: Any, budget: list[int]) -> Any:
 
 
 def weight(text: str) -> int:
-    """Return the number of bytes of a text as JSON, without quotes if it is plain ASCII."""
+    """Estimate the number of bytes of a text as JSON: its length if it is printable ASCII, else by encoding it."""
     return len(text) if _is_ascii(text) and text.isprintable() else len(encoded(text))
 
 
