@@ -190,6 +190,7 @@ class ServedEnvironment:
         """Leave the session, unless its environment crashed: a crashed one answers questions until the next reset."""
         self._crashed = isinstance(error, EnvironmentCrashed)
         if self.current is not None and not self._crashed:
+            # A session that the server does not know needs no DELETE; any other would hold its slot for a lease.
             if isinstance(error, SessionLost):
                 self.current.abandon()
             else:

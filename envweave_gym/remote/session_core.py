@@ -158,6 +158,7 @@ class SessionCore:
         """Deliver or raise a reply to this call; drop a late reply to an earlier call, and wait again."""
         if isinstance(reply, Refused):
             return self._refused(reply)
+        # A late copy of another reply is normal: a frame that was sent twice is answered twice.
         number = reply.number if isinstance(reply, Answer) else reply.call
         if number != self.call.number:
             return _RECEIVE
@@ -171,7 +172,7 @@ class SessionCore:
         if number not in (call.number, NUMBERLESS) and not is_of_create:
             return _RECEIVE
         if number == 0:
-            self.may_exist = False
+            self.may_exist = False  # the create itself was refused
         elif number > 0:
             self.committed = number if reply.kind in DONE_ALL_THE_SAME else max(self.committed, 0)
             self.next_number = self.committed + 1

@@ -160,6 +160,7 @@ class ShardCalls:
             plain = type(part) is np.ndarray and not part.dtype.hasobject
             messages.append(Step(0, pack_array(part) if plain else pack(part)))
         replies = at_once([one.current or one.session() for one in live], messages)
+        # Before anything is recorded: a refused action has moved no row of its shard.
         _raise_refusal(replies)
         results = [ShardResult.without_step(one, copied(one.last), {}) for one in left]
         for shard, reply in zip(live, replies, strict=True):
@@ -310,6 +311,7 @@ def _stepped(shard: Shard, reply: Any) -> ShardResult:
         shard.shaky = False
         shard.faults.clear()
     observation = reply.observation
+    # The caller may write to the observation, and a loss must return it as it was.
     shard.last = observation.copy() if type(observation) is np.ndarray else copied(observation)
     return ShardResult(shard, observation, reply.info, reply.reward, terminated, truncated)
 

@@ -127,6 +127,7 @@ class LocalVector(CheckedVector):
         record, chosen = self._record, self._checked_actions(actions)
         rows, final = record.waiting.nonzero()[0], None
         rewards, terminated, truncated, played = self._act(chosen, rows)
+        # In next-step mode these rows were over before the step, in same-step mode they are over now.
         resetting = record.end(terminated | truncated)
         if record.mode is AutoresetMode.SAME_STEP:
             rows = resetting.nonzero()[0]

@@ -64,7 +64,7 @@ class GroupFaults:
         observations, rewards, terminated, truncated, infos = results
         cut = hit & ~(terminated | truncated)
         by_row = rows_of_infos(infos, len(hit)) if cut.any() else []
-        writeable_streams(infos)
+        writeable_streams(infos)  # _add_info assigns to rows, which lazy streams do not allow
         seen = list(iterate(self._vector.observation_space, observations)) if cut.any() else []
         for row in cut.nonzero()[0].tolist():
             group = self._groups.of_row(row)

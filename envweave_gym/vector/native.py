@@ -138,6 +138,7 @@ class NativeVectorEnv(LocalVector):
         record = self._record
         rewards, terminated = self.advance(actions)
         truncated = record.act(rewards, terminated, waiting)
+        # The caller may write to what a step returns; streams are built later, from these copies.
         copies = rewards.copy(), terminated.copy(), truncated.copy()
         step = StepColumns(actions, int(self._choices.start), *copies, record.seq, record.turns)
         return rewards, terminated, truncated, step
