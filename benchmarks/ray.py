@@ -20,7 +20,7 @@ from unittest.mock import patch
 import numpy as np
 
 import envweave_gym
-from benchmarks.burner import ID, WORK, burn
+from benchmarks.environments import BURNER, WORK_S, burn
 from benchmarks.rounds import show
 from envweave_gym.providers.ray import actor_connector
 from envweave_gym.wire.messages import Step, encode
@@ -34,7 +34,7 @@ BARE = "the same, and a step of the environments"
 
 def ideal() -> float:
     """Seconds that a step of all environments takes where nothing but their work takes time."""
-    return ACTORS * ROWS * WORK / min(ACTORS, len(os.sched_getaffinity(0)))
+    return ACTORS * ROWS * WORK_S / min(ACTORS, len(os.sched_getaffinity(0)))
 
 
 def seconds_a_step(step: Callable[[], Any], steps: int) -> float:
@@ -72,7 +72,7 @@ class Bare:
 def _work(pipe: Any) -> None:
     while True:
         for _ in range(pipe.recv()):
-            burn(WORK)
+            burn(WORK_S)
         pipe.send(None)
 
 
@@ -94,7 +94,7 @@ class Echo:
 
 
 def work_table() -> None:
-    env = envweave_gym.make(ID, num_envs=ACTORS * ROWS, backend="ray", replicas=ACTORS)
+    env = envweave_gym.make(BURNER, num_envs=ACTORS * ROWS, backend="ray", replicas=ACTORS)
     actions, bare = np.zeros(ACTORS * ROWS, np.int64), Bare()
     try:
         env.reset(seed=0)

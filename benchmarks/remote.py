@@ -324,7 +324,7 @@ def sleepers_table() -> None:
     """How long a step of 1,000 sessions takes that each sleep for a second."""
     from envweave_gym.remote.session import RemoteSession, at_once
 
-    count, sleeper = 1000, "benchmarks.sleeper:Sleeper"
+    count, sleeper = 1000, "benchmarks.environments:Sleeper"
     with our_server("--max-sessions", "2048", sleeper) as (url, _):
         create = Create("Sleeper", "gym", {})
         sessions = [RemoteSession(Address.of("Sleeper", url), create, 60.0) for _ in range(count)]

@@ -51,7 +51,7 @@ class Problem(msgspec.Struct, frozen=True, gc=False):
 
 
 def _synthetic(split: str) -> Sequence[Problem]:
-    from envweave_gym.data.problems import problems
+    from envweave_gym.data.word_problems.generated_problems import problems
 
     return problems(split)
 

@@ -310,7 +310,7 @@ def test_its_import_and_generated_problems_load_nothing_heavy() -> None:
 import sys, gymnasium, pettingzoo
 before = set(sys.modules)
 from envweave_gym.envs.gsm8k import gsm8k, multiple_choice
-assert "envweave_gym.data.problems" not in sys.modules
+assert "envweave_gym.data.word_problems.generated_problems" not in sys.modules
 for name in ("GSM8KEnv", "GSM8KMCQEnv"):
     module = {{"GSM8KEnv": gsm8k, "GSM8KMCQEnv": multiple_choice}}[name]
     getattr(module, name)("synthetic").reset(seed=0)

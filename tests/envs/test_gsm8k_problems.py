@@ -11,9 +11,9 @@ from gsm8k_rows import SYNTHETIC, all_real_rows, real_rows
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, SPLITS, Problem
-from envweave_gym.data.problem_templates import TEMPLATES
-from envweave_gym.data.problems import SIZES, problem, problems
 from envweave_gym.data.sources import rows_of
+from envweave_gym.data.word_problems.generated_problems import SIZES, problem, problems
+from envweave_gym.data.word_problems.templates import TEMPLATES
 
 CLIPS = Problem(
     "Natalia sold clips to 48 of her friends in April, and then half as many clips in May. How many?",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from absent import needs_data
 
 from envweave_gym.data.gsm8k import GSM8K, SPLITS, Problem
-from envweave_gym.data.problems import problems
 from envweave_gym.data.sources import rows_of
+from envweave_gym.data.word_problems.generated_problems import problems
 
 SYNTHETIC = [*problems("train"), *problems("test")]
 

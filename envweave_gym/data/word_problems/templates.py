@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from envweave_gym.data.problem_draft import Draft, Number, written
+from envweave_gym.data.word_problems.draft import Draft, Number, written
 
 Template = Callable[[Draft], tuple[str, Number]]
 """Function that writes the steps of a solution into a draft, and returns the question and the result."""

@@ -11,8 +11,8 @@ from itertools import count
 
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.gsm8k import MARK, Problem
-from envweave_gym.data.problem_draft import Draft, written
-from envweave_gym.data.problem_templates import TEMPLATES
+from envweave_gym.data.word_problems.draft import Draft, written
+from envweave_gym.data.word_problems.templates import TEMPLATES
 
 SIZES = {"train": 4096, "test": 1024}
 """Number of problems in each split."""

@@ -1,0 +1,1 @@
+"""Generates synthetic word problems in the form of GSM8K."""
