@@ -10,7 +10,7 @@ from envweave_gym.cli.serve import require
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM."""
+    """Run the server until SIGTERM; return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     return reported(lambda: _serve(words), debug="--debug" in words)
 

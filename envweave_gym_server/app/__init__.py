@@ -1,1 +1,1 @@
-"""The Flask application, and the checks of token, host and origin."""
+"""The Flask application, with the access checks of every request."""

@@ -1,4 +1,4 @@
-"""The server as a Flask application."""
+"""Builds the server as a Flask application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from envweave_gym_server.protocols.rest.session_views import sessions
 from envweave_gym_server.sessions.service import SessionService
 
 _LEFT_LIMIT = 32
-"""The limit of connections beyond the others whose clients have left: each keeps a thread."""
+"""The limit of additional connections whose clients have left; each of these keeps a thread."""
 
 
 def create_app(
@@ -32,13 +32,13 @@ def create_app(
     wire_kwargs: Mapping[str, Iterable[str]] | None = None,
     **options: Any,
 ) -> Flask:
-    """A server of ``what``: IDs, environment classes or factories; all IDs we know where none is named.
+    """Return a Flask application that serves ``what``: IDs, environment classes or factories.
 
-    Or of one :class:`~envweave_gym_server.offers.offers.Offers`. ``wire_kwargs`` names, for IDs that are
-    served, the arguments and reset options that clients may give beside those that the IDs name themselves.
-    ``options``
-    are the fields of :class:`Settings`. Without a ``token`` it lets everybody in: give one unless only you
-    can reach it. ::
+    Without arguments it serves all our IDs. ``what`` may also be a single
+    :class:`~envweave_gym_server.offers.offers.Offers`. ``wire_kwargs`` maps IDs to names of arguments and reset
+    options that clients may give, in addition to those that the environments themselves allow. ``options``
+    are the fields of :class:`Settings`. Without a ``token`` everybody may use the server: set one unless only
+    you can reach it. ::
 
         app = create_app(CounterEnv, token="a-long-secret")
     """
@@ -61,8 +61,8 @@ def create_app(
 def _limit_connections(app: Flask, websockets: WebSockets, most: int) -> None:
     """Refuse a WebSocket beyond the limit, so that threads stay free for other requests.
 
-    A session has two while its client reconnects. Connections whose clients have left do not count, up to a
-    limit of their own: a client that repeats a slow step has left the ones over which it asked before.
+    A session has two WebSockets while its client reconnects. Connections whose clients have left do not count,
+    up to a limit of their own: a client that repeats a slow step leaves its earlier connection behind.
     """
 
     @app.before_request

@@ -1,4 +1,4 @@
-"""Access checks of every request: the token, and no web pages of other origins."""
+"""Access checks of every request: token, host and origin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def protect(app: Flask, settings: Settings) -> None:
-    """Check every request before it is looked at, WebSockets too."""
+    """Check host, origin and token of every request before its view runs; WebSockets included."""
     token = None if settings.token is None else settings.token.encode()
     hosts = {_name(host) for host in settings.hosts}
 
@@ -43,7 +43,10 @@ def _check_token(token: bytes) -> None:
 
 
 def _given_token() -> bytes | None:
-    """The token of a request; one in a URL counts for links and for WebSockets of the server's own pages."""
+    """Return the token of a request, from its header or from ``?token=`` in the URL.
+
+    The URL is for links, and for WebSockets that the server's own pages open.
+    """
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and given.strip():
         return given.strip().encode("latin-1", "replace")  # as WSGI has decoded it
@@ -53,7 +56,10 @@ def _given_token() -> bytes | None:
 
 
 def _check_host(hosts: set[str]) -> None:
-    """Answer to names of this server only: a web page may point a name of its own at this machine."""
+    """Refuse a ``Host`` that is not one of this server's names.
+
+    A web page may point a name of its own at this machine (DNS rebinding).
+    """
     if "*" in hosts:
         return
     given = request.headers.get("Host", "")
@@ -63,7 +69,7 @@ def _check_host(hosts: set[str]) -> None:
 
 
 def _check_origin() -> None:
-    """Let browsers in from pages of this server only; programs send no origin."""
+    """Refuse requests of web pages from other origins; programs send no ``Origin``."""
     origin = request.headers.get("Origin")
     if origin is None:
         return
@@ -78,14 +84,14 @@ def _check_origin() -> None:
 
 
 def _place(text: str, scheme: str) -> tuple[str, int] | None:
-    """The name and the port in ``host:port``."""
+    """Return host name and port of ``host:port``, with the default port of the scheme; ``None`` if it is malformed."""
     match = _HOST.fullmatch(text)
     return None if match is None else (_name(match[1]), int(match[2] or _PORTS[scheme]))
 
 
 @lru_cache(maxsize=256)
 def _name(host: str) -> str:
-    """A host in the one spelling that is compared."""
+    """Return a host name or IP address in one canonical spelling, for comparisons."""
     bare = host.strip("[]").rstrip(".").lower()
     try:
         return str(ip_address(bare))

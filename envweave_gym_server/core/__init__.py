@@ -1,1 +1,1 @@
-"""Settings, errors, log lines and counters: what every room of the server uses, without Flask."""
+"""Settings, errors, log lines and counters, which all other packages of the server use; without Flask."""

@@ -18,7 +18,7 @@ from envweave_gym.wire.messages import NUMBERLESS, Refused
 
 
 class BadRequest(EnvweaveError):
-    """The server cannot read the body."""
+    """The server cannot read the body or the message of a request."""
 
 
 class Unauthorized(EnvweaveError):
@@ -59,26 +59,26 @@ STATUS_OF_KIND = {
     "EnvironmentCrashed": 200,
     "FaultStorm": 200,
 }
-"""The HTTP status for the ``kind`` of a :class:`Refused`; a crash of the environment is a result."""
+"""The HTTP status for each ``kind`` of a :class:`Refused`; crashes have 200, as the call was done."""
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT)
 
 
 def is_exhaustion(error: BaseException) -> bool:
-    """Whether the machine has run out of files, disk, memory or threads."""
+    """Return whether an exception says that the machine has run out of files, disk, memory or threads."""
     if isinstance(error, OSError):
         return error.errno in _EXHAUSTED
     return isinstance(error, MemoryError) or "can't start new thread" in str(error)
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status for an exception; 500 for those that are bugs of the server."""
+    """Return the HTTP status for an exception; 500 for exceptions that are bugs of the server."""
     known = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
     return 503 if known == 500 and is_exhaustion(error) else known
 
 
 def refusal_of(error: BaseException, number: int = NUMBERLESS) -> Refused:
-    """An exception as the reply to the call with this number."""
+    """Convert an exception to the reply to the call with this number."""
     status = status_of(error)
     if status == 500:
         return Refused(number, "ServerError", "the server failed; its log says how")

@@ -15,10 +15,10 @@ _FRAMES = 12
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as one line: when, how bad, what, and the fields that were given as ``extra``."""
+    """Formats a log record as one JSON line: time, level, event, and the fields given as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Return the line of a record."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -31,14 +31,17 @@ class JsonLines(logging.Formatter):
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """The type and the innermost frames of an exception, as fields of a log line."""
+    """Return the type and the innermost frames of an exception, as fields of a log line."""
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     return {**named(error), "trace": where}
 
 
 def named(error: BaseException) -> dict[str, Any]:
-    """The type of an exception and the text of its ``errno``; its own message may quote a client."""
+    """Return the type of an exception and the text of its ``errno``, as fields of a log line.
+
+    The exception's own message is left out, because it may quote a client.
+    """
     fields = {"error": type(error).__name__}
     if isinstance(error, OSError) and error.errno is not None:
         fields["reason"] = os.strerror(error.errno)
@@ -46,7 +49,7 @@ def named(error: BaseException) -> dict[str, Any]:
 
 
 def write_logs() -> None:
-    """Write the log of this package to stderr."""
+    """Write the log of this package to stderr, as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     log = logging.getLogger("envweave_gym_server")

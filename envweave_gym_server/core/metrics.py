@@ -1,4 +1,4 @@
-"""Counts of calls, of the seconds they took, of errors and of OOM kills, without a lock on the path of a step."""
+"""Counts calls and their durations, errors and OOM kills, without taking a lock in a step."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ BOUNDS = (
 
 
 class Tally:
-    """The counts of one session; only the holder of the session's lock writes here, so it needs none."""
+    """The counts of one session.
+
+    Only the holder of the session's lock writes here, so the tally needs no lock of its own.
+    """
 
     def __init__(self) -> None:
         self.times: dict[type[Any], list[float]] = {kind: [0] * (len(BOUNDS) + 2) for kind in _TIMED}
-        """For each kind of call the size of each bucket, and last the sum of the seconds."""
+        """For each kind of call the count of each histogram bucket, and last the sum of the seconds."""
         self.calls: Counter[tuple[type[Any], str]] = Counter()
 
     def took(self, kind: type[Any], seconds: float) -> None:
-        """Count a call that an environment did."""
+        """Count a call that an environment has done, with its duration."""
         times = self.times[kind]
         times[bisect_left(BOUNDS, seconds)] += 1
         times[-1] += seconds
 
     def add(self, other: Tally) -> None:
-        """Add the counts of another, which may go on counting: the dict is copied in one step."""
+        """Add the counts of another tally, whose session may go on counting: its dict is copied in one step."""
         self.calls.update(dict(other.calls))
         for kind, times in other.times.items():
             self.times[kind] = [sum(pair) for pair in zip(self.times[kind], times, strict=True)]
@@ -46,9 +49,9 @@ class Totals(NamedTuple):
 
     tally: Tally
     ended: dict[str, int]
-    """Sessions that ended, by reason."""
+    """The number of sessions that ended, by reason."""
     errors: dict[str, int]
-    """Responses that reported an error, by status."""
+    """The number of responses that reported an error, by status."""
 
 
 class Metrics:
@@ -58,11 +61,11 @@ class Metrics:
         self._tallies: set[Tally] = set()
         self._ended, self._reasons, self._errors = Tally(), Counter[str](), Counter[str]()
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        """By name a help text and a function that reads the current value."""
+        """The help text of each gauge, and a function that reads its current value."""
         self._lock = threading.Lock()
 
     def begin(self) -> Tally:
-        """The tally of a new session."""
+        """Return the tally of a new session, and count its create."""
         tally = Tally()
         with self._lock:
             self._tallies.add(tally)
@@ -70,14 +73,14 @@ class Metrics:
         return tally
 
     def end(self, tally: Tally, why: str) -> None:
-        """Add the tally of a session that ended: ``closed``, ``idle`` or ``stopped``."""
+        """Add the tally of a session that ended; the reason is ``closed``, ``idle`` or ``stopped``."""
         with self._lock:
             self._tallies.discard(tally)
             self._ended.add(tally)
             self._reasons[why] += 1
 
     def refused(self, kind: type[Any]) -> None:
-        """Count a call that has no session."""
+        """Count a refused call that has no session, such as a create."""
         with self._lock:
             self._ended.calls[kind, "refused"] += 1
 
@@ -87,11 +90,11 @@ class Metrics:
             self._errors[str(status)] += 1
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Read a gauge with ``value()`` whenever the metrics are read."""
+        """Add a gauge: ``value()`` is called whenever the metrics are read."""
         self.gauges[name] = text, value
 
     def totals(self) -> Totals:
-        """The sums of now."""
+        """Return the sums over all sessions at this moment."""
         with self._lock:
             total = Tally()
             for tally in (self._ended, *self._tallies):
@@ -100,14 +103,14 @@ class Metrics:
 
 
 TOO_LARGE = "it took more memory than there is; give the server more, as with memory="
-"""Why a process has ended that the kernel has killed."""
+"""The reason given when a process was killed because memory ran out."""
 _COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""The counters of the two versions of the kernel's control groups."""
+"""The files with the OOM-kill counter, of version 2 and version 1 of the kernel's control groups."""
 _KILLED = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills() -> int:
-    """The number of processes that were killed so far; 0 where the kernel does not count them."""
+    """Return how many processes were killed for lack of memory so far; 0 where the kernel does not count them."""
     for path in _COUNTS:
         try:
             found = _KILLED.search(Path(path).read_text())

@@ -1,6 +1,6 @@
-"""The connection that the owner of a server holds open: its first line is the token; when it ends, so do we.
+"""The connection to the process that owns this server: it brings the token, and its end ends the server.
 
-``ENVWEAVE_OWNER_FD`` names it. The server of a container gets it as its standard input (see
+``ENVWEAVE_OWNER_FD`` is the number of its descriptor. The server of a container gets it as standard input (see
 :mod:`envweave_gym.containers.owner_stdin`).
 """
 
@@ -14,11 +14,11 @@ from envweave_gym.core.faults import InvalidArgument, shown
 
 VARIABLE = "ENVWEAVE_OWNER_FD"
 _STANDARD = 3
-"""Below this number are standard input, output and error, which programs that are started inherit."""
+"""The first descriptor after standard input, output and error, which started programs inherit."""
 
 
 def owner_descriptor() -> int | None:
-    """The descriptor that the variable names, which is removed from the environment."""
+    """Return the descriptor that ``ENVWEAVE_OWNER_FD`` names, and remove the variable; ``None`` if it is not set."""
     given = os.environ.pop(VARIABLE, None)
     if given is None:
         return None
@@ -28,10 +28,11 @@ def owner_descriptor() -> int | None:
 
 
 def taken_over(descriptor: int) -> int:
-    """Move a connection to a number that no program inherits; a standard one becomes ``/dev/null``.
+    """Move a connection to a descriptor that no child inherits; a standard one becomes ``/dev/null``.
 
-    Otherwise an environment that reads its standard input would take the end of the connection for its own.
-    Reading it does not block: the replicas of a server share it, and one may read what another has seen.
+    Otherwise an environment that reads its standard input would consume the end of the connection. The moved
+    descriptor does not block: the replicas of a server share it, and another replica may have read the same
+    bytes first.
     """
     try:
         moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STANDARD)
@@ -48,7 +49,7 @@ def taken_over(descriptor: int) -> int:
 
 
 def is_gone(connection: int) -> bool:
-    """Whether the owner has closed its end; what else it sends is read and means nothing."""
+    """Return whether the owner has closed its end; all bytes that it still sends are read and dropped."""
     poll = select.poll()  # select.select cannot read descriptors from 1,024 on
     poll.register(connection, select.POLLIN)
     try:

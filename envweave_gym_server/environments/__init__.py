@@ -1,1 +1,1 @@
-"""One environment behind messages: calls, questions, its thread, and which reset options clients may give."""
+"""One environment behind messages: its calls, questions, thread, description and reset options."""

@@ -17,7 +17,7 @@ from envweave_gym_server.environments.rows import goes_on
 
 
 def describe(env: Any, options: ResetOptions | None = None) -> dict[str, Any]:
-    """Describe an environment, with the reset options that clients may give, so that they refuse others."""
+    """Return the description of an environment, with the reset options that clients may give."""
     described: dict[str, Any] = {
         "metadata": _plain_metadata(env) if options is None else _public_metadata(env, options),
         "render_mode": getattr(env, "render_mode", None),
@@ -39,7 +39,7 @@ def describe(env: Any, options: ResetOptions | None = None) -> dict[str, Any]:
 
 
 def _spec_fields(env: Any) -> dict[str, Any]:
-    """The scalar fields of an environment's ``EnvSpec``, which clients copy into theirs."""
+    """Return the fields of an environment's ``EnvSpec`` that clients copy into their own spec."""
     core = env.envs[0] if isinstance(env, SyncVectorEnv) else env
     spec = getattr(core, "spec", None)
     names = ("reward_threshold", "nondeterministic", "max_episode_steps")
@@ -51,7 +51,7 @@ def _spaces(observation: Any, action: Any) -> dict[str, Any]:
 
 
 def _public_metadata(env: Any, options: ResetOptions) -> dict[str, Any]:
-    """The metadata without the render mode ``"human"``, which would open a window on the server."""
+    """Return the metadata without the render mode ``"human"``, which would open a window on the server."""
     metadata = _plain_metadata(env) | {"reset_options": options.let}
     modes = metadata.get("render_modes")
     if isinstance(modes, list | tuple):

@@ -1,4 +1,4 @@
-"""An environment behind messages: what each call does to it, and the frame of the reply."""
+"""An environment behind messages: runs each call on it, and encodes the reply as a frame."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from envweave_gym_server.environments.reset_options import ResetOptions
 from envweave_gym_server.environments.rows import as_rows, reset_rows
 
 _RESULTS = ("rewards", "terminations", "truncations")
-"""The attributes of a turn-based game in place of a step's reward and its two ends."""
+"""The attributes of a turn-based game that are sent as reward, terminated and truncated of a step."""
 
 
 class HostedEnv:
@@ -60,8 +60,8 @@ class HostedEnv:
     ) -> None:
         """``options`` are the reset options that clients may give; ``None`` allows any.
 
-        ``truncates`` says that it was made with ``on_fault="truncate"``, ``readable`` that clients may read
-        its public attributes. ``thread`` is the one that made it, and makes all its calls.
+        ``truncates``: it was made with ``on_fault="truncate"``. ``readable``: clients may read its public
+        attributes. ``thread`` is the thread that made the environment, and runs all its calls.
         """
         self._readable = readable
         self.env = env = as_rows(env)
@@ -74,7 +74,7 @@ class HostedEnv:
         self._is_aec, self._is_parallel = isinstance(env, AECEnv), isinstance(env, ParallelEnv)
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Reset or step; return the frame of the reply, and whether the call was done."""
+        """Do a reset or a step; return the frame of the reply, and whether the call counts as done."""
         work: Any = self._step if type(message) is Step else self._reset
         try:
             reply = work(message) if self._thread is None else self._thread.run(work, message)
@@ -99,7 +99,7 @@ class HostedEnv:
             return encode(Refused(message.number, "NotAvailable", problem))
 
     def describe(self) -> dict[str, Any]:
-        """Return its spaces and metadata."""
+        """Return the description of the environment: spaces, metadata and API."""
         return self._run(describe, self.env, self._options)
 
     def kill(self) -> None:
@@ -117,7 +117,10 @@ class HostedEnv:
         return work(*arguments) if self._thread is None else self._thread.run(work, *arguments)
 
     def _crashed(self, message: Reset | Step, error: BaseException) -> Reply:
-        """The reply to a call that raised; its stack has ended the episode."""
+        """Return the reply to a call that raised: a refusal, or a lost step (:func:`lost_step`).
+
+        The wrappers of the environment have already ended the episode.
+        """
         if self._truncates and isinstance(message, Step) and not isinstance(error, (Exception, SystemExit)):
             lost = lost_step(message, self._last, error)
             if lost is not None:
@@ -162,9 +165,10 @@ class HostedEnv:
         return {"infos": info, "agents": list(self.env.agents)} if self._is_parallel else info
 
     def _turn(self) -> tuple[Any, dict[str, Any]]:
-        """The observation of the agent whose turn it is, and the state of a turn-based game.
+        """Return the observation of the agent whose turn it is, and the state of a turn-based game.
 
-        The call is done by now, so an error here is no refusal, whatever its type.
+        The call was done before this is called. So an error here is raised as ``RuntimeError``, which is no
+        refusal.
         """
         env = self.env
         try:
@@ -178,11 +182,11 @@ class HostedEnv:
 
 
 def lost_step(message: Step, last: bytes | None, error: BaseException) -> Stepped | None:
-    """Apply ``on_fault="truncate"`` to an exception that the wrappers of the environment did not catch.
+    """Return the step that ends an episode with ``on_fault="truncate"``, for errors that wrappers do not catch.
 
-    That is the death of a worker, or an exception that is no ``Exception``. ``last`` is the previous reply,
-    with the last observation and the open request. Returns ``None`` for vectors and games, and if no
-    episode was under way.
+    Such errors are the death of a worker, and exceptions that are not subclasses of ``Exception``. ``last`` is
+    the previous reply, with the last observation and the open request. Returns ``None`` for vectors and games,
+    and if no episode was under way.
     """
     before = None if last is None else read_reply(last)
     if not isinstance(before, Began | Stepped) or not isinstance(before.info, dict):

@@ -1,7 +1,7 @@
 """A thread that makes and plays one environment, whichever thread calls.
 
-An OpenGL context, an event loop or a database connection belongs to the thread that made it, and the requests
-of a session come in many: after a reconnect MuJoCo draws black pictures in another one.
+An OpenGL context, an event loop or a database connection belongs to the thread that made it. The requests of a
+session arrive in several threads: without this, MuJoCo renders black pictures after a reconnect.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 
 class OwnThread:
-    """Runs one call at a time in a daemon thread, and returns or raises in the caller.
+    """Runs one call at a time in its own daemon thread, and returns or raises in the calling thread.
 
-    A daemon, because a call that hangs must not keep the process from ending.
+    It is a daemon thread, because a call that hangs must not keep the process from ending.
     """
 
     def __init__(self, name: str) -> None:
@@ -24,7 +24,10 @@ class OwnThread:
         threading.Thread(target=self._work, name=f"environment {name}", daemon=True).start()
 
     def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Return or raise the outcome of ``work`` there; ``RuntimeError`` if the thread has been closed."""
+        """Call ``work`` in the thread; return its result or raise its exception.
+
+        Raises ``RuntimeError`` if the thread has been closed.
+        """
         outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         with self._adding:  # a call behind the last entry of the queue would wait forever
             if self._is_closed:
@@ -39,7 +42,7 @@ class OwnThread:
             del error, outcome  # its traceback would hold this frame, and the frame it
 
     def close(self) -> None:
-        """End the thread once its calls are done."""
+        """End the thread once its queued calls are done."""
         with self._adding:
             self._is_closed = True
             self._calls.put(None)

@@ -1,4 +1,4 @@
-"""The questions about an environment that change nothing: its state, pictures, attributes and spaces."""
+"""Answers questions about an environment that change nothing: state, pictures, attributes, spaces."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from envweave_gym_server.environments.description import describe
 from envweave_gym_server.environments.reset_options import ResetOptions
 
 DESCRIBE = "describe"
-"""The question that :func:`describe` answers."""
+"""The question that is answered with the description of the environment."""
 _PLAIN = (bool, int, float, str, type(None), np.generic, np.ndarray)
 _READABLE = "numbers, texts, arrays, and lists, tuples and dicts of those"
 _MISSING = object()
 
 
 def answer_to(env: Any, message: Ask, options: ResetOptions | None, readable: bool) -> Any:
-    """The packed answer to a question; ``readable`` lets clients read the public attributes of ``env``."""
+    """Return the packed answer to a question; ``readable`` lets clients read public attributes of ``env``."""
     if message.question == DESCRIBE:
         return pack(describe(env, options))
     answer = _ANSWERS.get(message.question)
@@ -44,9 +44,9 @@ def answer_to(env: Any, message: Ask, options: ResetOptions | None, readable: bo
 
 
 def attribute(env: Any, name: Any) -> Any:
-    """A public attribute of a Gymnasium environment or one of its wrappers; of a vector a list, by row.
+    """Return a public attribute of a Gymnasium environment or its wrappers; for a vector a list with one per row.
 
-    Only plain values are sent. Properties and methods are code, which is not run for this.
+    Only plain values are sent. Properties and methods are refused, because reading them would run code.
     """
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
         raise InvalidArgument(f"{shown(name)} is no name of a public attribute; give one, as in 'length'")
@@ -87,7 +87,7 @@ def _parse_action(env: Any, argument: Any) -> Any:
 
 
 def _space(env: Any, argument: Any) -> Any:
-    """Answer ``contains`` or ``sample`` of a space, for clients that do not have its class."""
+    """Answer ``contains`` or ``sample`` of a space, for clients that do not have the space's class."""
     which, agent, path, question, value = argument
     if which not in ("observation_space", "action_space") or question not in ("contains", "sample"):
         raise InvalidArgument(f"there is no {shown(question)} of {shown(which)}")
@@ -103,7 +103,7 @@ def _space(env: Any, argument: Any) -> Any:
 
 
 def _entrust(env: Any, secrets: Any) -> None:
-    """Pass secrets that no event, log or state may show; an environment that wants them has the method."""
+    """Pass secrets to an environment that has a method ``entrust``; they appear in no event, log or state."""
     env.unwrapped.entrust(**secrets)
 
 

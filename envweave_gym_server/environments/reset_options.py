@@ -1,4 +1,4 @@
-"""Checks the reset options of clients: those an environment names, or those its operator allows."""
+"""Checks the reset options of clients: only those that the environment or the operator allows."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class ResetOptions:
 
     name: str
     named: tuple[str, ...] | None
-    """Those in ``metadata["reset_options"]``; ``None`` if the environment names none."""
+    """The options in ``metadata["reset_options"]``; ``None`` if the environment declares none."""
     let: tuple[str, ...]
-    """Those that clients may give."""
+    """The options that clients may give."""
     of_rows: tuple[str, ...]
-    """Options that select the rows of a vector, and never reach an environment."""
+    """The options that select the rows of a vector, which its environments never see."""
 
     @classmethod
     def of(cls, name: str, env: Any, allowed: tuple[str, ...], *, trusted: bool) -> ResetOptions:
-        """The options of ``env``: those ``allowed``, and all that it names itself if it is ``trusted`` to."""
+        """Return the options of ``env``: the ``allowed`` ones, and if it is ``trusted`` all that it declares itself."""
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         named: tuple[str, ...] | None = metadata.get("reset_options")
         let = allowed if named is None else tuple(one for one in named if trusted or one in allowed)
         return cls(name, named, let, OF_ROWS if isinstance(env, VectorEnv) else ())
 
     def check(self, options: Any) -> None:
-        """Refuse options that the environment does not take, or that clients may not give here."""
+        """Raise ``InvalidArgument`` for options that the environment does not take, or clients may not give."""
         named = None if self.named is None else (*self.named, *self.of_rows)
         check_options(self.name, options, {"reset_options": named})
         let = (*self.let, *self.of_rows)

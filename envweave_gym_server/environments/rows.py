@@ -1,4 +1,4 @@
-"""Resets of vectors on a server, whose clients keep count of the seeds that the rows draw."""
+"""Resets of vectors on a server, whose clients count the seeds that each row draws."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ from envweave_gym.wrappers.parallel_stream import ParallelStream
 
 
 def as_rows(env: Any) -> Any:
-    """``env``, or where it is a vector the same in a form that costs less to send."""
+    """Return ``env``; a native vector is first set to return last observations as :class:`RowsApart`.
+
+    They cost less to send.
+    """
     if isinstance(env, NativeVectorEnv):
         env.apart = RowsApart
     return env
 
 
 def reset_rows(env: VectorEnv[Any, Any, Any], seeding: dict[str, Any], options: Any) -> Any:
-    """Reset a vector whose client counts the seeds that it draws, so that a session can replace a lost one.
+    """Reset a vector whose client counts the seeds that are drawn, so that a new session can replace a lost one.
 
-    ``seeding`` has the ``seed`` that the caller gave, the state of each row's ``draws``, and the rows that
-    are ``over``. ``goes_on`` lets rows that have been reset before be reset without the seed that they draw.
+    ``seeding`` has the caller's ``seed``, the state of each row's ``draws``, and the rows that are ``over``.
+    With ``goes_on``, rows that were reset before are reset without a seed, not with the next seed that they
+    draw.
     """
     if isinstance(env, LocalVector):
         draws = _checked(seeding, "draws", np.uint64, env.num_envs)
@@ -40,7 +44,7 @@ def reset_rows(env: VectorEnv[Any, Any, Any], seeding: dict[str, Any], options: 
 
 
 def goes_on(env: Any) -> bool:
-    """Whether resets without a seed reach the environment as such, all but the first."""
+    """Return whether a reset without a seed, after the first one, reaches the environment without a seed."""
     inner = env.envs[0] if isinstance(env, SyncVector) else env
     streams = (one for one in layers(inner) if isinstance(one, RequestStream | AECStream | ParallelStream))
     return any(not one.reproducible for one in streams)

@@ -1,4 +1,4 @@
-"""Several equal servers, each in a process of its own, and the parent that ends with all of them."""
+"""Runs several equal servers, each in a process of its own, under a parent process that ends with them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from envweave_gym_server.core.owner_pipe import is_gone
 from envweave_gym_server.gunicorn.server import GunicornServer
 
 _SHORT_S = 5.0
-"""A replica that ends within this time is not started again at once."""
+"""Seconds; a replica that ends within this time after its start is started again only after a pause."""
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-"""The pause before the next start after a short life; it doubles with every further one in a row."""
+"""Seconds before a replica is started again after a short life.
+
+The pause doubles with each further short life in a row, up to the longest.
+"""
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _log = logging.getLogger(__name__)
 
@@ -35,9 +38,9 @@ Announce = Callable[[], None]
 class Replicas:
     """Runs a Flask application once for each of several sockets, until SIGTERM.
 
-    SIGTERM is passed on to all of them, and a second one too. A replica that ends without it is started
-    again, unless none at its index has ever answered clients: then all end, as others would fare no better.
-    All end when the parent is killed.
+    The parent passes SIGTERM on to all replicas, and a second SIGTERM too. A replica that ends without SIGTERM
+    is started again. But if no replica at its index has ever answered clients, all are ended, as others would
+    fail too. All replicas end when the parent is killed.
     """
 
     def __init__(
@@ -47,13 +50,16 @@ class Replicas:
         announce: Sequence[Announce],
         owner: int | None = None,
     ) -> None:
-        """``announce`` are called once clients of each are answered; ``owner`` is as for one server."""
+        """``announce`` has a function for each replica, which is called once that answers clients.
+
+        ``owner`` is the descriptor of the owner's connection, as for a single server.
+        """
         self._app, self._listeners, self._announce, self._owner = app, listeners, announce, owner
         self._indices: dict[int, int] = {}
-        """By process id the index of a replica."""
+        """The index of each running replica, by process ID."""
         self._started_at: dict[int, float] = {}
         self._pauses: dict[int, float] = {}
-        """By index the pause before the last start."""
+        """The pause before the last start of each replica, by its index."""
         self._has_begun: set[int] = set()
         """The indices of replicas that have answered clients."""
         self._begins, self._begin_writer = os.pipe()
@@ -63,7 +69,7 @@ class Replicas:
         self._life, self._life_writer = os.pipe()
 
     def run(self) -> int:
-        """Serve until all have ended; return the exit code."""
+        """Serve until all replicas have ended; return the exit code."""
         for number in _END_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as SIGHUP is under nohup
                 signal.signal(number, self._end)
@@ -93,14 +99,17 @@ class Replicas:
         self._start(index, pause)
 
     def _end(self, *_: Any) -> None:
-        """Send SIGTERM to all of them."""
+        """Send SIGTERM to all replicas."""
         self._is_ending = True
         for pid in self._indices:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
     def _start(self, index: int, pause: float | None = None) -> None:
-        """Start one, after a pause if it is not the first; signals wait until its process id is known."""
+        """Start a replica, after a pause if it is not the first at its index.
+
+        Signals are blocked until its process ID is stored, because the handler sends SIGTERM to the stored IDs.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
         try:
             if self._is_ending:
@@ -114,7 +123,7 @@ class Replicas:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
 
     def _run_child(self, index: int, pause: float | None) -> None:
-        """Run one of them in the process that was forked for it, and exit."""
+        """Run one replica in the process that was forked for it, and exit."""
         code = 1
         try:
             for number in _END_SIGNALS:
@@ -141,14 +150,14 @@ class Replicas:
             os._exit(code)
 
     def _begin(self, index: int, announce: Announce | None) -> None:
-        """In the process that answers clients from now on: report it to the parent, and perhaps the user."""
+        """In a replica that now answers clients: report this to the parent, and announce it if asked to."""
         os.write(self._begin_writer, bytes([index]))
         if announce is not None:
             announce()
 
 
 class _Replica(GunicornServer):
-    """A server that ends with the parent of its parent."""
+    """A server that also ends when the parent of all replicas ends."""
 
     def __init__(
         self, app: Flask, listener: socket.socket, announce: Announce | None, owner: int | None, *, life: int
@@ -157,7 +166,10 @@ class _Replica(GunicornServer):
         self._life, self._arbiter, self._parent = life, os.getpid(), os.getppid()
 
     def end_without_owner(self, arbiter: Arbiter) -> None:
-        """As of a single server; the parent, which would start this one again, is killed first."""
+        """Kill the parent of all replicas and this server once the owner is gone.
+
+        The parent goes first, because it would start this replica again.
+        """
         if self._owner is not None and is_gone(self._owner):
             with suppress(ProcessLookupError):
                 if os.getppid() == self._parent:

@@ -1,4 +1,4 @@
-"""Reads requests with a time limit for each, and a limit of how many slow ones there may be at once."""
+"""Reads requests with a time limit for each, and a limit of slow clients at the same time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import time
 from gunicorn.http.unreader import SocketUnreader
 
 PROMPT_S = 0.5
-"""How long a thread waits for a first byte, and how long the head of any request may take."""
+"""Seconds that a thread waits for the first byte, and that the head of any request may take."""
 _SLOW_LIMIT = 32
-"""Clients whose heads may take longer at once: each keeps a thread, and has shown no token yet."""
+"""The limit of clients whose heads take longer at the same time.
+
+Each keeps a thread, and has not shown a token yet.
+"""
 _PIECE = 64 << 10
-"""The bytes of a body that have to come in the time that a whole head has."""
+"""The bytes of a body that must arrive in the time that a whole head has."""
 
 
 class SlowClients:
-    """Slots for clients whose heads take longer than ``PROMPT_S``, up to ``limit_s`` seconds each."""
+    """The slots for clients whose heads take longer than ``PROMPT_S``, but at most ``limit_s`` seconds each."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -29,26 +32,26 @@ class SlowClients:
 class RequestReader(SocketUnreader):
     """Reads the bytes of a connection; a request that does not end in time raises ``TimeoutError``.
 
-    The time counts from the first byte to the last, so a client gains nothing by sending one now and then.
+    The time counts from the first byte to the last, so a client gains nothing by sending a byte now and then.
     """
 
     def __init__(self, client: socket.socket, slow: SlowClients) -> None:
         super().__init__(client)
         self.head_timed_out = False
-        """A client whose head was too slow gets no response."""
+        """Whether the head of a request was too slow; the client then gets no response."""
         self._slow = slow
         self._in_head, self._has_slot = False, False
         self._prompt_until = self._until = 0.0
         self._piece = 0
 
     def begin_head(self) -> None:
-        """The head of a request follows."""
+        """Start the time limits for the head of a request."""
         now = time.monotonic()
         self._in_head = True
         self._prompt_until, self._until = now + PROMPT_S, now + self._slow.limit_s
 
     def end_head(self) -> None:
-        """The head has come, or is given up; a body may follow."""
+        """Free the slot, and start the time limit for a body; the head has arrived or was given up."""
         self._in_head, self._piece = False, 0
         self._until = time.monotonic() + self._slow.limit_s
         if self._has_slot:
@@ -56,7 +59,7 @@ class RequestReader(SocketUnreader):
             self._slow.slots.release()
 
     def chunk(self, size_hint: int | None = None) -> bytes:
-        """The next bytes of the request."""
+        """Return the next bytes of the request."""
         if self._in_head and not self._has_slot and not self._comes_by(self._prompt_until):
             self._has_slot = self._slow.slots.acquire(blocking=False)
             if not self._has_slot:
@@ -79,7 +82,7 @@ class RequestReader(SocketUnreader):
 
 
 def is_readable(client: socket.socket, seconds: float) -> bool:
-    """Whether bytes come within ``seconds``; never if those are over."""
+    """Return whether bytes arrive within ``seconds``; ``False`` if ``seconds`` is not positive."""
     poll = select.poll()
     poll.register(client, select.POLLIN)
     return seconds > 0 and bool(poll.poll(seconds * 1000))

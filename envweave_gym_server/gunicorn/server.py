@@ -1,4 +1,4 @@
-"""The server as a process: gunicorn with one worker, which has more threads than sessions."""
+"""Runs the server as a process: gunicorn with one worker, which has more threads than sessions."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from envweave_gym_server.protocols.current_app import service_of
 from envweave_gym_server.sessions.drain import Drain
 
 _SPARE_THREADS = 64
-"""Threads for requests that are no sessions, and for clients that are turned away."""
+"""The number of threads for requests outside of sessions, and for clients that are turned away."""
 _GRACE_S = 5
-"""How much longer than the worker its parent waits before it kills what is left."""
+"""Seconds that the parent waits longer than the worker, before it kills what is left."""
 _WORKER_SIGNALS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
-"""The signals at which gunicorn starts other workers."""
+"""The signals at which gunicorn would start other workers."""
 _log = logging.getLogger(__name__)
 
 
 class GunicornServer(BaseApplication):
     """Runs a Flask application on one socket until SIGTERM.
 
-    Then calls under way may finish for ``settings.drain`` seconds while others are refused with 503. A second
-    SIGTERM ends the server at once.
+    After SIGTERM, calls under way may take ``settings.drain`` seconds, and all others are refused with 503. A
+    second SIGTERM ends the server at once.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class GunicornServer(BaseApplication):
     ) -> None:
         """``announce`` is called once clients are answered.
 
-        ``owner`` is the descriptor of a connection; when its other end closes, all processes of the server
-        are killed.
+        ``owner`` is the descriptor of a connection. When the other end of it closes, all processes of the
+        server are killed.
         """
         self._app, self._announce, self._owner = app, announce, owner
         self.service = service_of(app)
         self._kills_before = self._kills = 0
-        """The OOM kills when the last worker but one began, and the last."""
+        """The number of OOM kills when the worker before the last one began, and when the last one began."""
         self._descriptor = listener.detach()  # gunicorn closes it, after it has made a socket of its own
         super().__init__()
 
     def load_config(self) -> None:
-        """Set gunicorn's options, those that this version has."""
+        """Set gunicorn's options."""
         settings = self.service.settings
         options: dict[str, Any] = {
             "bind": f"fd://{self._descriptor}",
@@ -84,7 +84,7 @@ class GunicornServer(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """The WSGI application."""
+        """Return the WSGI application."""
         return _with_sockets(self._app)
 
     def run(self) -> None:
@@ -94,9 +94,9 @@ class GunicornServer(BaseApplication):
         _Arbiter(self).run()
 
     def end_without_owner(self, arbiter: Arbiter) -> None:
-        """In the parent, each second: kill the worker and end this process once the owner is gone.
+        """In the parent, each second: kill the worker and exit once the owner is gone.
 
-        The parent does this because an environment that keeps the GIL would stop a thread of the worker.
+        The worker has no thread for this, because an environment that keeps the GIL would stop the thread.
         """
         if self._owner is not None and is_gone(self._owner):
             _log.warning("server ended", extra={"why": "its owner is gone"})
@@ -104,11 +104,11 @@ class GunicornServer(BaseApplication):
             os._exit(1)
 
     def _count_kills(self, arbiter: Any, worker: Any) -> None:
-        """In the parent, before it makes a worker."""
+        """In the parent, before it forks a worker: store the number of OOM kills."""
         self._kills_before, self._kills = self._kills, oom_kills()
 
     def _begin(self, worker: Any) -> None:
-        """In the worker, before it accepts: install the drain, and report that it has begun."""
+        """In the worker, before it accepts connections: install the drain, and report that it has begun."""
         Drain(self.service, stop=lambda: worker.handle_exit(signal.SIGTERM, None)).start()
         if worker.age > 1:
             why = TOO_LARGE if self._kills > self._kills_before else "nobody knows why"
@@ -120,7 +120,7 @@ class GunicornServer(BaseApplication):
 
 
 def _with_sockets(app: Flask) -> Any:
-    """``app`` with the socket of each client in its WSGI environ, which a WebSocket may take."""
+    """Wrap ``app`` so that the WSGI environ has the client's socket, which a WebSocket may take over."""
 
     def call(environ: dict[str, Any], start_response: Any) -> Any:
         environ[SOCKET] = environ["gunicorn.socket"]
@@ -133,7 +133,10 @@ def _with_sockets(app: Flask) -> Any:
 
 
 class _Arbiter(Arbiter):
-    """The parent of the worker: ends with it, and has no second one, which would not know its sessions."""
+    """The parent of the single worker, which ends with it.
+
+    It starts no second worker beside it, which would not know its sessions.
+    """
 
     def __init__(self, app: GunicornServer) -> None:
         self._is_ending = False
@@ -144,12 +147,12 @@ class _Arbiter(Arbiter):
         super().__init__(app)
 
     def murder_workers(self) -> None:
-        """Look for the owner; gunicorn calls this each second to end workers that hang."""
+        """Check whether the owner is gone; gunicorn calls this each second to end workers that hang."""
         self._server.end_without_owner(self)
         super().murder_workers()
 
     def signal(self, sig: int, frame: Any) -> None:
-        """Queue a signal; Ctrl-C and a terminal that closes end the server as SIGTERM does."""
+        """Queue a signal; Ctrl-C and a closed terminal end the server as SIGTERM does."""
         if sig in _WORKER_SIGNALS and sig not in self._ends:
             return
         if sig in self._ends:
@@ -161,7 +164,7 @@ class _Arbiter(Arbiter):
 
 
 _SOCKET_ERROR = "Socket error processing request."
-"""gunicorn's message when the socket of a client fails."""
+"""The message that gunicorn logs when the socket of a client fails."""
 _CLIENT_LEFT = frozenset({errno.EAGAIN, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN})
 
 
@@ -169,13 +172,13 @@ class _Logger(Logger):
     """The log of gunicorn, one JSON object a line."""
 
     def setup(self, cfg: Any) -> None:
-        """Have the handlers of gunicorn write JSON."""
+        """Make gunicorn's log handlers write JSON."""
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(JsonLines())
 
     def exception(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """Log an exception, without its trace if a client has left or reads no more."""
+        """Log an exception; without a traceback if the client has left or reads no more."""
         error = sys.exc_info()[1]
         if msg == _SOCKET_ERROR and isinstance(error, OSError) and error.errno in _CLIENT_LEFT:
             _log.info("connection lost", extra=named(error))

@@ -1,4 +1,4 @@
-"""gunicorn's threaded worker, with a limit of connections: those beyond it get a 503 at once."""
+"""gunicorn's threaded worker with a limit of connections; those beyond the limit get a 503 at once."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _TURNED_AWAY = (
 )
 _RESERVED_FILES = 32
 _IDLE_CONNECTIONS = 1024
-"""The limit of connections without a request just now."""
+"""The limit of connections that have no request under way."""
 _TURN_AWAY_S = 0.05
 _DEFERRED: Any = gthread._DEFER  # pyright: ignore[reportAttributeAccessIssue] - its stubs are older
-"""The result of :meth:`Worker.handle` that has the loop wait for the first byte of a connection."""
+"""The result of :meth:`Worker.handle` that makes the loop wait for the first byte of a connection."""
 
 
 class Worker(ThreadWorker):
     """Takes as many connections as it has threads and files for, and answers all others with 503.
 
-    gunicorn alone lets them wait without a word, and ends when there are no files left.
+    gunicorn alone lets the others wait without a response, and ends when there are no files left.
     """
 
     def init_process(self) -> None:
-        """Start to work."""
+        """Compute the limit of connections, reserve a file, and run the worker's loop."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = min(self.cfg.threads + _IDLE_CONNECTIONS, files - _RESERVED_FILES - files // 8)
         self._slow = SlowClients(cast("GunicornServer", self.app).service.settings.client_timeout)
@@ -51,25 +51,25 @@ class Worker(ThreadWorker):
         super().init_process()
 
     def is_parent_alive(self) -> bool:
-        """True: the drain looks after the parent, and ends WebSockets too."""
+        """Return ``True``: the drain watches the parent instead, and ends WebSockets too."""
         return True
 
     def murder_keepalived(self, force: bool = False) -> None:
-        """Close idle connections; all of them once the server has stopped."""
+        """Close idle connections after their timeout, or all of them once the server has stopped."""
         if force or not self.alive:
             for connection in self.keepalived_conns:
                 connection.timeout = 0.0
         super().murder_keepalived()
 
     def murder_pending(self) -> None:
-        """Close connections that have never sent anything; all of them once the server has stopped."""
+        """Close connections that never sent anything after their timeout, or all once the server has stopped."""
         if not self.alive:
             for connection in self.pending_conns:
                 connection.timeout = 0.0
         super().murder_pending()
 
     def accept(self, listener: Any) -> None:
-        """Take a connection, or turn it away."""
+        """Accept a connection, or answer 503 if the limit is reached or files or threads have run out."""
         if self.nr_conns >= self._limit:
             self._turn_away(listener)
             return
@@ -83,10 +83,10 @@ class Worker(ThreadWorker):
             self._turn_away(listener)
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request, or have the loop wait with a client that has sent nothing yet.
+        """Answer a request, or make the loop wait for a client that has sent nothing yet.
 
-        gunicorn would open a file of its own to wait for the first byte, and might have none left; and it
-        would close connections in its only loop, which then waits for each client.
+        gunicorn alone would open a file to wait for the first byte, and might have none left. It would also
+        close connections in its only loop, which then waits for each client.
         """
         if not conn.initialized:
             bound_waits(conn.sock, self._slow.limit_s)
@@ -108,12 +108,12 @@ class Worker(ThreadWorker):
         return keep
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer a request whose head has come."""
+        """Answer a request whose headers have been read."""
         conn.parser.unreader.end_head()
         return super().handle_request(req, conn)
 
     def _turn_away(self, listener: Any) -> None:
-        """Answer 503, over the file that is reserved for this."""
+        """Accept a connection on the file that is reserved for this, and answer 503."""
         if self._spare is None:
             time.sleep(_TURN_AWAY_S)
         else:
@@ -131,11 +131,17 @@ class Worker(ThreadWorker):
 
 
 def _is_closed(graceful: bool = False) -> None:
-    """Do nothing: closed again, the connection would raise, and gunicorn would count two that have ended."""
+    """Replace ``close`` of a connection that is closed already, and do nothing.
+
+    A second close would raise, and gunicorn would count two connections that have ended.
+    """
 
 
 def _send_503(client: socket.socket) -> None:
-    """Read some of the request and answer it: bytes that are left unread would cut the answer short."""
+    """Read some of the request and answer 503.
+
+    Closing a socket with unread bytes would discard the answer.
+    """
     client.settimeout(_TURN_AWAY_S)
     with suppress(TimeoutError):
         client.recv(1 << 16)

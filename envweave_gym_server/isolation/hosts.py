@@ -1,4 +1,4 @@
-"""The interface between sessions and environments, in the server's process or in worker processes."""
+"""The interface between sessions and their environments, in the server's process or in worker processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from envweave_gym_server.offers.offers import Offers
 
 
 class Host(Protocol):
-    """Does the calls of one session; the session calls it from one thread at a time."""
+    """Does the calls of one session; only one thread at a time calls it."""
 
     may_be_killed: bool
-    """Whether :meth:`kill` ends a call that is under way."""
+    """Whether :meth:`kill` can end a call that is under way."""
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Reset or step; return the frame of the reply, and whether the call was done."""
+        """Do a reset or a step; return the frame of the reply, and whether the call counts as done."""
         ...
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
@@ -41,7 +41,7 @@ class HostFactory(Protocol):
         ...
 
     def describe(self, create: Create) -> dict[str, Any]:
-        """Return the spaces and metadata of an environment, which is made and closed for this."""
+        """Return the description of an environment, which is made and closed for this."""
         ...
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class HostFactory(Protocol):
 
 
 def host_factory(offers: Offers, settings: Settings) -> HostFactory:
-    """The factory that ``settings.isolation`` names."""
+    """Return the host factory for ``settings.isolation``."""
     if settings.isolation == "thread":
         return LocalHosts(offers)
     from envweave_gym_server.isolation.worker_hosts import WorkerHosts

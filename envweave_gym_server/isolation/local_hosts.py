@@ -1,4 +1,4 @@
-"""Environments in the server's own process, which all sessions share."""
+"""Makes environments in the server's own process, which all sessions share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class LocalHosts:
-    """Makes environments here."""
+    """Makes environments in this process."""
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
@@ -30,7 +30,7 @@ class LocalHosts:
             return offer.serve(create, threads=True)
 
     def describe(self, create: Create) -> dict[str, Any]:
-        """Return the spaces and metadata of an environment, which is made and closed for this."""
+        """Return the description of an environment, which is made and closed for this."""
         name = self._offers.find(create.env_id).name
         env = self.open(create)
         try:
@@ -48,7 +48,7 @@ class LocalHosts:
 
 @contextmanager
 def _crashes(action: str, name: str) -> Generator[None]:
-    """Turn what an environment raises into a crash that names it; refusals name it already."""
+    """Convert exceptions of an environment to ``EnvironmentCrashed``; refusals pass unchanged."""
     try:
         yield
     except (*REFUSALS, EnvweaveError):

@@ -1,4 +1,4 @@
-"""Sessions in worker processes, the server's end: frames go there, and a worker's death becomes a fault."""
+"""Sessions in worker processes, the server's end: sends frames there; a worker's death becomes a fault."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from envweave_gym_server.offers.offers import Offers
 
 _log = logging.getLogger(__name__)
 _DYING_S = 5.0
-"""How long to wait for the end of a worker that was killed, or has closed its socket."""
+"""Seconds to wait for the end of a worker that was killed, or has closed its socket."""
 _CLOSING_S = 5.0
-"""How long an environment may take to close."""
+"""Seconds that an environment may take to close."""
 
 
 class WorkerHosts:
-    """Makes environments in processes that are forked from one zygote."""
+    """Makes environments in worker processes, which are forked from one zygote."""
 
     def __init__(self, offers: Offers, settings: Settings) -> None:
         if sys.platform != "linux":
@@ -66,7 +66,7 @@ class WorkerHosts:
         return WorkerHost(create, self)
 
     def describe(self, create: Create) -> dict[str, Any]:
-        """Return the spaces and metadata of an environment, which is made and closed for this."""
+        """Return the description of an environment, which is made and closed for this."""
         worker = self.start(create)
         try:
             reply = read_reply(worker.call(encode(Ask(-2, DESCRIBE)))[0])
@@ -77,7 +77,7 @@ class WorkerHosts:
         raise _error_in(reply)
 
     def start(self, create: Create) -> Worker:
-        """A worker that has made the environment."""
+        """Fork a worker that makes the environment, and return the worker."""
         name, settings = self._offers.find(create.env_id).name, self._settings
         worker = Worker(name, self._forks.fork(), settings.call_timeout, settings.largest_frame)
         kwargs = _in_time(create.kwargs, settings.call_timeout)
@@ -100,10 +100,10 @@ class WorkerHosts:
 
 
 def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """Arguments with which resets give up trying before the worker is killed for taking too long.
+    """Return the arguments with a ``reset_deadline`` that ends before the worker is killed for taking too long.
 
-    So clients learn what the resets raised, not that no answer came; the rows of a vector try one after the
-    other.
+    So clients learn why the resets failed, not only that no answer came. The deadline is divided by the number
+    of rows, because the rows of a vector reset one after the other.
     """
     deadline, rows = kwargs.get("reset_deadline", RESET_DEADLINE_S), kwargs.get("num_envs", 1)
     on_fault = kwargs.get("on_fault")
@@ -115,7 +115,7 @@ def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
 
 
 def _error_in(refused: Any) -> Exception:
-    """The exception that a worker has raised while it made an environment."""
+    """Return the exception that a worker raised while it made an environment."""
     error = KINDS.get(refused.kind, EnvironmentCrashed)(refused.message)
     if isinstance(error, EnvironmentCrashed):
         error.cause = refused.cause
@@ -131,11 +131,14 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is dead. Its socket hangs up before the thread that waits for its end has noted that."""
+        """Whether the worker is dead.
+
+        Its socket hangs up before the thread that waits for the process has noticed the end.
+        """
         return self._fork.ended is not None or self._peer.is_hung_up
 
     def call(self, frame: bytes) -> tuple[bytes, bool]:
-        """Return the reply and whether the call was done; after an exception the worker is dead."""
+        """Send a frame; return the reply and whether the call was done. After an exception the worker is dead."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         try:
             self._peer.send(frame, deadline)
@@ -158,7 +161,7 @@ class Worker:
         return reply[1:], reply[:1] == DONE
 
     def death(self) -> Exception:
-        """The error for its end; kill it if it goes on after its socket has closed."""
+        """Return the error that says how the worker ended; kill it first if it runs on with a closed socket."""
         if not self._fork.wait(_DYING_S):
             self._kill()
         if self._fork.refused:
@@ -170,11 +173,11 @@ class Worker:
         self._fork.wait(_DYING_S)
 
     def kill(self) -> None:
-        """Kill it; the call that is under way then raises how it died."""
+        """Kill the worker; the call that is under way then raises how the worker ended."""
         self._fork.kill()
 
     def close(self) -> None:
-        """Let the environment close, and the worker end."""
+        """Make the worker close its environment and end; kill it if that takes too long."""
         try:
             if not self.has_ended:
                 deadline = time.monotonic() + _CLOSING_S
@@ -187,11 +190,12 @@ class Worker:
 
 
 class WorkerHost:
-    """The environment of a session in a worker; the next call after its death starts another worker.
+    """The environment of a session in a worker; after its death the next call starts another worker.
 
-    A death during a step is reported as the environment's own exceptions are: with ``on_fault="truncate"`` it
-    is the last step of the episode; else, and in vectors, games and resets, the call is refused as
-    ``EnvironmentCrashed``, and counts as done. The second of two steps reports a death between them.
+    A death during a step is reported like an exception of the environment. With ``on_fault="truncate"`` it ends
+    the episode with a last step. Otherwise, and in vectors, games and resets, the call is refused as
+    ``EnvironmentCrashed``, and counts as done. If the worker dies between two steps, the second step reports
+    it.
     """
 
     may_be_killed = True
@@ -201,12 +205,12 @@ class WorkerHost:
         self._truncates = create.kwargs.get("on_fault") == "truncate"
         self._worker: Worker | None = None
         self._death: Exception | None = None
-        """One that is still to be reported."""
+        """The death of a worker that no call has reported yet."""
         self._last: bytes | None = None
         self._alive()
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Reset or step; return the frame of the reply, and whether the call was done."""
+        """Do a reset or a step; return the frame of the reply, and whether the call counts as done."""
         try:
             worker = self._alive()
             if isinstance(message, Reset):
@@ -224,7 +228,10 @@ class WorkerHost:
         return reply, done
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
-        """Return the frame that answers a question; it changes nothing, so a second worker may be asked."""
+        """Return the frame that answers a question; if the worker dies, ask another worker once.
+
+        That is allowed because a question changes nothing.
+        """
         try:
             with suppress(EnvironmentCrashed):
                 return self._call(self._alive(), frame)[0]
@@ -233,7 +240,7 @@ class WorkerHost:
             return encode(Refused(message.number, "EnvironmentCrashed", str(error)))
 
     def _alive(self) -> Worker:
-        """The worker, or a new one if that has died."""
+        """Return the worker; start a new one first if there is none or it has died."""
         if self._worker is not None and self._worker.has_ended:
             self._leave(self._worker.death())
         if self._worker is None:

@@ -1,4 +1,4 @@
-"""A worker process: makes the environment of one session, and answers its frames."""
+"""A worker process: makes the environment of one session, and answers the frames sent to it."""
 
 from __future__ import annotations
 
@@ -38,17 +38,20 @@ _log = logging.getLogger(__name__)
 DONE, NOT_DONE = b"\1", b"\0"
 """The first byte of a worker's reply: whether the call was done."""
 _REHEARSALS = 10
-"""Calls after which Python has specialised the code of a function, and writes to its memory no more."""
+"""The number of calls after which Python has specialised a function's code and writes to it no more.
+
+Memory that is not written to stays shared between the zygote and its forks.
+"""
 KINDS = {
     name: kind
     for name, kind in vars(faults).items()
     if isinstance(kind, type) and issubclass(kind, EnvweaveError)
 }
-"""The exceptions of a constructor that the server raises again at its end."""
+"""The exception classes, by name, that the server raises again if a constructor raised them in a worker."""
 
 
 def prepare(setup: WorkerSetup) -> Callable[[list[int]], None]:
-    """In the zygote: import and rehearse what workers need; return the main function of a worker."""
+    """In the zygote: import and rehearse the code that workers need; return the main function of a worker."""
     faulthandler.enable()  # a crash prints its stack
     write_logs()
     setup.apply()
@@ -67,7 +70,7 @@ def prepare(setup: WorkerSetup) -> Callable[[list[int]], None]:
 
 
 def _rehearse() -> None:
-    """Play a few steps, so that imports and caches of the first use are shared by all forks."""
+    """Play a few steps in the zygote, so that all forks share the imports and caches of the first use."""
     name = "envweave/Counter-v0"
     worker = WorkerLoop(offers_of([name]))
     for _ in range(_REHEARSALS):
@@ -76,7 +79,7 @@ def _rehearse() -> None:
 
 
 class WorkerLoop:
-    """Makes the environment that the first frame asks for, and passes it the others."""
+    """Makes the environment that the first frame asks for, and passes the later frames to it."""
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
@@ -92,7 +95,7 @@ class WorkerLoop:
         self._close()
 
     def reply(self, message: Call, frame: bytes) -> tuple[bytes, bool]:
-        """The reply to a message, and whether it was done."""
+        """Return the reply to a message, and whether the call was done."""
         if isinstance(message, Create):
             return self._make(message)
         if isinstance(message, Close):

@@ -1,4 +1,4 @@
-"""The setup of a zygote: the offers of its server, and the registrations and imports they need."""
+"""The setup of a zygote: the offers of its server, and the registrations and imports that they need."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from envweave_gym_server.offers.offers import Offer, Offers
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """The setup of every worker; the server pickles it, for its own zygote alone."""
+    """The setup of all workers; the server pickles it for its own zygote."""
 
     offers: Offers
     memory: int | None
     """The limit of a worker's address space, in bytes."""
     cards: list[EnvCard] = field(default_factory=list)
     specs: list[tuple[Any, Any]] = field(default_factory=list)
-    """Registered IDs that are not ours: the API, and the spec."""
+    """Registered IDs of other packages: the API and the spec of each."""
 
     def apply(self) -> None:
-        """Register the offers, and import the modules that make them."""
+        """Register the offers in this process, and import the modules that make their environments."""
         for card in self.cards:
             register_card(card)
         for api, spec in self.specs:
@@ -49,7 +49,7 @@ class WorkerSetup:
 
 
 def setup_for(offers: Offers, memory: int | None) -> WorkerSetup:
-    """The setup for workers with this limit of memory each, in bytes."""
+    """Return the setup for workers with this limit of memory each, in bytes."""
     setup = WorkerSetup(offers, memory)
     for offer in offers.values():
         if offer.factory is not None:
@@ -65,7 +65,7 @@ def setup_for(offers: Offers, memory: int | None) -> WorkerSetup:
 
 
 def _importable(offer: Offer, entry: Any) -> Any:
-    """``entry``, if another process can import it by name; else ``InvalidArgument``."""
+    """Return ``entry`` if another process can import it by name; raise ``InvalidArgument`` otherwise."""
     try:
         pickled = pickle.dumps(entry)
     except Exception:  # noqa: BLE001 - pickling raises whatever the object raises

@@ -1,4 +1,4 @@
-"""Cached descriptions of environments: each is made once to be described."""
+"""Caches descriptions of environments: each environment is made once to be described."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _MOST = 256
 _PATIENCE_S = 60.0
 """Seconds to wait for a description that another request is making."""
 _PATIENCE_FOR_A_SLOT_S = 5.0
-"""Seconds to wait for a slot, which an environment that never gets made would keep."""
+"""Seconds to wait for a slot, which may be held by an environment that is never finished."""
 
 Description = dict[str, Any]
 
 
 class Descriptions:
-    """The descriptions of the environments that clients asked for lately.
+    """The descriptions of the environments that clients asked for most recently.
 
-    To be described an environment is made, which may take long and fail each time, so the number that is made
-    at once is limited. Other requests for the same one wait for it, but not forever.
+    To describe an environment, it has to be made, which may take long and fail each time. So the number that
+    are made at the same time is limited. Further requests for the same environment wait for the first, but not
+    forever.
     """
 
     def __init__(self, describe: Callable[[Create], Description], most_at_once: int) -> None:
@@ -65,6 +66,6 @@ class Descriptions:
 
 
 def _key(create: Create) -> bytes:
-    """A hash of the arguments, whatever their order."""
+    """Return a hash of a create message, in which the order of the arguments does not matter."""
     kwargs = dict(sorted(create.kwargs.items(), key=lambda item: str(item[0])))
     return blake2b(encode(Create(create.env_id, create.api, pack(kwargs)))).digest()

@@ -32,7 +32,7 @@ _LOCAL = "local://"
 _TITLE = re.compile(r"[\w./-]+")
 _STACK = ("max_steps", "on_fault", "reset_deadline", "render_mode")
 _LONGEST_RESET_S = 60.0
-"""The limit of ``reset_deadline`` for clients: a reset that is tried again and again keeps a thread."""
+"""The limit in seconds of ``reset_deadline`` for clients, as a reset that keeps failing keeps a thread."""
 _VECTOR = ("num_envs", "autoreset_mode")
 _APIS = {"gym": "gym", "vector": "gym", "aec": "aec", "parallel": "parallel"}
 
@@ -43,27 +43,28 @@ class Offer:
 
     name: str
     target: str
-    """Its name for :func:`envweave_gym.make`."""
+    """The name of the environment for :func:`envweave_gym.make`."""
     doc: str
     apis: tuple[str, ...]
     kwargs: tuple[str, ...] = ()
-    """The arguments that clients may give to its constructor and its resets.
+    """The names of arguments that clients may give to the constructor and to resets.
 
-    Commands, paths, addresses and backends are left to the operator."""
+    Commands, paths, addresses and backends are left to the operator.
+    """
     factory: Callable[..., Any] | None = None
-    """Makes the environment; ``None`` if ``target`` is a registered ID."""
+    """The function or class that makes the environment; ``None`` if ``target`` is a registered ID."""
     action: Any = None
     observation: Any = None
-    """The dataclasses of what ``factory`` makes, where that has no hints."""
+    """The dataclasses for ``action`` and ``observation`` of an object from ``factory`` that has no type hints."""
 
     @property
     def trial(self) -> dict[str, Any]:
-        """Arguments with which it can be made on any machine, so that it can be described."""
+        """Arguments with which the environment can be made on any machine, so that it can be described."""
         card = cards().get(self.target)
         return {} if card is None else card.trial
 
     def register(self) -> None:
-        """Register the factory in this process, under the name of the offer."""
+        """Register the factory in this process, under the offer's ``target``."""
         if self.factory is not None:
             envweave_gym.register(self.target, factory=self._build)
 
@@ -78,7 +79,7 @@ class Offer:
         return TypedEnv(env)
 
     def check(self, create: Create) -> None:
-        """Refuse an API or an argument that clients may not ask for, by its name alone."""
+        """Raise ``InvalidArgument`` for an API or an argument that clients may not give; values are not checked."""
         if create.api and create.api not in self.apis:
             raise InvalidArgument(
                 f"{self.name} is served as {', '.join(self.apis)}, not as {shown(create.api)}"
@@ -94,7 +95,7 @@ class Offer:
                 )
 
     def make(self, create: Create) -> Any:
-        """Make the environment that a client asks for; ``InvalidArgument`` names what it may ask for."""
+        """Make the environment that a client asks for; ``InvalidArgument`` names the allowed arguments."""
         self.check(create)
         if create.kwargs.get("render_mode") == "human":
             raise InvalidArgument(self._no_window(create))
@@ -107,7 +108,10 @@ class Offer:
         return envweave_gym.make(self.target, api=known_as, **kwargs)
 
     def _bounded(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, with which a reset that fails keeps no thread for as long as a client likes."""
+        """Return the arguments with a limit on ``reset_deadline``.
+
+        Without it a reset that fails could keep a thread for as long as a client likes.
+        """
         if "reset_deadline" not in kwargs:
             return kwargs
         given = kwargs["reset_deadline"]
@@ -115,7 +119,7 @@ class Offer:
         return {**kwargs, "reset_deadline": min(given, _LONGEST_RESET_S)}
 
     def _no_window(self, create: Create) -> str:
-        """The sentence that refuses to open a window; an instance tells what it draws otherwise."""
+        """Return the sentence that refuses to open a window; an instance is made to list its other render modes."""
         kwargs = {name: given for name, given in create.kwargs.items() if name != "render_mode"}
         if "num_envs" in kwargs:
             kwargs["num_envs"] = 1
@@ -133,8 +137,8 @@ class Offer:
     def serve(self, create: Create, *, threads: bool = False) -> HostedEnv:
         """Make the environment that a client asks for, behind messages.
 
-        ``threads`` tells that its calls may come from several threads. An environment of another package, or
-        one whose card says ``thread_affine``, is made and played in a thread of its own then.
+        ``threads`` says that its calls may come from several threads. Then an environment of another package,
+        or one whose card says ``thread_affine``, is made and played in a thread of its own.
         """
         thread = OwnThread(self.name) if threads and self._is_bound_to_a_thread else None
         try:
@@ -146,15 +150,16 @@ class Offer:
 
     @property
     def _is_bound_to_a_thread(self) -> bool:
-        """Whether only the thread that made it may call it: its card says so, or it has no card."""
+        """Whether only the thread that made the environment may call it: its card says so, or it has no card."""
         card = None if self.factory else cards().get(resolve(self.target.rpartition(":")[2]) or "")
         return card is None or card.thread_affine
 
     def _served(self, create: Create, thread: OwnThread | None = None) -> HostedEnv:
-        """The environment that a client asks for, with the reset options that it may give.
+        """Return the environment that a client asks for, with the reset options that clients may give.
 
-        Clients may give the reset options that an environment names itself, if it has a card or the operator
-        handed it over; what is merely registered nobody has looked through for what strangers may say to it.
+        If the environment has a card or is made by the operator's factory, clients may give all reset options
+        that it declares. The options of an environment that is merely registered were never reviewed for use by
+        strangers.
         """
         env = self.make(create)
         trusted = self.factory is not None or self.target in cards()
@@ -163,7 +168,7 @@ class Offer:
         return HostedEnv(env, options, truncates=truncates, readable=trusted, thread=thread)
 
     def taken(self, api: str) -> tuple[str, ...]:
-        """The arguments that a client may give for this API."""
+        """Return the names of all arguments that a client may give for this API."""
         stack = ("render_mode",) if api in ("aec", "parallel") else _STACK
         foreign = () if self.target in cards() else ("reproducible", "reward=sum", "reward=first")
         return (*self.kwargs, *stack, *foreign, *(_VECTOR if api == "vector" else ()))
@@ -173,7 +178,10 @@ class Offers(dict[str, Offer]):
     """The offers of a server, by name."""
 
     def find(self, name: Any) -> Offer:
-        """The offer of this name, which may have a module or no version; without a name the only one."""
+        """Return the offer with this name.
+
+        The name may have a module prefix or lack its version. An empty name means the only offer.
+        """
         offer = self.get(name) if isinstance(name, str) else None
         if offer is None and name == "" and len(self) == 1:
             offer = next(iter(self.values()))
@@ -191,7 +199,7 @@ class Offers(dict[str, Offer]):
         return offer
 
     def allow(self, kwargs: Mapping[str, Iterable[str]]) -> None:
-        """Let clients give these arguments too, by the names of environments."""
+        """Allow clients to give additional arguments, by the name of the environment."""
         for name, more in kwargs.items():
             offer, given = self.find(name), tuple(more)
             wrong = [one for one in given if not one.isidentifier()]
@@ -203,18 +211,18 @@ class Offers(dict[str, Offer]):
 
 
 class Everything(Offers):
-    """Offers whatever this machine can make, with any arguments: the client is the operator."""
+    """Offers that serve any environment this machine can make, with any arguments: the client is the operator."""
 
     def find(self, name: Any) -> Offer:
-        """The offer of any name that is asked for."""
+        """Return an offer for any name."""
         return Trusted(name, name, name, ("gym", "vector", "parallel", "aec"))
 
 
 class Trusted(Offer):
-    """An offer that takes any arguments."""
+    """An offer that accepts any arguments."""
 
     def check(self, create: Create) -> None:
-        """Allow whatever the owner asks for."""
+        """Allow all arguments."""
 
     def make(self, create: Create) -> Any:
         """Make the environment that the owner asks for."""
@@ -222,7 +230,7 @@ class Trusted(Offer):
         return envweave_gym.make(import_until_known(self.target), api=api, **create.kwargs)
 
     def _served(self, create: Create, thread: OwnThread | None = None) -> HostedEnv:
-        """The environment that the owner asks for; its resets take any options."""
+        """Return the environment that the owner asks for; its resets take any options."""
         truncates = create.kwargs.get("on_fault") == "truncate"
         return HostedEnv(self.make(create), truncates=truncates, thread=thread)
 
@@ -232,7 +240,7 @@ _SINGLE, _GAME = ("gym", "vector"), ("parallel", "aec")
 
 
 def offers_of(what: Iterable[Any]) -> Offers:
-    """The offers that IDs, environment classes and factories mean; all of ours where nothing is named."""
+    """Return the offers for IDs, environment classes and factories; all our IDs if ``what`` is empty."""
     named = tuple(what)
     if len(named) == 1 and isinstance(named[0], Offers):
         return named[0]
@@ -257,7 +265,7 @@ def _offer(what: Any) -> Offer:
 
 
 def _offer_of_name(name: str) -> Offer:
-    """The offer of a registered ID, or of the class or the factory in ``module:attribute``."""
+    """Return the offer for a registered ID, or for the class or factory in ``module:attribute``."""
     env_id = resolve(name)
     if env_id is None:
         return offer_of_factory(_attribute(name))
@@ -268,7 +276,7 @@ def _offer_of_name(name: str) -> Offer:
 
 
 def _attribute(name: str) -> Callable[..., Any]:
-    """The class or the factory in ``module:attribute``; what makes no environment is refused."""
+    """Import the class or factory in ``module:attribute``; refuse an object that cannot make environments."""
     module, colon, attribute = name.partition(":")
     if not colon or "://" in name:
         raise UnknownEnvironment(f"{shown(name)} cannot be served: no registered environment has that name")
@@ -295,7 +303,7 @@ def _attribute(name: str) -> Callable[..., Any]:
 
 
 def _returned(factory: Any) -> Any:
-    """The annotated return type of a factory; ``None`` if it has none."""
+    """Return the annotated return type of a factory; ``None`` if it has none."""
     with suppress(
         TypeError, NameError, AttributeError, SyntaxError
     ):  # it names what is not there at run time
@@ -308,9 +316,10 @@ def _ids() -> set[str]:
 
 
 def _makes_environments(found: Any) -> bool:
-    """Whether something may be a class of environments or a factory of them, as far as it says itself.
+    """Return whether an object can be an environment class or a factory, judging by class and annotations.
 
-    Functions of the standard library and of C modules are none, nor is one whose annotation says otherwise.
+    Functions of the standard library or of C modules are not; nor is a factory annotated with another return
+    type.
     """
     made = found if isinstance(found, type) else _returned(found)
     if isinstance(made, type) and made is not object:
@@ -327,12 +336,12 @@ def offer_of_factory(
     observation: Any = None,
     kwargs: tuple[str, ...] = (),
 ) -> Offer:
-    """Offer what an environment class or a factory makes, under its own name or another.
+    """Return the offer for an environment class or a factory, under its own name or ``name``.
 
-    It makes a Gymnasium or PettingZoo environment, or any object with ``reset`` and ``step``, whose types are
-    read off their hints (:class:`envweave_gym.typed.TypedEnv`); ``action`` and ``observation`` are the dataclasses
-    of one without hints. A client may give the arguments in ``kwargs`` and no others, and the reset options
-    that the environment names in ``metadata["reset_options"]``. ::
+    The factory makes a Gymnasium or PettingZoo environment, or any object with ``reset`` and ``step``. The
+    types of such an object are taken from its hints (:class:`envweave_gym.typed.TypedEnv`); without hints,
+    ``action`` and ``observation`` are the dataclasses. A client may give only the arguments in ``kwargs``, and
+    the reset options in the environment's ``metadata["reset_options"]``. ::
 
         create_app(offer_of_factory(Shop, action=Purchase, observation=Receipt, kwargs=("budget",)))
     """
@@ -348,13 +357,13 @@ def offer_of_factory(
 
 
 def _own_doc(factory: Callable[..., Any]) -> str:
-    """The docstring of a factory itself, not one that a class inherits from its base class."""
+    """Return the docstring of a factory itself, not one that a class inherits from its base class."""
     doc = vars(factory).get("__doc__") if isinstance(factory, type) else factory.__doc__
     return inspect.cleandoc(doc) if isinstance(doc, str) else ""
 
 
 def _apis_of(factory: Callable[..., Any]) -> tuple[str, ...]:
-    """The APIs of a class, or of the annotated return type of a function; all if there is none."""
+    """Return the APIs of a class, or of a function's annotated return type; all APIs if it has no annotation."""
     kind = factory if isinstance(factory, type) else _returned(factory)
     if not isinstance(kind, type):
         return (*_SINGLE, *_GAME)
