@@ -1,1 +1,1 @@
-"""The container engine: options, networks, endpoints and owners of containers, and removal of leftovers."""
+"""Containers of the Docker engine: their options, network, endpoints and owners, and removal of leftovers."""

@@ -21,26 +21,27 @@ _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
 class ContainerOptions:
     """The resource limits of a container, and its access to networks, folders and the engine.
 
-    By default its network leads to this machine alone, where it reaches whatever listens on all addresses;
-    with ``network="none"`` it has no network. It has no DNS, its root is read-only with scratch space in
-    ``/tmp``, and it has no capabilities and gains no privileges.
+    By default the network of the container leads to this machine alone, where the container reaches servers
+    that listen on all addresses. With ``network="none"`` it has no network. It has no DNS unless
+    ``network=True``, no capabilities, and cannot gain privileges. Its root is read-only, with scratch space in
+    ``/tmp``.
     """
 
     memory: int | str = "2g"
     """Bytes, or text like ``"512m"``; a container that uses more is killed."""
     cpus: float | None = None
-    """The CPU limit in cores; by default all of them."""
+    """The CPU limit in cores; by default the container may use all cores."""
     pids: int = 512
     """The limit of processes and threads."""
     network: bool | str = False
-    """Whether it reaches other machines; with ``"none"`` it reaches not even this one."""
+    """Whether the container reaches other machines; with ``"none"`` it does not even reach this machine."""
     mounts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Folders of this machine and their paths in the container; those with ``":rw"`` are writable."""
+    """Folders of this machine and their paths in the container; a path that ends with ``":rw"`` is writable."""
     data: bool = False
-    """Whether it may read the data in ``ENVWEAVE_DATA``, or else the Hugging Face caches of the hub and of
-    datasets, without the token beside them."""
+    """Whether the container may read the data in ``ENVWEAVE_DATA``. If that is not set, it reads the Hugging
+    Face caches of the hub and of datasets; the access token beside them is not mounted."""
     docker_sock: bool = False
-    """Whether it may use the container engine, which is equivalent to being root on this machine."""
+    """Whether the container may use the container engine, which is equivalent to being root on this machine."""
 
     def __post_init__(self) -> None:
         memory_of(self.memory)
@@ -63,7 +64,7 @@ class ContainerOptions:
             _mount(here, there)
 
     def arguments(self, network: str) -> dict[str, Any]:
-        """Return the arguments of ``docker.containers.create``; ``network`` is the closed network."""
+        """Return the arguments of ``docker.containers.create``; unless ``network=True``, join ``network``."""
         memory = memory_of(self.memory)
         volumes = dict(_mount(here, there) for here, there in self.mounts.items())
         more: dict[str, Any] = {}

@@ -34,7 +34,7 @@ class Endpoint(Protocol):
         ...
 
     def locate(self, attributes: dict[str, Any]) -> tuple[str, int] | None:
-        """Read the address of a started container; return its own host and port, if it has any."""
+        """Read the address of a started container; return the container's own host and port, if it has any."""
         ...
 
     def reserve(self) -> None:
@@ -55,7 +55,7 @@ class LoopbackPort:
         self._reservation: socket.socket | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Publish the port."""
+        """Return the argument that publishes the port, after releasing a reservation of it."""
         self.close()
         return {"ports": {f"{PORT}/tcp": ("127.0.0.1", self._number)}}
 
@@ -90,8 +90,9 @@ class LoopbackPort:
 class SocketFolder:
     """A Unix socket in a private folder of this user.
 
-    The server of a root user runs as another user inside. Its folder is then one within root's folder, so
-    that the user who has the same number on this machine cannot enter it.
+    If this user is root, the server runs as another user in the container. The socket's folder then belongs to
+    that user ID, and lies within a folder of root, so that a user with the same ID on this machine cannot enter
+    it.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ class SocketFolder:
         self.url = f"http+unix://{quote(str(self._mounted / _SOCKET), safe='')}"
 
     def arguments(self) -> dict[str, Any]:
-        """Mount the folder, and have the server listen on the socket instead of its port."""
+        """Return arguments that mount the folder and let the server listen on the socket, not on its port."""
         return {
             "environment": {"ENVWEAVE_UDS": f"{_INSIDE}/{_SOCKET}"},
             "volumes": {str(self._mounted): {"bind": _INSIDE, "mode": "rw"}},
@@ -112,7 +113,7 @@ class SocketFolder:
         }
 
     def locate(self, attributes: dict[str, Any]) -> None:
-        """Return nothing: the socket is the only address."""
+        """Return ``None``: the socket is the only address."""
 
     def reserve(self) -> None:
         """Do nothing: no other user can make a socket in the folder."""

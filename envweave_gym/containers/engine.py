@@ -1,4 +1,4 @@
-"""The container engine: its client, its errors in one sentence, and its images."""
+"""Access to the container engine: its client, its images, and one-sentence messages for its errors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.os_support.process_local import process_cache
 
 SOCKET = "/var/run/docker.sock"
-"""The path of the engine's socket, on this machine and in containers that may use it."""
+"""The path of the engine's socket, on this machine and in containers that may use the engine."""
 CORE_IMAGE = "envweave-core"
 _UNIX = "unix://"
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _CALL_TIMEOUT_S = 60
 _PORT_TAKEN = re.compile(r"(?:listen tcp4?|Bind for) ([\d.]+:\d+).*(?:already in use|already allocated)")
-"""Messages of engines about a port that is not free."""
+"""Pattern of engine messages about a port that is not free; its group is the address."""
 _IMAGE_NAME = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII | re.IGNORECASE)
 
 
 def engine() -> Any:
-    """Return a ``docker.DockerClient`` of the engine in ``DOCKER_HOST``, or else of this machine's."""
+    """Return a ``docker.DockerClient`` for the engine that ``DOCKER_HOST`` names, or else for the local engine."""
     return _client(_host())
 
 
@@ -82,7 +82,7 @@ def is_elsewhere(host: str) -> bool:
 
 
 def _try_socket(path: str) -> None:
-    """Connect once for the error: the client library hides it, and leaks a socket."""
+    """Connect once to raise the error of the socket, because the client library hides it and leaks a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_CALL_TIMEOUT_S)
         probe.connect(path)
@@ -108,13 +108,13 @@ def engine_errors(what: str) -> Generator[None]:
 
 
 def check_image(image: str) -> None:
-    """Refuse text that cannot be the name of an image."""
+    """Raise ``InvalidArgument`` if the text cannot be the name of an image."""
     if not _IMAGE_NAME.fullmatch(image):
         raise InvalidArgument(f"image={shown(image)} names no image; give one like {CORE_IMAGE!r}")
 
 
 def is_ours(image: str) -> bool:
-    """Return whether ``make images`` builds an image of this name, which names no registry and no owner."""
+    """Return whether ``make images`` of this package may have built the image, judging by its name."""
     return image.partition(":")[0].startswith("envweave-") and "/" not in image
 
 

@@ -1,7 +1,8 @@
-"""Numbered slots as file locks, shared by all processes of a user on this machine, containers included.
+"""Numbered slots that limit how much runs at once, shared by all processes of a user on this machine.
 
-Containers mount the folder read-only, which is enough to lock a file but not to create it. So all files are
-created before the first container mounts it.
+Each slot is a lock on a file, which processes in containers take too. Containers mount the folder of the files
+read-only, which is enough to lock a file but not to create it. So all files are created before the first
+container mounts the folder.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from pathlib import Path
 from envweave_gym.os_support.file_lock import create_lock_file, try_lock, user_folder
 
 VARIABLE = "ENVWEAVE_SLOTS"
-"""The environment variable with the path at which a container has the folder; images that need it set it."""
+"""The environment variable with the path of the folder in a container; images that need slots set it."""
 NAMES = ("evaluation", "look")
 MOST = 1024
-"""The largest number of slots of a name."""
+"""The largest number of slots of each name."""
 
 
 def shared_folder() -> Path:
-    """Create the folder with all files, for containers to mount; other users cannot enter its parent."""
+    """Create the folder with all files, and return it for containers to mount; other users cannot reach it."""
     folder = _folder_of_user()
     for name in NAMES:
         if not _path(folder, name, MOST - 1).exists():
@@ -29,7 +30,7 @@ def shared_folder() -> Path:
 
 
 def lock_slot(folder: Path, name: str, number: int) -> int | None:
-    """Lock a slot in a :func:`folder_of_slots`; return the locked descriptor, or None if it is taken."""
+    """Lock a slot in a :func:`folder_of_slots`; return the locked descriptor, or ``None`` if the slot is taken."""
     return try_lock(_path(folder, name, number))
 
 

@@ -1,9 +1,9 @@
 """The closed network of containers: a bridge that reaches this machine and nothing else.
 
-An ``internal`` network does the same but publishes no ports. In this one the default gateway is an address
-that nobody has, so no packet gets beyond the bridge, and containers do not reach each other. All containers
-of a machine share it, as an engine has addresses for about thirty networks only. It is removed with the last
-container.
+An ``internal`` network of Docker does the same but publishes no ports. In the closed network the default
+gateway is an unused address, so no packet gets beyond the bridge; containers do not reach each other. All
+containers of a machine share the network, as an engine has addresses for about thirty networks only. The
+network is removed with the last container.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _thread = threading.local()
 
 @contextmanager
 def closed_network(client: Any) -> Generator[str]:
-    """Yield the ID of the network; it is created if necessary, and not removed during the block."""
+    """Yield the ID of the closed network, created if necessary and not removed during the block."""
     with _locked():
         yield (_found(client) or _made(client)).id
 
 
 def remove_unused(client: Any) -> None:
-    """Remove the network, unless a container uses it or is about to."""
+    """Remove the closed network, unless a container uses it or is about to."""
     from docker.errors import APIError
 
     # Garbage collection may close a container in the block of closed_network(), which holds the lock.
@@ -45,7 +45,7 @@ def remove_unused(client: Any) -> None:
             return
         for network in _named(client):
             if _is_ours(network):
-                with suppress(APIError):  # a process that another container runs in uses the same engine
+                with suppress(APIError):  # a process in a container, with a lock of its own, may use it
                     network.remove()
 
 
@@ -60,7 +60,7 @@ def _locked() -> Generator[None]:
 
 
 def names_of_ours(client: Any) -> list[str]:
-    """Return the names of existing networks: one, or none."""
+    """Return the name of the closed network in a list, or an empty list if the network does not exist."""
     return [network.name for network in _named(client)]
 
 
@@ -69,7 +69,7 @@ def _named(client: Any) -> list[Any]:
 
 
 def _found(client: Any) -> Any:
-    """Return the existing network, if there is one; one that is not closed is removed."""
+    """Return the existing closed network, or ``None``; a network of ours that is not closed is removed."""
     from docker.errors import APIError
 
     for network in _named(client):
@@ -91,9 +91,10 @@ def _found(client: Any) -> Any:
 
 
 def _made(client: Any) -> Any:
-    """Create the network.
+    """Create the closed network.
 
-    It is created twice: only the engine knows which subnets are free, and the gateway is an address in one.
+    It is created twice. The first time lets the engine pick a free subnet, and is removed. The second uses
+    that subnet, with an unused address in it as the default gateway.
     """
     from docker.types import IPAMConfig, IPAMPool
 

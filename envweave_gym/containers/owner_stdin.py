@@ -31,19 +31,20 @@ class OwnerStdin:
         in_forked_child(self, OwnerStdin.forget)
 
     def send(self, data: bytes) -> None:
-        """Write to it; raise ``OSError`` if the container or the engine is gone."""
+        """Write to the standard input; raise ``OSError`` if the container or the engine is gone."""
         socket_of(self._attached).sendall(data)
 
     def close(self) -> None:
-        """Close it, which ends the server that reads it."""
+        """Close the standard input, which ends the server that reads it."""
         if self._is_open:
             self._is_open = False
             shut_down(self._attached)
 
     def forget(self) -> None:
-        """In a forked process: close the copy of the connection, which would outlive the owner's.
+        """Close this process's copy of the connection; runs in a forked child.
 
-        The descriptor then leads to ``/dev/null``, as the objects around it close it when they are collected.
+        Otherwise the connection would stay open after the owner has ended. The descriptor is redirected to
+        ``/dev/null``, because the objects around it close it once more when they are garbage-collected.
         """
         self._is_open = False
         with suppress(OSError, ValueError):  # it was closed before the fork
@@ -58,7 +59,7 @@ def socket_of(attached: Any) -> Any:
 
 
 def shut_down(attached: Any) -> None:
-    """Shut a connection down and close it, and the response that would keep it open."""
+    """Shut a connection down and close it, together with the HTTP response that would keep it open."""
     with suppress(OSError):  # the peer has closed it
         socket_of(attached).shutdown(socket.SHUT_RDWR)
     attached._response.close()

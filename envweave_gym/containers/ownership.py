@@ -1,8 +1,8 @@
-"""Labels and leases of containers and Pods, which identify those of owners that were killed.
+"""Labels and leases of containers and Pods, which identify the ones whose owner was killed.
 
-The labels name the owner process. Processes that cannot see the owner, as they are in a container or on
-another machine, go by the lease. Labels cannot be changed while a container runs, so its owner renews the
-lease in the name of the container.
+The labels name the owner process. Processes that cannot see the owner, because they are in a container or on
+another machine, go by the lease: an owner whose lease has expired counts as ended. Labels cannot be changed
+while a container runs, so the owner renews the lease by renaming the container.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ HOST, BOOT, UNTIL = "envweave.host", "envweave.boot", "envweave.until"
 """The labels with the owner's machine, its boot and PID namespace, and the end of the lease."""
 LEASE_S = 24 * 3600.0
 RENEW_EVERY_S = 60.0
-"""The pause between two looks at the leases, which also passes while this machine sleeps."""
+"""Seconds between two checks of the leases."""
 _NAME = re.compile(r"(envweave-[0-9a-f]{12})(?:-until-(\d{1,12}))?", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
 def labels_of_owner(lease_s: float = LEASE_S) -> dict[str, str]:
-    """Return the labels for containers that this process starts now."""
+    """Return the labels for a container that this process starts now."""
     pid = os.getpid()
     return {
         OWNER: f"{pid}-{began(pid)}",
@@ -43,7 +43,7 @@ def labels_of_owner(lease_s: float = LEASE_S) -> dict[str, str]:
 
 
 def is_left_behind(labels: Mapping[str, str], until: float | None = None) -> bool:
-    """Return whether the owner in the labels has ended, or is not visible here and the lease has expired.
+    """Return whether the owner in the labels has ended, or cannot be seen here and the lease has expired.
 
     ``until`` is the end of a lease that was renewed since the labels were written.
     """
@@ -82,7 +82,7 @@ def _lease_in(labels: Mapping[str, str]) -> float:
 
 
 class Leaseholder(Protocol):
-    """The owner of a container, which may not have been started yet."""
+    """The owner of a container. The container may not exist yet; then :meth:`renew` does nothing."""
 
     def renew(self) -> None:
         """Renew the lease of the container, if there is one now."""
@@ -102,7 +102,7 @@ _renewal = ProcessLocal(_Renewal)
 
 
 def keep_leased(holder: Leaseholder) -> None:
-    """Renew the leases of ``holder`` in the background, until it is collected or the process ends."""
+    """Call ``holder.renew()`` regularly in the background, until it is garbage-collected or the process ends."""
     renewal = _renewal.value
     with renewal.lock:
         renewal.holders.add(holder)

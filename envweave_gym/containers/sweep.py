@@ -1,4 +1,4 @@
-"""Removes containers, sockets and the network of owners that were killed."""
+"""Removes leftovers of owners that were killed: containers, socket folders and the closed network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def sweep(client: Any) -> list[str]:
-    """Remove the containers whose owners are gone, and the network if it is unused; return their names."""
+    """Remove the containers whose owners are gone, and the network if unused; return the containers' names."""
     removed = [container.name for container in left_behind(client) if _is_removed(container)]
     remove_left_behind(SOCKET_FOLDERS)
     if removed:
@@ -23,7 +23,7 @@ def sweep(client: Any) -> list[str]:
 
 
 def _is_removed(container: Any) -> bool:
-    """Remove a container; return whether it is gone. Otherwise the next sweep tries again."""
+    """Remove a container, and return whether it is gone; if not, the next sweep tries again."""
     from docker.errors import APIError
 
     try:

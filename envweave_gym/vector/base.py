@@ -25,12 +25,12 @@ from envweave_gym.vector.group_faults import GroupFaults
 from envweave_gym.vector.row_groups import Groups
 
 NOT_A_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError, CustomSpaceError)
-"""Exceptions of ``iterate`` if its argument is no batch of actions."""
+"""Exceptions that ``iterate`` raises if its argument is not a batch of actions."""
 Results = tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]
 
 
 class CheckedVector(VectorEnv[Any, Any, Any]):
-    """Refuses a bad call before any row has moved, and keeps the rows of a group together."""
+    """Base class of vectors that refuse a bad call before any row has moved, and keep groups of rows together."""
 
     name: str = "this vector"
     groups: Groups | None = None
@@ -39,7 +39,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
     _admit: Callable[[Any], Any] | None = None
 
     def _read_reset(self, seed: Any, options: Any) -> ResetCall:
-        """Check the arguments of a reset."""
+        """Check the arguments of a reset, and cancel pending resets of groups whose rows it resets."""
         begun = self._record.has_begun
         call = read_reset(
             self.name, self.num_envs, seed, options, self.metadata, begun=begun, groups=self.groups
@@ -56,7 +56,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return actions
 
     def _rows_of_actions(self, actions: Any) -> list[Any]:
-        """Split a batch into the action of each row; ``InvalidAction`` for a wrong one."""
+        """Split a batch into the action of each row; ``InvalidAction`` if an action is wrong."""
         no_rows = isinstance(actions, str | Set) or (
             isinstance(actions, Mapping) and not isinstance(self.action_space, gym.spaces.Dict)
         )
@@ -77,7 +77,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
 
     @contextmanager
     def _moving(self) -> Generator[None]:
-        """Record an exception that stops the rows halfway, after which only a reset goes on."""
+        """Record an exception in the block, which stops the rows halfway; the next call must then be a reset."""
         try:
             yield
         except BaseException as error:
@@ -90,7 +90,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return GroupFaults(self, self.groups)
 
     def _in_groups(self, results: Results) -> Results:
-        """Apply the rules of groups to the results of a step: a group that lost a row ends as a whole."""
+        """Apply the rule of groups to the results of a step: a group that lost a row ends as a whole."""
         if self.groups is None:
             return results
         results = self._group_faults.stepped(results)
@@ -106,14 +106,14 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
 
 
 class LocalVector(CheckedVector):
-    """A vector whose rows are in this process; a subclass defines how they begin and act."""
+    """Base class of vectors whose rows are in this process; a subclass defines how rows begin and act."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all rows, or in those of ``options["reset_mask"]``.
+        """Start episodes in all rows, or in the rows that ``options["reset_mask"]`` selects.
 
-        ``options["rows"]`` is a list of what each row is given beside the other options.
+        ``options["rows"]`` is a list with further options for each row.
         """
         adapt_converters()
         call = self._read_reset(seed, options)
@@ -123,7 +123,7 @@ class LocalVector(CheckedVector):
         return self._observed(), self._infos(rows, played, call.options)
 
     def step(self, actions: Any) -> Results:
-        """Act in every row, except those that wait for their reset."""
+        """Act in every row, except rows whose episode ended in the last step: these are reset instead."""
         record, chosen = self._record, self._checked_actions(actions)
         rows, final = record.waiting.nonzero()[0], None
         rewards, terminated, truncated, played = self._act(chosen, rows)
@@ -142,32 +142,32 @@ class LocalVector(CheckedVector):
         return results if self.groups is None else self._in_groups(results)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
-        """Take over the seed draws and the ended rows of a vector that was lost.
+        """Continue a vector that was lost with its server, from its seed draws and its ended rows.
 
-        Unless ``goes_on``, every reset carries a seed, also where generators could go on.
+        If ``goes_on``, resets of rows that were seeded carry no seed, so that their random generators continue.
         """
         self._record.draws.states, self._record.over = draws, over
 
-    # Methods of a subclass; ``played`` is what it needs to build the infos of a call
+    # Methods of a subclass; ``played`` is its own record of a call, from which it builds the infos
 
     def _act(self, actions: Any, waiting: Rows) -> tuple[NDArray[np.float64], Bools, Bools, Any]:
-        """Act in the rows that are not ``waiting``: rewards, terminations, truncations and ``played``."""
+        """Act in the rows not in ``waiting``; return rewards, terminations, truncations and ``played``."""
         raise NotImplementedError
 
     def _begin(
         self, rows: Rows, given: list[int | None] | None = None, options: Options = None, played: Any = None
     ) -> Any:
-        """Start episodes in ``rows``, with the seeds given or drawn; returns ``played``."""
+        """Start episodes in ``rows``, with the seeds given or else drawn; return ``played``."""
         raise NotImplementedError
 
     def _observed(self) -> Any:
-        """The observations of all rows, in fresh arrays."""
+        """Return the observations of all rows, in fresh arrays."""
         raise NotImplementedError
 
     def _infos(self, begun: Bools, played: Any, options: Options = None) -> VectorInfos:
-        """The infos of a call in which the episodes of ``begun`` were started."""
+        """Return the infos of a call in which the rows ``begun`` have started an episode."""
         raise NotImplementedError
 
     def _final(self, over: Bools, played: Any) -> dict[str, Any]:
-        """The last observations and infos of rows that are reset in the same step."""
+        """Return ``final_obs`` and ``final_info`` of the rows ``over``, which are reset in the same step."""
         raise NotImplementedError

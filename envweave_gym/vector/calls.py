@@ -1,4 +1,4 @@
-"""Checks of the arguments of a vector's ``reset``; a wrong one is refused before a row has moved."""
+"""Checks the arguments of a vector's ``reset``, so that a wrong argument is refused before a row has moved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envweave_gym.episode.columns import Bools, Options, options_of
 from envweave_gym.vector.row_groups import Groups
 
 OF_ROWS = ("reset_mask", "rows")
-"""The reset options of the vector itself, which select rows."""
+"""The reset options of the vector itself: the rows to reset, and the options of each row."""
 
 
 class ResetCall(NamedTuple):
@@ -27,7 +27,7 @@ class ResetCall(NamedTuple):
     options: Options
 
     def of_row(self, row: int) -> dict[str, Any]:
-        """The arguments of the reset of one row."""
+        """Return the arguments of the reset of one row."""
         return {"seed": self.seeds and self.seeds[row], "options": options_of(self.options, row)}
 
 
@@ -41,9 +41,9 @@ def read_reset(
     begun: bool,
     groups: Groups | None = None,
 ) -> ResetCall:
-    """Check the arguments of a reset.
+    """Check the arguments of a reset; ``begun`` says whether all rows have been reset before.
 
-    ``groups`` give the rows of a group one seed, and draw one where none is given.
+    With ``groups``, the rows of a group get one seed, which is drawn if none is given.
     """
     seeds = _seeds_of_rows(name, num_envs, seed, groups)
     mask, rest = _mask_and_options(name, num_envs, options, metadata, begun)
@@ -51,7 +51,7 @@ def read_reset(
 
 
 def _seeds_of_rows(name: str, num_envs: int, seed: Any, groups: Groups | None) -> list[int | None] | None:
-    """Expand ``seed`` to one for every row; ``None`` if none is given."""
+    """Expand ``seed`` to a list with a seed for every row; ``None`` if ``seed`` is ``None``."""
     if isinstance(seed, np.ndarray):
         seed = seed.tolist()
     if isinstance(seed, list | tuple):
@@ -76,7 +76,7 @@ def _seeds_of_rows(name: str, num_envs: int, seed: Any, groups: Groups | None) -
 
 
 def as_batch(actions: Any) -> Any:
-    """Convert arrays of other libraries to NumPy's, and iterators to tuples."""
+    """Convert arrays of other libraries to NumPy arrays, and iterators to tuples."""
     if isinstance(actions, Iterator):
         return tuple(actions)
     if isinstance(actions, np.ndarray) or not hasattr(actions, "__array__"):
@@ -90,7 +90,7 @@ def as_batch(actions: Any) -> Any:
 def _mask_and_options(
     name: str, num_envs: int, options: Any, metadata: Mapping[str, Any], begun: bool
 ) -> tuple[Bools | None, Options]:
-    """Split the options into ``reset_mask``, ``None`` for all rows, and the others."""
+    """Split the options into the ``reset_mask`` (``None``: all rows) and the options of the environments."""
     if not isinstance(options, dict):
         check_options(name, options, metadata, also=OF_ROWS)
         return None, None

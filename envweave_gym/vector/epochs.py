@@ -1,4 +1,4 @@
-"""Each task of a data set once: the reset options of an evaluation."""
+"""Reset options for an evaluation in which each task of a data set is played once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Epoch(Sequence[dict[str, Any]]):
     """The reset options of an epoch: a sequence that builds an item when it is read."""
 
     def __init__(self, tasks: Sequence[int], rows: int | None, repeats: int) -> None:
-        """``rows`` share the tasks and ``repeats`` of them play the same; ``None``: one environment."""
+        """``rows`` rows (``None``: a single environment) share the tasks; groups of ``repeats`` play the same task."""
         self._tasks, self._rows, self._repeats = tasks, rows, repeats
         self._at_once = 1 if rows is None else rows // repeats
 
@@ -41,11 +41,11 @@ class Epoch(Sequence[dict[str, Any]]):
 
 
 def epoch(env: Any, *, seed: int | None = None) -> Epoch:
-    """Reset options that let ``env`` meet each task of its data set once: in order, or shuffled by ``seed``.
+    """Return reset options that let ``env`` play each task of its data set once: in order, or shuffled by ``seed``.
 
-    ``for options in epoch(env): observation, info = env.reset(options=options)``. A vector meets as many at
-    once as it has rows, or groups of rows; the last time fewer may be left: rows beyond
-    ``len(options["rows"])`` play the first of them again and do not count.
+    ``for options in epoch(env): observation, info = env.reset(options=options)``. At each reset a vector plays
+    a task in every row, or in every group of rows. At the last reset fewer tasks may be left: rows beyond
+    ``len(options["rows"])`` then repeat the first tasks and do not count.
     """
     name = name_of(env) if hasattr(env, "unwrapped") else ""
     states = state_of(env)

@@ -1,7 +1,7 @@
-"""Ends and resets all rows of a group together when one is lost, so that their returns stay comparable.
+"""Ends and resets all rows of a group together when one row is lost, so that their returns stay comparable.
 
-Rows reset themselves when they are over. Without this a lost row would begin its next episode while the
-others of its group are in the middle of theirs, and rows with equally long episodes would never meet again.
+Rows reset themselves at the end of an episode. A lost row would begin its next episode while the other rows
+of its group are in the middle of theirs, and the group would never play in step again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Results = tuple[Any, NDArray[np.float64], Bools, Bools, Infos]
 
 
 class GroupFaults:
-    """Applies that rule to the results of each step of a vector with groups."""
+    """Ends groups that lost a row, and resets them as a whole, in the results of each step of a vector."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], groups: Groups) -> None:
         self._vector, self._groups = vector, groups
@@ -36,7 +36,7 @@ class GroupFaults:
         """The rows that the next step resets together, in ``NEXT_STEP`` mode."""
 
     def stepped(self, results: Results) -> Results:
-        """The results of a step, with the groups that lost a row ended, or reset as a whole."""
+        """Return the results of a step in which groups that lost a row have ended, or were reset as a whole."""
         if self.waiting.any():
             rows, self.waiting = self.waiting, np.zeros_like(self.waiting)
             begun = self._vector.reset(options={"reset_mask": rows})
@@ -56,11 +56,11 @@ class GroupFaults:
         return results
 
     def forget(self, rows: Bools | None) -> None:
-        """Record that the caller resets ``rows``, or all."""
+        """Cancel the pending resets of ``rows`` (``None``: of all rows), because the caller resets them."""
         self.waiting = np.zeros_like(self.waiting) if rows is None else self.waiting & ~rows
 
     def _ended(self, results: Results, hit: Bools, faults: Sequence[Fault | None]) -> Results:
-        """End the episodes of the other rows of groups that lost one, with the same fault."""
+        """End the episodes of the other rows in groups that lost a row, with the same fault; ``hit``: their rows."""
         observations, rewards, terminated, truncated, infos = results
         cut = hit & ~(terminated | truncated)
         by_row = rows_of_infos(infos, len(hit)) if cut.any() else []
@@ -76,7 +76,7 @@ class GroupFaults:
         return observations, rewards, terminated, truncated | cut, infos
 
     def _reset_in_same_step(self, results: Results, hit: Bools) -> Results:
-        """Reset these groups, except rows whose reset was lost: the next step ends those."""
+        """Reset the groups of the rows ``hit``, except rows whose own reset was lost: the next step ends those."""
         failed = [isinstance(one, Fault) for one in results[4].get("fault", [None] * len(hit))]
         rows = hit & ~np.array(failed)
         if not rows.any():
@@ -87,7 +87,7 @@ class GroupFaults:
         return self._replaced(results, begun, rows)
 
     def _replaced(self, results: Results, begun: tuple[Any, Infos], rows: Bools) -> Results:
-        """Replace the observations and infos of some rows in the results."""
+        """Replace the observations and infos of ``rows`` in the results by those of the reset ``begun``."""
         space: Space[Any] = self._vector.single_observation_space
         pairs = [iterate(self._vector.observation_space, batch) for batch in (results[0], begun[0])]
         mixed = [new if reset else old for reset, old, new in zip(rows, *pairs, strict=True)]
@@ -100,7 +100,7 @@ class GroupFaults:
 
 
 def _lost(results: Results, mode: AutoresetMode) -> list[Fault | None]:
-    """The fault of each row whose episode was lost in this step."""
+    """Return the fault of each row whose episode was lost in this step, and ``None`` for the other rows."""
     _, _, _, truncated, infos = results
     last = infos.get("final_info", {}) if mode is AutoresetMode.SAME_STEP else infos
     if "fault" not in last:

@@ -35,7 +35,7 @@ from envweave_gym.vector.calls import as_batch
 
 
 class NoNativeForm(InvalidArgument):
-    """The native vector does not support these arguments; ``make`` then steps single environments in turn."""
+    """The native vector does not support these arguments; ``make`` then steps single environments instead."""
 
 
 def rows_apart(batch: NDArray[Any], rows: Bools) -> NDArray[np.object_]:
@@ -77,8 +77,8 @@ class NativeVectorEnv(LocalVector):
     def begin(self, rows: Rows, seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
         """Start a new episode in ``rows`` with these seeds.
 
-        ``options`` are those of ``reset`` without the mask; treat them as the single environment does: use,
-        ignore, or refuse them with ``InvalidArgument`` before anything has changed. They are empty when a
+        ``options`` are the options of ``reset`` without the mask. Treat them as the single environment does:
+        use, ignore, or refuse them with ``InvalidArgument`` before anything has changed. They are empty when a
         row resets itself.
         """
         raise NotImplementedError
@@ -98,8 +98,8 @@ class NativeVectorEnv(LocalVector):
     def opening(self, seed: int) -> tuple[Event, ...]:
         """Return the ``opening_events`` events that an episode with this seed opens with.
 
-        It must depend on the seed alone: in this process it is called when a stream is read, which may be
-        after the episode; a server calls it at once and sends the events with its reply.
+        The events must depend on the seed alone. In this process the method is called when a stream is read,
+        which may be after the episode. A server calls it at once and sends the events with its reply.
         """
         return ()
 
@@ -107,7 +107,7 @@ class NativeVectorEnv(LocalVector):
     """The number of events that :meth:`opening` returns, for any seed."""
 
     apart: Callable[[NDArray[Any], Bools], Any] = staticmethod(rows_apart)
-    """Splits the last observations by row; a server replaces it, to send them as one array."""
+    """The function that splits the last observations by row; a server replaces it, to send one array instead."""
 
     def row_state(self, row: int) -> dict[str, Any]:
         """Return the ``episode_state`` of the single environment, as JSON."""
@@ -124,7 +124,7 @@ class NativeVectorEnv(LocalVector):
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The ID in errors."""
+        """The name of this vector in errors: its ID, or else the name of its class."""
         return self.spec.id if self.spec is not None else type(self).__name__
 
     def _checked_actions(self, actions: Any) -> NDArray[np.int64]:
@@ -192,7 +192,7 @@ class NativeVectorEnv(LocalVector):
 
     @property
     def _opening(self) -> Opening | None:
-        """:meth:`opening`; ``None`` if episodes open without events."""
+        """The method :meth:`opening`, or ``None`` if episodes open without events."""
         return self.opening if self.opening_events else None
 
 
@@ -218,7 +218,7 @@ def checked_choices(
     offset = given.astype(np.int64)
     if space.start:
         offset -= space.start
-    if offset.view(np.uint64).max() >= space.n:  # below 0 is far above any n
+    if offset.view(np.uint64).max() >= space.n:  # as unsigned, a negative number is far above any n
         row = int((offset.view(np.uint64) >= np.uint64(space.n)).nonzero()[0][0])
         raise InvalidAction(f"{name}: action {given[row]} of row {row} is not in {space}")
     return offset

@@ -19,11 +19,11 @@ from envweave_gym.vector.base import CheckedVector, Results
 
 _AGAIN = "close() this vector and make another"
 _EXIT_WAIT_S = 0.2
-"""A process whose pipe has closed is waited for this long, so that its exit code is known."""
+"""Seconds to wait for a process whose pipe has closed, so that its exit code is known."""
 
 
 class AsyncVector(CheckedVector, AsyncVectorEnv):
-    """Environments that each step in their own process."""
+    """Vector of environments that each step in a process of their own."""
 
     @wraps(AsyncVectorEnv.__init__)
     def __init__(self, env_fns: list[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
@@ -36,9 +36,9 @@ class AsyncVector(CheckedVector, AsyncVectorEnv):
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Send resets to all rows, or to those of ``options["reset_mask"]``.
+        """Send resets to all rows, or to the rows that ``options["reset_mask"]`` selects.
 
-        ``options["rows"]`` lists the options of each row, beside the shared ones.
+        ``options["rows"]`` is a list with further options for each row.
         """
         self._check_alive()
         call = self._read_reset(seed, options)

@@ -1,9 +1,10 @@
-"""Rows of a vector in groups that play the same episodes, so that their returns can be compared (GRPO).
+"""Groups of rows of a vector that play the same episodes, so that their returns can be compared (GRPO).
 
-Consecutive rows are a group. A reset of all its rows gives them one seed, given or drawn; from there on each
-row draws the seeds of its next episodes by its own count, so the n-th episode of every row of a group is the
-same one, whenever it comes. The next reset of the whole group brings its rows together again, and so does
-the loss of a row: the others of its group end with it (:mod:`envweave_gym.vector.group_faults`).
+Consecutive rows are a group. A reset of the whole group gives its rows one seed, given or drawn. From there
+on each row derives the seeds of its next episodes from that seed and its own count of episodes, so the n-th
+episode of every row of a group is the same. The next reset of the whole group starts all its rows at the same
+time again. So does the loss of a row, which ends the other rows of its group too
+(:mod:`envweave_gym.vector.group_faults`).
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from envweave_gym.core.seeding import SeedRows, mix
 
 
 class Groups:
-    """Consecutive rows in groups of ``size``, and the seeds that groups draw."""
+    """Divides the rows of a vector into groups of ``size`` consecutive rows, and draws a seed for each group."""
 
     def __init__(self, rows: int, size: int) -> None:
         self.rows, self.size = rows, size
         self._draws = SeedRows(rows // size)
 
     def of_row(self, row: int) -> range:
-        """The rows of the group that ``row`` is in."""
+        """Return the rows of the group that ``row`` is in."""
         first = row - row % self.size
         return range(first, first + self.size)
 
     def of_any(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """All rows of the groups that any of ``rows`` is in."""
+        """Return a mask of all rows of the groups that contain any of ``rows``."""
         return np.repeat(rows.reshape(-1, self.size).any(axis=1), self.size)
 
     def of_rows(self, name: str, given: list[int | None]) -> list[int | None]:
-        """Expand seeds given for every group, or check those given for every row."""
+        """Return a seed for every row: expand seeds given for each group, or check seeds given for each row."""
         groups = self.rows // self.size
         if len(given) == groups:
             return [one for one in given for _ in range(self.size)]
@@ -53,9 +54,9 @@ class Groups:
         return given
 
     def draw(self, given: list[int | None] | None, mask: NDArray[np.bool_] | None) -> list[int | None]:
-        """Draw the seeds of the rows: those given, else one for each group that is reset as a whole.
+        """Return a seed for each row: the given seed, or one drawn for its group if the whole group is reset.
 
-        The other rows have ``None`` and draw their own.
+        Rows of groups that are reset in part get ``None``, and draw seeds of their own.
         """
         known = None if given is None else given[:: self.size]
         whole = np.ones(self.rows, np.bool_) if mask is None else mask
@@ -69,7 +70,7 @@ class Groups:
 
 
 def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
-    """Return the groups for ``group=``; ``None`` if every row is its own group."""
+    """Check ``group=``, the size of groups, and return the groups; ``None`` if every row is on its own."""
     if group is None:
         return None
     if type(group) is not int or group < 1 or num_envs % group:
@@ -81,7 +82,7 @@ def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
 
 
 def refuse_group(name: str) -> InvalidArgument:
-    """Return the error for ``group=`` without a vector of ours."""
+    """Return the error for ``group=`` given without a vector, or for a vector that Gymnasium makes."""
     return InvalidArgument(
         f"{name}: group= is for vectors; give num_envs= too, to envweave_gym.make where the vector is to be "
         "sync or async"

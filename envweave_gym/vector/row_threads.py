@@ -1,7 +1,7 @@
 """Runs the calls of a vector's rows in a bounded number of threads.
 
-It is for rows whose work is done by other processes: the thread of a row only waits. Threads live as long as
-one call of the vector, so a vector that is closed, forked or pickled has none.
+It is for rows whose work is done by other processes, so that the thread of a row only waits. The threads end
+with each call of the vector, so a vector that is closed, forked or pickled has no threads.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MOST_AT_ONCE = min(64, max(16, 4 * (os.cpu_count() or 1)))
-"""Threads of one vector. Programs that compute share the cores and have time limits, so there is a bound."""
+"""Limit of threads of one vector; more programs at once would share the cores and exceed their time limits."""
 _ENDING_S = 2.0
-"""Time for interrupted rows to end, before the interruption is raised."""
+"""Seconds for interrupted rows to end, before the interruption is raised."""
 
 
 class RowThreads:
@@ -32,15 +32,15 @@ class RowThreads:
         self._threads: list[threading.Thread] = []
 
     def run(self, end: Callable[[int], None]) -> dict[int, Any]:
-        """Return the result of each row; if rows raise, raise the error of the first once all have ended.
+        """Return the result of each row; if any raise, wait for all and raise the error of the first row.
 
-        If the waiting thread is interrupted, no further row begins and those under way are ended with
-        ``end(row)``; :meth:`running` names those that go on nevertheless.
+        If the waiting thread is interrupted, no further row begins, and ``end(row)`` is called for rows that
+        are under way. Afterwards :meth:`running` returns the rows that go on nevertheless.
         """
         try:
             self._start(min(len(self._queue), MOST_AT_ONCE))
             for _ in self._threads:
-                self._ended.acquire()  # a join that is interrupted may forget its thread
+                self._ended.acquire()  # not join(): an interrupted join may take the thread for finished
         except BaseException:
             self._queue.clear()
             for row in self.running():
@@ -60,7 +60,7 @@ class RowThreads:
             thread = threading.Thread(target=self._work, name="vector-row", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the system gives no more threads: fewer do the work
+            except RuntimeError:  # the system gives no more threads: the threads so far do the work
                 break
             self._threads.append(thread)
         if not self._threads:
@@ -87,5 +87,5 @@ class RowThreads:
                 self._running.discard(row)
 
     def running(self) -> list[int]:
-        """The rows whose call has not ended, in order."""
+        """Return the rows whose call has begun and not ended, in order."""
         return sorted(self._running.copy())

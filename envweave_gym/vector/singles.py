@@ -25,7 +25,7 @@ from envweave_gym.vector.row_groups import groups_of
 from envweave_gym.vector.row_threads import RowThreads
 
 RowInfos = list[dict[str, Any] | None]
-"""The info of each row, or ``None``."""
+"""The info of each row; ``None`` for a row without an info in this call."""
 
 
 def vector_of_singles(
@@ -38,7 +38,7 @@ def vector_of_singles(
     *,
     concurrent: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a vector of single environments: in this process, or with ``how="async"`` each in its own.
+    """Make a vector of single environments: in this process, or with ``how="async"`` each in its own process.
 
     ``options`` are the arguments of Gymnasium's class; ``group`` consecutive rows play the same episodes.
     With ``concurrent`` the rows of this process are stepped at the same time, in threads.
@@ -53,11 +53,11 @@ def vector_of_singles(
 
 
 class SyncVector(LocalVector, SyncVectorEnv):
-    """Environments of this process that step one after the other, or with ``concurrent`` in threads.
+    """Vector of environments in this process that step one after the other, or with ``concurrent`` in threads.
 
-    Gymnasium's class makes them. The steps are ours, so that the vector draws the seeds of its rows and refuses
-    a bad call before any row has moved. Threads give the same results: if a row raises, the others end their
-    step first.
+    Gymnasium's class makes the environments. Steps and resets are defined here, so that the vector draws the
+    seeds of its rows and refuses a bad call before any row has moved. Threads give the same results: if a row
+    raises, the other rows end their step before the error is raised.
     """
 
     concurrent = False
@@ -72,7 +72,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         self._seen: list[Any] = [None] * self.num_envs
         self._can_go_on = not any(getattr(one, "reproducible", False) for one in layers(self.envs[0]))
         self._goes_on = self._can_go_on
-        """Whether rows that have had a seed are reset without one, so that their generators go on."""
+        """Whether rows that were seeded before are reset without a seed, so that their generators continue."""
         self._seeded = np.zeros(self.num_envs, np.bool_)
 
     def _read_reset(self, seed: Any, options: Any) -> ResetCall:
@@ -86,12 +86,12 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return super()._read_reset(seed, options)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
-        """Take over the seed draws and the ended rows of a vector that was lost."""
+        """Continue a vector that was lost with its server, from its seed draws and its ended rows."""
         super().resume(draws, over, goes_on=goes_on)
         self._goes_on = self._can_go_on and goes_on
 
     def _checked_actions(self, actions: Any) -> list[Any]:
-        """The action of each row."""
+        """Check the actions, and return the action of each row."""
         self._record.check_step(self.name)
         actions = as_batch(actions)
         chosen = _choices(self.single_action_space, actions, self.num_envs)
@@ -127,7 +127,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return infos
 
     def _seeds(self, rows: Rows, given: list[int | None] | None) -> list[int | None]:
-        """Draw the seeds of a reset; ``None`` for rows whose generators go on."""
+        """Draw a seed for each of ``rows``; ``None`` for a row whose random generator continues."""
         drawn: list[int] = self._record.draws.next(rows, given).tolist()
         if not self._goes_on:
             return list(drawn)
@@ -135,7 +135,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return [None if keeps[row] else seed for row, seed in zip(rows.tolist(), drawn, strict=True)]
 
     def _each(self, calls: Mapping[int, Callable[[], Any]]) -> dict[int, Any]:
-        """Call each row and return the results by row, in the order of the rows."""
+        """Make the call of each row, and return the results by row, in the order of the rows."""
         with self._moving():
             if not self.concurrent or len(calls) < 2:
                 return {row: call() for row, call in calls.items()}
@@ -162,7 +162,10 @@ class SyncVector(LocalVector, SyncVectorEnv):
 
 
 def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:
-    """Check discrete actions as arrays; ``None`` if any is wrong, or the space has other parts."""
+    """Check discrete actions as arrays, and return the action of each row.
+
+    ``None`` if an action is wrong or the space is not of ``Discrete`` and ``Dict`` alone; a slower check follows.
+    """
     if isinstance(space, Discrete):
         if type(actions) is not np.ndarray or actions.shape != (rows,) or actions.dtype.kind not in "iu":
             return None
