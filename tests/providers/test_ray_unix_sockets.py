@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from servers import until
 
 from envweave_gym.net.framed_socket import FramedSocket, connect, listen
 from envweave_gym.providers.ray import actor_connector
@@ -31,23 +32,13 @@ def name() -> str:
 def server(name: str) -> Iterator[ActorServer]:
     server = ActorServer([COUNTER])
     server.listen_locally(name)
-    assert comes(lambda: is_there(name))
+    until(lambda: is_there(name))
     yield server
     server.stop()
 
 
 def soon() -> float:
     return time.monotonic() + 10
-
-
-def comes(true: Callable[[], Any]) -> bool:
-    """Whether it becomes true within seconds."""
-    until = soon()
-    while not true():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def transport_to(name: str) -> LocalActorTransport:
@@ -72,7 +63,7 @@ def test_frames_are_answered_in_order_and_hanging_up_abandons_the_session(
     assert session is not None
     assert session.attached == 1
     way.close()
-    assert comes(lambda: (session.attached, server._channels) == (0, {}))
+    until(lambda: (session.attached, server._channels) == (0, {}))
 
 
 def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
@@ -111,7 +102,7 @@ def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
     assert way.receive(soon()) == began
     assert calls == [reset, reset]
     way.close()
-    assert comes(lambda: (session.attached, server._channels) == (0, {}))
+    until(lambda: (session.attached, server._channels) == (0, {}))
 
 
 def test_a_process_of_another_user_is_not_answered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +129,9 @@ def test_a_name_that_another_process_still_listens_at_is_taken_when_it_leaves(
     server = ActorServer([COUNTER])
     server.listen_locally(name)
     before.close()
-    assert comes(lambda: is_there(name))
+    until(lambda: is_there(name))
     server.stop()
-    assert comes(lambda: not is_there(name))
+    until(lambda: not is_there(name))
 
 
 def is_there(name: str) -> bool:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import psutil
 import pytest
 from absent import absent
 from sandboxes import needs, readable_python
+from servers import until
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Limits, Names, Sandbox, Setup, SharedSandbox, sharing
@@ -48,14 +49,6 @@ def sandbox() -> Iterator[Sandbox]:
     made = Sandbox(Setup())
     yield made
     made.close()
-
-
-def settles(wanted: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether something comes true in time."""
-    until = time.monotonic() + seconds
-    while not wanted() and time.monotonic() < until:
-        time.sleep(0.01)
-    return wanted()
 
 
 def there(sandbox: Sandbox) -> tuple[int, int, int, int]:
@@ -91,11 +84,11 @@ def test_two_hundred_episodes_leave_nothing(sandbox: Sandbox) -> None:
 
     for n in range(5):
         episode(n)
-    assert settles(lambda: len(sandbox._ready) == 1)
+    until(lambda: len(sandbox._ready) == 1)
     before = there(sandbox)
     for n in range(200):
         episode(n)
-    assert settles(is_at_rest, 8)
+    until(is_at_rest, 8)
     assert all(now <= then for now, then in zip(there(sandbox), before, strict=True))
 
 
@@ -111,7 +104,7 @@ def test_a_sandbox_that_is_closed_leaves_nothing() -> None:
         assert not Path(made._root).exists()
         with pytest.raises(NotAvailable, match="the sandbox is closed"):
             made.open()
-    assert settles(lambda: threading.active_count() <= threads, 8)
+    until(lambda: threading.active_count() <= threads, 8)
     assert len(os.listdir("/proc/self/fd")) <= fds
 
 
@@ -136,7 +129,7 @@ def test_a_session_that_is_forgotten_ends(sandbox: Sandbox) -> None:
     pid = session.process.pid
     del session
     gc.collect()
-    assert settles(lambda: not psutil.pid_exists(pid))
+    until(lambda: not psutil.pid_exists(pid))
 
 
 def test_a_dead_worker_in_a_reference_cycle_closes_its_socket_without_a_warning(
@@ -174,7 +167,7 @@ def test_of_a_host_that_is_killed_nothing_is_left(level: str, profile: str) -> N
         assert len(below) >= 2
         assert root.is_dir()
         host.kill()
-    assert settles(lambda: not any(map(_runs, below)) and not root.exists(), longest), below
+    until(lambda: not any(map(_runs, below)) and not root.exists(), longest)
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -207,7 +200,7 @@ def test_a_worker_that_is_killed_between_steps_is_a_loss(sandbox: Sandbox, numbe
     session.run("x = 1")
     os.kill(session.process.pid, number)
     session.process.signal(signal.SIGCONT)  # or it has ended already
-    assert settles(lambda: not session.process.is_alive())
+    until(lambda: not session.process.is_alive())
     done = session.run("x")
     assert (done.error_type, done.state_lost) == ("WorkerDied", True)
     assert number.name in done.error
@@ -218,7 +211,7 @@ def test_a_worker_that_dies_while_it_waits_is_not_given_out(sandbox: Sandbox) ->
     sandbox.fill()
     waiting = sandbox._ready[0]
     os.kill(waiting.pid, signal.SIGKILL)
-    assert settles(lambda: not waiting.is_alive())
+    until(lambda: not waiting.is_alive())
     session = sandbox.open()
     session.name(Names())
     assert session.run("1 + 1").value == 2

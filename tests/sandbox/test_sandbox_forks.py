@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from absent import absent
 from sandboxes import WORKER, needs, readable_python, stands_still
+from servers import until
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Names, Sandbox, Session, Setup, Variable, folders
@@ -142,10 +142,7 @@ def test_a_program_that_forks_more_than_it_should_gains_nothing(sandbox: Sandbox
     with suppress(NotAvailable, WorkerDied):
         session.fork().close()
     session.close()
-    until = time.monotonic() + 10
-    while processes() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not processes()
+    until(lambda: not processes())
 
 
 EVIL = {
@@ -180,10 +177,7 @@ def test_a_permission_to_fork_gives_a_program_no_process(sandbox: Sandbox, evil:
     for _ in range(2):
         with suppress(NotAvailable, WorkerDied):
             session.run("1", checkpoint=True) if way == "checkpoint" else session.fork()
-        until = time.monotonic() + 10
-        while set(found()) - own and time.monotonic() < until:
-            time.sleep(0.01)
-        assert set(found()) <= own
+        until(lambda: set(found()) <= own)
     session.close()
 
 

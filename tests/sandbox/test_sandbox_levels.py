@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from absent import absent
 from sandboxes import needs, readable_python
+from servers import until
 
 from envweave_gym.core.faults import InvalidArgument, NotAvailable
 from envweave_gym.sandbox import Limits, Names, Sandbox, Session, Setup, levels
@@ -45,14 +45,6 @@ def sleepers() -> int:
     """How many of the commands are there that tests leave behind."""
     listed = subprocess.run(["ps", "-e", "-o", "args"], capture_output=True, text=True, check=True)
     return listed.stdout.splitlines().count(f"sleep {SLEEPER}")
-
-
-def settles(count: int) -> bool:
-    """Whether there are so many of them soon."""
-    until = time.monotonic() + 10
-    while sleepers() != count and time.monotonic() < until:
-        time.sleep(0.02)
-    return sleepers() == count
 
 
 def test_commands_run(session: Session) -> None:
@@ -90,7 +82,7 @@ def test_a_command_that_takes_too_long_is_killed(session: Session, monkeypatch: 
     session.run("x = 1")
     done = session.shell(f"sleep {SLEEPER} | sleep {SLEEPER}", timeout=0.2)
     assert (done.timed_out, done.state_lost) == (True, False)
-    assert settles(0)
+    until(lambda: sleepers() == 0)
     assert session.run("x").value == 1
 
 
@@ -98,14 +90,14 @@ def test_processes_that_commands_leave_behind_end_with_the_episode(session: Sess
     session.shell(
         f"setsid sleep {SLEEPER} & nohup sleep {SLEEPER} > /dev/null 2>&1 & (setsid setsid sleep {SLEEPER} &)"
     )
-    assert settles(3)
+    until(lambda: sleepers() == 3)
     branch = session.fork()
     branch.shell(f"setsid sleep {SLEEPER} &")
-    assert settles(4)
+    until(lambda: sleepers() == 4)
     branch.close()
-    assert settles(3)
+    until(lambda: sleepers() == 3)
     session.close()
-    assert settles(0)
+    until(lambda: sleepers() == 0)
 
 
 def test_processes_have_a_limit(shell: Sandbox) -> None:
@@ -133,10 +125,7 @@ def test_processes_that_go_on_to_fork_end_with_the_episode(shell: Sandbox) -> No
     # The bomb may reach the memory limit within these 0.2 s: the kernel then kills the worker too.
     assert done.value == 0 or done.error_type == "WorkerDied", done
     session.close()
-    until = time.monotonic() + 10
-    while (left := processes_below(session.folder)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert left == []
+    until(lambda: processes_below(session.folder) == [])
     assert not Path(session.folder).parent.exists()
 
 

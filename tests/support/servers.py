@@ -151,7 +151,7 @@ def serving_at(path: Path) -> contextlib.AbstractContextManager[tuple[subprocess
 
 
 def until(what: Callable[[], Any], seconds: float = UNTIL_S) -> None:
-    """Wait until it is so."""
+    """Wait until a condition holds; fail after a number of seconds."""
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not come true in time"

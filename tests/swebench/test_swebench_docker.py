@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from engines import CutOff, client, ours
+from servers import until
 from swebench_rows import (
     INTERVALS,
     QUEUES,
@@ -185,16 +185,11 @@ def in_the_middle(client: Any, then: Any) -> Evaluation:
     """An evaluation to which something happens while its tests run."""
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(evaluate, TEXT, at_import(WAITS), Trial(timeout=120, at_once=8))
-        wait_for(lambda: any("runtests" in str(one.top()) for one in ours(client) if one.status == "running"))
+        until(
+            lambda: any("runtests" in str(one.top()) for one in ours(client) if one.status == "running"), 20
+        )
         then()
         return found.result(timeout=30)
-
-
-def wait_for(what: Any, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_container_that_is_gone_in_the_middle_is_a_fault(client: Any) -> None:
@@ -212,7 +207,7 @@ def test_an_engine_that_is_gone_in_the_middle_is_a_fault_and_leaves_nothing(
     found = in_the_middle(client, proxy.cut)
     assert found.fault is not None
     assert found.fault.kind == FaultKind.LOST
-    wait_for(lambda: ours(client) == [], 5)
+    until(lambda: ours(client) == [], 5)
 
 
 def test_a_missing_image_is_a_fault_that_says_what_to_do() -> None:
@@ -242,12 +237,12 @@ def test_nothing_is_left_of_an_owner_that_is_killed(client: Any) -> None:
     assert owner.stdout is not None
     label = {"label": f"envweave.owner={owner.stdout.readline().strip()}"}
     try:
-        wait_for(lambda: client.containers.list(filters=label))
+        until(lambda: client.containers.list(filters=label), 20)
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.wait(10)
         owner.stdout.close()
-    wait_for(lambda: not client.containers.list(all=True, filters=label, ignore_removed=True), 5)
+    until(lambda: not client.containers.list(all=True, filters=label, ignore_removed=True), 5)
 
 
 def test_a_workspace_that_is_not_closed_ends_with_its_connection(client: Any) -> None:
