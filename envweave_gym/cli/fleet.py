@@ -117,7 +117,7 @@ def _up(args: argparse.Namespace) -> int:
 
 def _run_keeper(args: argparse.Namespace) -> int:
     """Start the fleet in this process and supervise it until it is interrupted."""
-    from envweave_gym.providers.fleet import Fleet
+    from envweave_gym.providers.replica_fleet import Fleet
 
     token_file = Path(args.token_file or own_token_file(args.name)).absolute()
     provider = provider_of(args.backend)
@@ -306,7 +306,7 @@ def _named(name: str) -> FleetFile:
 
 def _report(known: FleetFile) -> dict[str, Any]:
     """Return the state of a fleet and of its replicas; remove the leftovers of a fleet whose keeper died."""
-    from envweave_gym.providers.fleet import statuses
+    from envweave_gym.providers.replica_fleet import statuses
 
     report: dict[str, Any] = {"name": known.name, "backend": known.backend, "pid": known.pid}
     report |= {"token_file": known.token_file, "replicas": [], "removed": [], "unseen": []}

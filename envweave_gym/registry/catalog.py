@@ -361,8 +361,8 @@ def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -
 
 
 def _entry_point(kind: str, env_id: str) -> str:
-    """Return the string for the registries; ``launch.__getattr__`` turns it into a launch function."""
-    return f"envweave_gym.registry.launch:{kind}({env_id})"
+    """Return the string for the registries; ``entry_points.__getattr__`` turns it into a function."""
+    return f"envweave_gym.registry.entry_points:{kind}({env_id})"
 
 
 def _is_missing(kind: Api, card: EnvCard) -> bool:

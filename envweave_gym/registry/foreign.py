@@ -15,7 +15,7 @@ from envweave_gym.core.arguments import call as call_constructor
 from envweave_gym.core.arguments import step_limit
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.registry.catalog import Api
-from envweave_gym.registry.launch import as_aec, as_gym, as_parallel, with_call_deadline
+from envweave_gym.registry.entry_points import as_aec, as_gym, as_parallel, with_call_deadline
 from envweave_gym.registry.make_call import (
     STACK_ARGUMENTS,
     MakeCall,

@@ -13,8 +13,8 @@ from envweave_gym.core.arguments import check_reproducible
 from envweave_gym.core.faults import InvalidArgument, UnknownEnvironment
 from envweave_gym.providers.base import provider_of, urls_of
 from envweave_gym.registry.catalog import REGISTRIES, Api, cards
+from envweave_gym.registry.entry_points import single
 from envweave_gym.registry.foreign import on_servers, wrapped_game, wrapped_gym
-from envweave_gym.registry.launch import single
 from envweave_gym.registry.make_call import MakeCall, no_api, vector_arguments
 from envweave_gym.registry.names import import_module_of, registered_id, split_module, unknown
 from envweave_gym.registry.registering_modules import with_modules
@@ -34,7 +34,7 @@ def make_registered(call: MakeCall) -> Any:
     provider = provider_of(call.backend)
     if env_id is None and not split_module(name)[0] and provider is not None and provider.same_packages:
         raise unknown(known_as)
-    launched = card is not None and "gym" in kinds  # the launch of our IDs picks their servers itself
+    launched = card is not None and "gym" in kinds  # the entry points of cards handle backend= themselves
     if not launched and (
         urls := urls_of(name, call.backend, kwargs, card and card.image, card is not None and card.data)
     ):
@@ -66,7 +66,7 @@ def _imported_if_here(name: str, backend: Any) -> str:
 
 
 def _with_card(env_id: str, call: MakeCall) -> Any:
-    """Make the environment of an ID that has a card, through the entry point in ``launch``."""
+    """Make the environment of an ID that has a card, through its entry point in ``entry_points.py``."""
     backend, num_envs, kwargs = call.backend, call.num_envs, call.kwargs
     if not cards()[env_id].proxy:
         check_reproducible(env_id, reproducible := kwargs.pop("reproducible", True))

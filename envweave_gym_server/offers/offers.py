@@ -19,7 +19,7 @@ import envweave_gym
 from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import MAX_NAME_LENGTH, InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.registry.catalog import REGISTRIES, cards
-from envweave_gym.registry.launch import single
+from envweave_gym.registry.entry_points import single
 from envweave_gym.registry.names import resolve
 from envweave_gym.registry.registering_modules import import_until_known
 from envweave_gym.typed import TypedEnv

@@ -57,7 +57,7 @@ def test_an_interrupt_during_a_start_leaves_nothing(words: list[str], tmp_path: 
 SLOW_TO_END = """
 import sys, time
 from envweave_gym.cli import main
-from envweave_gym.providers.fleet import Fleet
+from envweave_gym.providers.replica_fleet import Fleet
 close = Fleet.close
 
 def slowly(fleet):

@@ -25,8 +25,8 @@ from servers import runs, until
 import envweave_gym as ew
 from envweave_gym.providers import replica, watch
 from envweave_gym.providers.base import PROVIDERS, Provider, provider_of
-from envweave_gym.providers.fleet import Fleet, KnownFleet, statuses
 from envweave_gym.providers.parallel import start_all
+from envweave_gym.providers.replica_fleet import Fleet, KnownFleet, statuses
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.upkeep import users_of
 

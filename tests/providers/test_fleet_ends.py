@@ -16,14 +16,14 @@ from servers import runs, until
 import envweave_gym as ew
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.providers import parallel
-from envweave_gym.providers.fleet import Fleet
+from envweave_gym.providers.replica_fleet import Fleet
 
 __all__ = ["client"]
 LINE = "envweave/LineWorld-v0"
 
 OWNER = """
 import sys, time
-from envweave_gym.providers.fleet import Fleet
+from envweave_gym.providers.replica_fleet import Fleet
 fleet = Fleet({backend!r}, replicas=2)
 print(*(getattr(one, "pid", 0) or one._container.name for one in fleet._replicas), flush=True)
 sys.stdin.readline()

@@ -267,7 +267,7 @@ class CodeFixVectorEnv(NativeVectorEnv):
         max_steps: int | None = None,
     ) -> None:
         _observation_space(observation)
-        # launch catches this and makes single environments instead.
+        # registry/entry_points.py catches this and makes single environments instead.
         if observation != "tokens":
             raise NoNativeForm(
                 f"observation={shown(observation)} has no native vector form; "

@@ -1,7 +1,7 @@
 """The entry points of all IDs: each chooses the server or this process, and stacks the wrappers once.
 
 The registries of Gymnasium and PettingZoo hold strings like
-``"envweave_gym.registry.launch:gym(envweave/Echo-v0)"``. Looking up that attribute calls the module's
+``"envweave_gym.registry.entry_points:gym(envweave/Echo-v0)"``. Looking up that attribute calls the module's
 ``__getattr__``, which finds :func:`launch_gym` in :data:`LAUNCHERS`, and the card of the ID. So a spec stays
 plain JSON, its kwargs are the user's own, and a spawned process needs nothing but the string.
 

@@ -61,23 +61,23 @@ def test_a_module_may_ask_for_its_extra_itself(tmp_path: Path, monkeypatch: pyte
 
 def test_a_form_that_an_id_does_not_have():
     for form, env_id, kinds in [("gym", KUHN, "aec, parallel"), ("aec", LINE, "gym")]:
-        spec = EnvSpec(env_id, entry_point=f"envweave_gym.registry.launch:{form}({env_id})")
+        spec = EnvSpec(env_id, entry_point=f"envweave_gym.registry.entry_points:{form}({env_id})")
         with pytest.raises(InvalidArgument, match=f"{env_id} has no such form; it can be made as: {kinds}"):
             gym.make(spec)
 
 
 def test_a_spec_of_a_package_that_is_not_installed():
-    spec = EnvSpec("plug/Gone-v0", entry_point="envweave_gym.registry.launch:gym(plug/Gone-v0)")
+    spec = EnvSpec("plug/Gone-v0", entry_point="envweave_gym.registry.entry_points:gym(plug/Gone-v0)")
     with pytest.raises(UnknownEnvironment, match="no installed package declares 'plug/Gone-v0'"):
         gym.make(spec)
 
 
 @pytest.mark.parametrize("attribute", ["gym", "gym()x", "page(envweave/Echo-v0)"])
 def test_the_module_has_no_other_attributes(attribute: str):
-    import envweave_gym.registry.launch
+    import envweave_gym.registry.entry_points
 
     with pytest.raises(AttributeError, match="has no attribute"):
-        getattr(envweave_gym.registry.launch, attribute + "_")
+        getattr(envweave_gym.registry.entry_points, attribute + "_")
 
 
 def test_a_card_whose_steps_take_long_gives_them_their_time_on_a_server():
