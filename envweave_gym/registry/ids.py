@@ -44,49 +44,36 @@ def make(
 ) -> Any:
     """Make an environment, a vector of them or a game by its name.
 
-        ``envweave/Echo-v0``               an ID of this package, or of a plug-in
-        ``CartPole-v1``, ``atari/pong-v3`` an ID registered with Gymnasium or PettingZoo
-        ``envweave/Echo``, ``CartPole``    the same without a version: the newest one
-        ``module:ID``                      import ``module``, which registers it, then make ``ID``
-        ``local://name``                   a factory given to :func:`envweave_gym.register` in this process
-        ``http://host:port#ID``            ``ID`` on a server, also ``https``; without ``#ID`` the only one it has
-        ``http+unix://%2Fpath#ID``         the same on a server at a Unix socket
-        ``unix://%40name#ID``              the same on a private server of this machine
-        ``ray+actor://…``                  the same on a Ray actor
-        ``docker://image:tag#ID``          the same in a container of an image
-        ``openenv://…``, ``prime://…``     reserved for other ecosystems; refused by this version
-        =================================  ================================================================
-    =======
-        - ``envweave/Echo-v0``: an ID of this package, or of a plug-in.
-        - ``CartPole-v1``, ``atari/pong-v3``: an ID registered with Gymnasium or PettingZoo.
-        - ``envweave/Echo``, ``CartPole``: the same without a version, the newest one.
-        - ``module:ID``: import ``module``, which registers it, then make ``ID``.
-        - ``local://name``: a factory given to :func:`envweave_gym.register` in this process.
-        - ``http://host:port#ID``: ``ID`` on a server, also ``https``; without ``#ID`` the only one it has.
-        - ``http+unix://%2Fpath#ID``: the same on a server at a Unix socket.
-        - ``unix://%40name#ID``: the same on a private server of this machine.
-        - ``ray+actor://…``: the same on a Ray actor.
-        - ``docker://image:tag#ID``: the same in a container of an image.
-        - ``openenv://…``, ``prime://…``: reserved for other ecosystems; refused by this version.
+    - ``envweave/Echo-v0``: an ID of this package, or of a plug-in.
+    - ``CartPole-v1``, ``atari/pong-v3``: an ID registered with Gymnasium or PettingZoo.
+    - ``envweave/Echo``, ``CartPole``: the same without a version, the newest one.
+    - ``module:ID``: import ``module``, which registers it, then make ``ID``.
+    - ``local://name``: a factory given to :func:`envweave_gym.register` in this process.
+    - ``http://host:port#ID``: ``ID`` on a server, also ``https``; without ``#ID`` the only one it has.
+    - ``http+unix://%2Fpath#ID``: the same on a server at a Unix socket.
+    - ``unix://%40name#ID``: the same on a private server of this machine.
+    - ``ray+actor://…``: the same on a Ray actor.
+    - ``docker://image:tag#ID``: the same in a container of an image.
+    - ``openenv://…``, ``prime://…``: reserved for other ecosystems; refused by this version.
 
-        An unknown name raises :class:`envweave_gym.UnknownEnvironment`, with the nearest names. Arguments:
+    An unknown name raises :class:`envweave_gym.UnknownEnvironment`, with the nearest names. Arguments:
 
-        - ``num_envs`` gives a ``VectorEnv`` with that many rows. It resets its environments by ``autoreset_mode``
-          (``"NextStep"`` by default). IDs with a native vector form use that, and IDs whose steps wait for other
-          processes step their rows in threads. ``vectorization_mode="sync"`` steps them one after the other,
-          ``"async"`` each in a process of its own.
-        - ``group=k`` lets k consecutive rows of a vector play the same episodes, for trainers that compare them.
-        - ``api`` is ``"gym"``, ``"aec"`` or ``"parallel"``; games are parallel by default.
-        - ``autoreset=True`` lets the step after the end of a single environment reset it.
-        - ``backend`` says where it runs: ``"inproc"`` (the default), ``"subprocess"``, ``"docker"``,
-          ``"kubernetes"``, ``"ray"``, the URL of a server, or a list of URLs.
-        - ``max_steps`` (or ``max_episode_steps``) truncates its episodes, ``on_fault`` says what becomes of its
-          exceptions and ``reset_deadline`` how long a failing reset is tried again (see
-          :class:`envweave_gym.wrappers.RequestStream`); everything else goes to the environment.
-        - ``reproducible=True`` seeds every reset of an ID of another package, as those of this one always are;
-          by default its first reset gets a seed, and later ones without a seed let its generator go on.
-        - ``reward="sum"``, ``"first"`` or a function makes one number of rewards that are lists, arrays or dicts,
-          as some IDs of other packages pay.
+    - ``num_envs`` gives a ``VectorEnv`` with that many rows. It resets its environments by ``autoreset_mode``
+      (``"NextStep"`` by default). IDs with a native vector form use that, and IDs whose steps wait for other
+      processes step their rows in threads. ``vectorization_mode="sync"`` steps them one after the other,
+      ``"async"`` each in a process of its own.
+    - ``group=k`` lets k consecutive rows of a vector play the same episodes, for trainers that compare them.
+    - ``api`` is ``"gym"``, ``"aec"`` or ``"parallel"``; games are parallel by default.
+    - ``autoreset=True`` lets the step after the end of a single environment reset it.
+    - ``backend`` says where it runs: ``"inproc"`` (the default), ``"subprocess"``, ``"docker"``,
+      ``"kubernetes"``, ``"ray"``, the URL of a server, or a list of URLs.
+    - ``max_steps`` (or ``max_episode_steps``) truncates its episodes, ``on_fault`` says what becomes of its
+      exceptions and ``reset_deadline`` how long a failing reset is tried again (see
+      :class:`envweave_gym.wrappers.RequestStream`); everything else goes to the environment.
+    - ``reproducible=True`` seeds every reset of an ID of another package, as those of this one always are;
+      by default its first reset gets a seed, and later ones without a seed let its generator go on.
+    - ``reward="sum"``, ``"first"`` or a function makes one number of rewards that are lists, arrays or dicts,
+      as some IDs of other packages pay.
     """
     call = MakeCall.of(name, api, num_envs, group, autoreset, backend, kwargs)
     with release_unused():
