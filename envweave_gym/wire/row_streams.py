@@ -38,16 +38,25 @@ _apart = Decoder(tuple[bytes, Any], ext_hook=unpack)
 class PackedStreams:
     """The streams of a reply, which are decoded when the first of them is read."""
 
-    def __init__(self, data: msgspec.Raw, reset: Bools) -> None:
-        """``data`` is the packed field of a reply; ``reset`` marks the rows that began an episode."""
-        self._data, self._reset = data, reset
+    def __init__(self, data: msgspec.Raw, reset: Bools, seq: bytes) -> None:
+        """``data`` is the packed field of a reply; ``reset`` marks the rows that began an episode.
+
+        ``seq`` holds the number of each row's last event, as int64.
+        """
+        self._data, self._reset, self._seq = data, reset, seq
         self._read: Callable[[int], Stream | None] | None = None
 
     def __call__(self, row: int) -> Stream | None:
         """Return the stream of a row."""
         if self._read is None:
-            self._read = _reader(_plain.decode(self._data), self._reset)
+            self._read = self._reader(_plain.decode(self._data))
         return self._read(row)
+
+    def _reader(self, received: list[Any] | bytes) -> Callable[[int], Stream | None]:
+        if isinstance(received, list):
+            return _native(received, self._reset, np.frombuffer(self._seq, np.int64))
+        packed = _raw_rows(received, len(self._reset))
+        return lambda row: _one.decode(packed[row])
 
     def results(self) -> tuple[NDArray[np.float64], Bools, Bools]:
         """Return the rewards, terminations and truncations of the step, in writable arrays."""
@@ -57,13 +66,6 @@ class PackedStreams:
             np.frombuffer(columns, "?", 2 * size, _ENDS * size),
         )
         return rewards, ends[:size], ends[size:]
-
-
-def _reader(received: list[Any] | bytes, reset: Bools) -> Callable[[int], Stream | None]:
-    if isinstance(received, list):
-        return _native(received, reset)
-    packed = _raw_rows(received, len(reset))
-    return lambda row: _one.decode(packed[row])
 
 
 def _raw_rows(data: bytes, size: int) -> list[msgspec.Raw]:
@@ -98,14 +100,13 @@ class PackedOpenings:
 
 _COLUMNS = {
     "rewards": "f8",
-    "seq": "i8",
     "turns": "i8",
     "actions": "i8",
     "terminated": "?",
     "truncated": "?",
 }
-"""The arrays of a :class:`StepColumns`, and their dtypes."""
-_ENDS = 32
+"""The arrays of a :class:`StepColumns` and their dtypes, but ``seq``, which is an info of its own."""
+_ENDS = 24
 """The bytes of a row in the columns before the last two, ``terminated`` and ``truncated``."""
 
 
@@ -120,18 +121,18 @@ def _packed_columns(source: ColumnStreams) -> list[Any]:
     return packed
 
 
-def _native(received: list[Any], reset: Bools) -> ColumnStreams:
+def _native(received: list[Any], reset: Bools, seq: NDArray[np.int64]) -> ColumnStreams:
     drawn, options, given, openings, *step = received
     seeds, rows = np.zeros(len(reset), np.uint64), None if given is None else np.frombuffer(given, np.bool_)
     seeds[reset] = np.frombuffer(drawn, np.uint64)
     opening = None if openings is None else PackedOpenings(seeds[reset], openings)
-    steps = _steps(len(reset), *step) if step else None
+    steps = _steps(seq, *step) if step else None
     return ColumnStreams(opening, reset, seeds, steps, options=options, rows=rows)
 
 
-def _steps(size: int, start: int, columns: bytes) -> StepColumns:
-    arrays: dict[str, NDArray[Any]] = {}
-    offset = 0
+def _steps(seq: NDArray[np.int64], start: int, columns: bytes) -> StepColumns:
+    arrays: dict[str, NDArray[Any]] = {"seq": seq}
+    size, offset = len(seq), 0
     for name, dtype in _COLUMNS.items():
         arrays[name] = np.frombuffer(columns, dtype, size, offset)
         offset += arrays[name].nbytes
@@ -179,7 +180,7 @@ def _unpack_infos(data: memoryview) -> VectorInfos:
     untrainable = np.frombuffer(bytearray(mask), np.bool_)
     known = np.ones_like(untrainable) if some is None else np.frombuffer(bytearray(some), np.bool_)
     infos = VectorInfos(
-        stream=StreamRows(PackedStreams(packed, untrainable), untrainable),
+        stream=StreamRows(PackedStreams(packed, untrainable, seq), untrainable),
         _stream=known,
         seq=np.frombuffer(bytearray(seq), np.int64),
         _seq=known.copy(),

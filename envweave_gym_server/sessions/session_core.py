@@ -41,6 +41,7 @@ class Decision(NamedTuple):
     reply: bytes = b""
 
 
+_NUMBERED = (Reset, Step)  # a union would be built anew at each call
 _DO, _ANSWER, _CLOSE = Decision(Verdict.DO), Decision(Verdict.ANSWER), Decision(Verdict.CLOSE)
 
 
@@ -61,7 +62,7 @@ class SessionCore:
 
     def receive(self, message: Call, frame: bytes) -> Decision:
         """Decide about a message, which came as ``frame``."""
-        if isinstance(message, Reset | Step) and message.call == self.committed + 1:
+        if isinstance(message, _NUMBERED) and message.call == self.committed + 1:
             return _DO
         if isinstance(message, Ask):
             return _ANSWER
