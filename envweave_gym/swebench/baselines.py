@@ -1,4 +1,7 @@
-"""Caches the share of an instance's tests that pass without any patch."""
+"""Caches the share of an instance's FAIL_TO_PASS tests that pass without any patch.
+
+Rewards subtract it, so that tests which pass anyway earn nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ MAX_ENTRIES = 4096
 
 
 class Baselines:
-    """LRU cache of pass rates without a patch, by the instance and the way it is tested."""
+    """Thread-safe LRU cache of pass rates without a patch, by the instance and the test settings."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
@@ -29,10 +32,10 @@ class Baselines:
         return len(self._rates)
 
     def pass_rate(self, instance: Instance, trial: Trial) -> float | Fault:
-        """Return the share of the FAIL_TO_PASS tests that pass without a patch, or the fault of the workspace.
+        """Return the share of the FAIL_TO_PASS tests that pass without a patch, from 0.0 to 1.0.
 
-        A run without results, such as one that timed out, counts as 0.0. It is not cached, so the next call
-        runs the tests again.
+        A workspace that fails gives its fault. A run without results, such as one that timed out, counts as
+        0.0. Neither is cached, so the next call runs the tests again.
         """
         key = _key(instance, trial)
         with self._lock:
@@ -54,7 +57,7 @@ class Baselines:
 
 
 def _key(instance: Instance, trial: Trial) -> bytes:
-    """Hash everything that decides the results; PASS_TO_PASS limits do not, as only FAIL_TO_PASS counts."""
+    """Hash the instance and the settings that decide a pass rate; limits of PASS_TO_PASS tests do not."""
     way = repr((trial.backend, trial.timeout, sorted(trial.options.items())))
     return hashlib.sha256(msgspec.json.encode((instance, way))).digest()
 

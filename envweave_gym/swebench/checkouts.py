@@ -1,8 +1,8 @@
 """Builds and caches checkouts for local evaluations: a repository at its base commit, and a virtual environment.
 
-They are built once and cached in a folder of this user, for all processes. Cloning and installing need the
-network and run outside of the sandbox; they use only the data set and the operator's arguments, never text of
-a model.
+Each checkout is built once and cached in a folder that all processes of this user share. Cloning and installing
+need the network and run outside of the sandbox. They are safe there: their commands contain values of the data
+set and of the operator, and no text of a model.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _PIP_PIN = re.compile(r"^pip\s*==\s*[\w.]+", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Checkout:
-    """The cached files of one instance."""
+    """The paths of one instance's cached repository and virtual environment."""
 
     tree: Path
-    """The repository; evaluations run in copies of it."""
+    """The root of the repository; evaluations run in copies of it."""
     environment: Path
-    """The virtual environment, which evaluations only read."""
+    """The root of the virtual environment, which evaluations only read."""
     paths: tuple[str, ...]
-    """The folders of the repository that its editable installation puts on the import path."""
+    """Folders that ``pip install -e`` put on the import path, relative to the repository."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings that checkouts are built from."""
+    """The interpreter, repositories and packages to build checkouts from, and the folder to cache them in."""
 
     python: str
-    """The interpreter."""
+    """The path of the interpreter that makes the virtual environments."""
     repos: str = GITHUB
     """The URL or folder of the repositories, with ``{repo}`` or ``{instance_id}`` in it."""
     requirements: str | None = None
@@ -69,7 +69,7 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of all checkouts."""
+        """The absolute path of the folder of all checkouts."""
         return Path(os.path.abspath(self.cache or _default_cache()))
 
     @property
@@ -78,7 +78,11 @@ class Recipe:
         return self.folder / "environments"
 
     def checkout(self, instance: Instance) -> Checkout:
-        """Return the checkout of an instance, and build it the first time."""
+        """Return the checkout of an instance; build it first, under a file lock, if it is not in the cache.
+
+        Raise ``NotAvailable`` if the repository cannot be fetched, its packages cannot be installed, or the
+        cache folder is not private to this user.
+        """
         requirements = self._requirements_of(instance)
         name = self._name(instance, requirements)
         _require_own(self.folder)
@@ -106,7 +110,7 @@ class Recipe:
         return path
 
     def _name(self, instance: Instance, requirements: Path | None) -> str:
-        """The name of a checkout, with a hash of everything that it is built from."""
+        """Return the folder name of a checkout: the instance's ID and a hash of all inputs of the build."""
         packages = "" if requirements is None else requirements.read_text()
         source, python = _filled(self.repos, instance), os.path.realpath(self.python)
         parts = [instance.instance_id, instance.base_commit, instance.version, source, python, packages]
@@ -116,6 +120,7 @@ class Recipe:
 
 
 def _filled(template: str, instance: Instance) -> str:
+    # Not str.format: paths of users may have other braces.
     for name in ("repo", "instance_id", "version"):
         template = template.replace(f"{{{name}}}", getattr(instance, name))
     return template
@@ -125,7 +130,10 @@ def _filled(template: str, instance: Instance) -> str:
 
 
 def _default_cache() -> str:
-    """The cache folder of this user; root's home is closed to the users that run programs, so not there."""
+    """Return the default folder of checkouts: below ``~/.cache``, for root ``/var/cache``, else the temp folder.
+
+    Root's home is left out, because sandboxed programs run as another user, which cannot enter it.
+    """
     caches = "/var/cache" if os.getuid() == 0 else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(caches).expanduser()
     with suppress(OSError):  # a container may not have it
@@ -136,7 +144,10 @@ def _default_cache() -> str:
 
 
 def _require_own(folder: Path) -> None:
-    """Create a folder that everybody reads and only this user writes to; refuse one that others may write to."""
+    """Create a folder with mode 755; raise ``NotAvailable`` if others may write to it, or cannot enter it.
+
+    Whoever can write to it could replace the programs that later evaluations run.
+    """
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
@@ -149,7 +160,7 @@ def _require_own(folder: Path) -> None:
 
 
 def _clone(instance: Instance, repos: str, tree: Path) -> None:
-    """Fetch one commit of a repository without its later history, which would give the solution away."""
+    """Fetch the base commit into ``tree``, without later history, which would give the solution away."""
     tree.mkdir(mode=0o755)
     _git(tree, "init", "-q", "--template=")
     if instance.repo == REPO:
@@ -188,7 +199,7 @@ def _git(tree: Path, *arguments: str, **environment: str) -> str:
 
 
 def _run(command: Sequence[str], timeout: float, environment: dict[str, str]) -> str:
-    """Return the output of a program; raise ``NotAvailable`` with its last output if it fails."""
+    """Run a program and return its stdout; raise ``NotAvailable`` with the end of its stderr if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -214,7 +225,7 @@ def _run(command: Sequence[str], timeout: float, environment: dict[str, str]) ->
 
 
 def _host_environment() -> dict[str, str]:
-    """The variables of this process without ``PYTHONPATH`` and the like, which would leak our own packages."""
+    """Return ``os.environ`` without ``PYTHON*``: a ``PYTHONPATH`` would let the build import our packages."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
@@ -224,7 +235,10 @@ def _host_environment() -> dict[str, str]:
 def _install(
     instance: Instance, python: str, requirements: Path | None, tree: Path, environment: Path
 ) -> list[str]:
-    """Build the virtual environment; return the folders of the repository that programs import from."""
+    """Create the virtual environment and install the packages and the repository (``pip install -e``) in it.
+
+    Return the value of :attr:`Checkout.paths`. Without ``requirements`` nothing is installed.
+    """
     with _name_instance(instance):
         bare = ["--without-pip"] if requirements is None else []
         _run([python, "-m", "venv", *bare, str(environment)], _INSTALL_TIMEOUT_S, {})
@@ -237,14 +251,15 @@ def _install(
         # The clone has no tags to read the version from.
         version = {"SETUPTOOLS_SCM_PRETEND_VERSION": instance.version}
         _run([*pip, "--no-deps", "-e", str(tree)], _INSTALL_TIMEOUT_S, {**_PIP, **version})
-        if _git(tree, "status", "--porcelain", "--untracked-files=no"):  # as the official images do
+        # Building may change tracked files. The official images commit the changes too.
+        if _git(tree, "status", "--porcelain", "--untracked-files=no"):
             _commit(tree, "-a", "-m", "Installed")
         return _unlink_tree(environment, tree)
 
 
 @contextmanager
 def _name_instance(instance: Instance) -> Generator[None]:
-    """Put the instance into errors of its installation."""
+    """Prefix ``NotAvailable`` errors of an installation with the instance's ID."""
     try:
         yield
     except NotAvailable as error:
@@ -252,10 +267,10 @@ def _name_instance(instance: Instance) -> Generator[None]:
 
 
 def _unlink_tree(environment: Path, tree: Path) -> list[str]:
-    """Delete the files by which an editable installation puts the repository on the import path.
+    """Delete the ``.pth`` and similar files by which ``pip install -e`` puts the repository on the import path.
 
-    Evaluations import from patched copies, and must never find the original. Returns the folders that those
-    files named, relative to the repository.
+    Evaluations import from patched copies, and must never find the original. Return the folders that the
+    deleted files named, relative to the repository.
     """
     path_in_tree = re.compile(re.escape(str(tree)) + r"(?:/[^'\"\n]*)?")
     folders: dict[str, None] = {}

@@ -35,7 +35,7 @@ Kind = Literal["change", "add", "delete", "rename", "copy"]
 
 @dataclass
 class Change:
-    """The change of one file in a diff."""
+    """The change of one file in a diff, as its header lines describe it."""
 
     kind: Kind = "change"
     old: str = ""
@@ -47,26 +47,26 @@ class Change:
     binary: bool = False
     hunks: int = 0
     names: list[str] = field(default_factory=list[str])
-    """All paths in its header, even if header lines contradict each other."""
+    """All paths in the header lines, which may contradict each other."""
     missing: int = 0
-    """Number of lines that the last hunk lacks."""
+    """Number of lines that the last hunk has fewer than its header says."""
     complete: bool = False
-    """Whether it needs no hunk: a mode change, an exact rename, an empty file."""
+    """Whether the change needs no hunk: a new mode, an exact rename, an empty file."""
 
 
 @dataclass(frozen=True)
 class Diff:
-    """A parsed diff."""
+    """A parsed unified diff: its cleaned text and the change of each file."""
 
     text: str
     """The diff without the prose around it, with normalised line ends, ending in a newline."""
     changes: tuple[Change, ...]
     prose: str = ""
-    """The lines between its parts, which git ignores."""
+    """The lines between the changes that are no part of any, which git ignores."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All paths in its headers, before and after."""
+        """All paths in the headers, old and new ones, without duplicates."""
         return tuple(dict.fromkeys(path for one in self.changes for path in one.names if path))
 
 
@@ -78,10 +78,10 @@ def lines_of(text: str) -> list[str]:
 
 
 def parsed(text: str) -> Diff:
-    """Parse the diff in ``text``, which may have prose around it; any text can be parsed.
+    """Parse a unified diff with or without prose around it; text without a diff gives no changes.
 
-    If all lines end in CRLF, the text was converted on its way, and LF is meant. If only some do, the file
-    itself has CRLF lines, and they stay.
+    If all lines end in CRLF, they are converted to LF, as something must have converted the whole text before.
+    If only some do, they stay, as the changed file itself must have CRLF lines.
     """
     lines = lines_of(text if text.endswith("\n") else f"{text}\n")
     if all(line.endswith("\r\n") for line in lines):
@@ -93,7 +93,7 @@ def parsed(text: str) -> Diff:
 
 
 def cut_off(diff: Diff) -> str | None:
-    """Explain in a sentence that the end of a diff is missing; ``None`` for a whole diff.
+    """Return a sentence if the end of a diff is missing, as in a reply cut at a token limit; else ``None``.
 
     The program ``patch`` would apply a hunk that lacks its last lines. A cut in the middle of the last line
     of a hunk cannot be detected.
@@ -110,7 +110,7 @@ def cut_off(diff: Diff) -> str | None:
 
 
 def in_crlf(diff: Diff) -> str | None:
-    """Convert a diff for files whose lines end in CRLF; ``None`` if it has such lines already."""
+    """Return the diff with CRLF at the end of content lines, for CRLF files; ``None`` if it has CRLF already."""
     if "\r\n" in diff.text:
         return None
     reader = _Reader(lines_of(diff.text))
@@ -120,7 +120,7 @@ def in_crlf(diff: Diff) -> str | None:
 
 
 class _Reader:
-    """A parser of diffs, line by line; :attr:`index` is the next line."""
+    """A line-by-line parser of diffs; :attr:`index` is the index of the next line to read."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines, self.index = lines, 0
@@ -231,7 +231,7 @@ class _Reader:
 
 
 def _git_names(line: str) -> tuple[str, str] | None:
-    """Split the two paths of ``diff --git a/x b/x``; with spaces in them only equal halves are unambiguous."""
+    """Return the two paths of ``diff --git a/x b/x``; paths with spaces are clear only if both are the same."""
     rest = line.removeprefix("diff --git ")
     if rest.startswith('"') or rest.endswith('"'):
         found = _GIT.fullmatch(line)
@@ -244,18 +244,18 @@ def _git_names(line: str) -> tuple[str, str] | None:
 
 
 def _name_in(text: str) -> str:
-    """The path after ``---`` or ``+++``; empty for ``/dev/null``."""
+    """Return the path in the text after ``---`` or ``+++``; empty for ``/dev/null``."""
     name = unquoted(text.rstrip()) if text.startswith('"') else text.partition("\t")[0].rstrip()
     return "" if name == _NOWHERE else _stripped(name)
 
 
 def _stripped(name: str) -> str:
-    """Remove the first folder of a path, as ``-p1`` does; an absolute path stays."""
+    """Remove the first folder of a path, as ``patch -p1`` does; leave an absolute path as it is."""
     return name if name.startswith("/") else name.partition("/")[2] or name
 
 
 def unquoted(text: str) -> str:
-    """Decode a path that git has quoted and escaped; one without quotes stays."""
+    """Decode a path that git has quoted and escaped; return a path without quotes as it is."""
     text = text.strip()
     if len(text) < 2 or not (text.startswith('"') and text.endswith('"')):
         return text
@@ -272,7 +272,7 @@ def _unescaped(found: re.Match[bytes]) -> bytes:
 
 
 def diff_in(reply: str) -> str:
-    """Find the diff in a reply; empty if there is none.
+    """Return the text of the diff in a model's reply; empty if there is none.
 
     Fenced blocks marked ``diff`` or ``patch`` are joined. If two of them change the same file, the earlier
     ones are drafts, and only the last block counts. Without such blocks the diff begins at the first
@@ -288,7 +288,10 @@ def diff_in(reply: str) -> str:
 
 
 def _blocks(reply: str) -> Iterator[str]:
-    """The content of marked fenced blocks; the last fence may be missing, as in a reply that was cut off."""
+    """Yield the content of Markdown blocks marked ``diff``, ``patch`` or ``udiff``.
+
+    The last closing fence may be missing, as in a reply that was cut off.
+    """
     inside: list[str] | None = None
     closing = ""
     for line in lines_of(reply):

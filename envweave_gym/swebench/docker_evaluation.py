@@ -1,9 +1,9 @@
-"""The workspace in a container of the instance's official image; each evaluation gets a fresh one.
+"""Runs evaluations in Docker: one fresh container of the instance's official image for each of them.
 
-A fresh container takes a few tenths of a second. It has no network, limited memory and processes, and ends
-with its owner: its first process is ``cat``, which reads from a connection of this process. No signal from
-inside can end that process, so a failing patch cannot fake the loss of its workspace. Containers are removed
-by force; the official harness waits 15 seconds for each.
+A container starts in a few tenths of a second. It has no network, and limited memory and processes.
+PID 1 in it is ``cat``, which reads from a connection of this process, so the container ends with its owner.
+No signal from inside the container can end PID 1, so a failing patch cannot fake the loss of its workspace.
+Containers are removed by force; the official harness waits 15 seconds for each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_p
 MAX_LOG_BYTES = 16 << 20
 """A command that writes more is killed."""
 GRACE_S = 0.5
-"""Time between SIGTERM and SIGKILL in the container; this process waits :data:`_SLACK_S` longer."""
+"""Seconds between SIGTERM and SIGKILL in the container; this process waits :data:`_SLACK_S` longer."""
 _CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"]
 """Capabilities that installing and testing need; the engine's default has more."""
 _ENVIRONMENT = {
@@ -55,14 +55,16 @@ _last_sweep = -_SWEEP_EVERY_S
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of containers."""
+    """The limits of containers, and the handling of images."""
 
     memory: int | str = "4g"
+    """Limit in bytes, or as text like ``"4g"``."""
     pids: int = 1024
+    """Limit of processes and threads."""
     pull: bool = True
-    """Whether missing images are pulled."""
+    """Whether missing images are pulled; if not, they raise."""
     keep_images: int | None = None
-    """Limit of pulled images that stay at once; by default all stay."""
+    """Limit of pulled images on disk; the least recently used ones beyond it are removed. ``None``: no limit."""
 
     def __post_init__(self) -> None:
         memory_of(self.memory)
@@ -97,7 +99,7 @@ def _engine() -> Any:
 
 
 class DockerWorkspace:
-    """A workspace in one container."""
+    """A :class:`~envweave_gym.swebench.workspace.Workspace` in one container, which it starts and removes."""
 
     testbed, scratch = "/testbed", "/tmp/envweave"
 
@@ -119,7 +121,10 @@ class DockerWorkspace:
             raise
 
     def run(self, command: str, timeout: float) -> Ran:
-        """Run a command; if it outlives SIGKILL, in a child that left its process group, kill the container."""
+        """Run a line of bash; SIGTERM it after ``timeout`` seconds, then SIGKILL it, then kill the container.
+
+        The container must be killed if a child that has left the process group of the command still runs.
+        """
         timed = ["timeout", "--kill-after", f"{GRACE_S}", f"{timeout}", "bash", "-c", command]
         with _losses(self._image):
             self._upload()
@@ -140,13 +145,13 @@ class DockerWorkspace:
         return Ran(_text(output), code, timed_out=late and code in _TIMEOUT_CODES)
 
     def _is_alive(self) -> bool:
-        """Whether a command can still be run; the engine's status lags behind for a container being killed."""
+        """Return whether a trial command runs; the engine's own status lags when a container is being killed."""
         execution = self._client.api.exec_create(self._container.id, ["true"])["Id"]
         self._client.api.exec_start(execution)
         return self._client.api.exec_inspect(execution)["ExitCode"] == 0
 
     def write(self, name: str, content: bytes) -> None:
-        """Hold a file back until the next command: all files are uploaded in one call of the engine."""
+        """Buffer a file for the folder ``scratch``; the next :meth:`run` uploads all of them in one request."""
         self._files[name] = content
 
     def _upload(self) -> None:
@@ -170,7 +175,10 @@ class DockerWorkspace:
         return script
 
     def close(self) -> None:
-        """Remove the container; one that cannot be removed now ends with its owner, and a sweep removes it."""
+        """Remove the container and release its image.
+
+        A container that cannot be removed is logged. It ends with this process, and a later sweep removes it.
+        """
         container, owner, self._owner, self._container = self._container, self._owner, None, None
         if container is not None:
             self._remove(container)
@@ -217,7 +225,7 @@ def _arguments(memory: int, pids: int) -> dict[str, Any]:
 
 
 class _Stream:
-    """The output of a command in a container: frames with an 8-byte header, on one connection."""
+    """A reader of a command's output on Docker's attach stream: frames with an 8-byte header."""
 
     def __init__(self, attached: Any) -> None:
         self._attached = attached
@@ -225,7 +233,10 @@ class _Stream:
         self._reader = attached._response.raw._fp.fp
 
     def read_until(self, deadline: float) -> tuple[bytes, bool]:
-        """Read stdout and stderr interleaved; False if the deadline or the size limit came before the end."""
+        """Read stdout and stderr, interleaved as written; ``deadline`` is a time of ``time.monotonic()``.
+
+        The second value is False if the deadline or :data:`MAX_LOG_BYTES` came before the end of the stream.
+        """
         parts: list[bytes] = []
         size = 0
         try:
@@ -243,7 +254,7 @@ class _Stream:
         return b"".join(parts), False
 
     def _exactly(self, size: int, deadline: float) -> bytes:
-        """Read ``size`` bytes, or fewer at the end of the stream."""
+        """Read ``size`` bytes, or fewer at the end of the stream; raise ``TimeoutError`` at the deadline."""
         read = bytearray()
         while len(read) < size:
             socket_of(self._attached).settimeout(max(deadline - time.monotonic(), 0.001))
@@ -256,7 +267,7 @@ class _Stream:
 
 @contextmanager
 def _losses(image: str) -> Generator[None]:
-    """Raise :class:`WorkspaceLost` for errors of the engine in the middle of an evaluation."""
+    """Convert errors of the container engine and of its connection to :class:`WorkspaceLost`."""
     from docker.errors import APIError
     from requests import RequestException
 

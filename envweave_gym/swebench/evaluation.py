@@ -34,9 +34,9 @@ from envweave_gym.swebench.workspace import SIGNALS, NotHere, Workspace
 TESTS_TIMEOUT_S = 1800.0
 LOG_TAIL_CHARS = 4000
 PHASES: tuple[str, ...] = ("wait", "start", "apply", "tests", "grade", "close")
-"""The keys of :attr:`Evaluation.timings`."""
+"""The phases of an evaluation in order, the keys of :attr:`Evaluation.timings`."""
 LOSSES = (NotAvailable, SessionLost, AtCapacity)
-"""Exceptions that become faults of the workspace; ``MissingExtra``, an error of the installation, does not."""
+"""Exceptions that become faults. ``MissingExtra``, a subclass of one of them, is raised: retries cannot help."""
 _BACKENDS = {
     "docker": "envweave_gym.swebench.docker_evaluation",
     "local": "envweave_gym.swebench.local_evaluation",
@@ -46,11 +46,11 @@ BACKENDS = tuple(_BACKENDS)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of trying a patch."""
+    """The result of applying and testing one patch, with its test results or the reason why there are none."""
 
     applied: bool = False
     apply_cmd: str = ""
-    """The official command that applied it."""
+    """The command of the official harness that applied the patch; empty if none did."""
     resolved: bool = False
     """Whether all graded tests pass."""
     f2p: float = 0.0
@@ -62,22 +62,22 @@ class Evaluation:
     problem: str = ""
     """Why there are no results, as a sentence."""
     violations: tuple[str, ...] = ()
-    """The rules that the patch breaks, as sentences; it was not tested then."""
+    """The rules that the patch breaks, as sentences; if there are any, it has no test results."""
     log_tail: str = ""
     """The end of the log of the tests, or of git's log if the patch does not apply."""
     timed_out: bool = False
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    """Seconds by phase."""
+    """Seconds spent in each of :data:`PHASES`."""
     fault: Fault | None = None
-    """The failure of the workspace, which says nothing about the patch."""
+    """The failure of the workspace, if it failed; the result then says nothing about the patch."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The settings of evaluations."""
+    """The settings of evaluations: where they run, which tests are graded, and their limits."""
 
     backend: str = "docker"
-    """``"docker"`` or ``"local"``."""
+    """``"docker"`` for containers, or ``"local"`` for sandboxed processes on this machine."""
     tests: Tests = "all"
     """The tests that are graded: ``"all"``, or ``"fail_to_pass"`` alone."""
     max_tests: int | None = None
@@ -115,17 +115,18 @@ class Trial:
         return importlib.import_module(_BACKENDS[self.backend])
 
     def opened(self, instance: Instance) -> Workspace:
-        """Open a workspace for one evaluation, or for the commands of an episode."""
+        """Open a new workspace of the backend, with the repository of ``instance`` at its base commit."""
         return self._module().open_workspace(instance, **self.options)
 
 
 def evaluate(
     instance: Instance, diff: str, trial: Trial | None = None, opened: Callable[[], Workspace] | None = None
 ) -> Evaluation:
-    """Evaluate a diff in a fresh workspace, or in the one that ``opened`` returns.
+    """Apply a diff in a fresh workspace, or in the one that ``opened`` returns, and run and grade the tests.
 
-    A defect of the diff is in ``violations`` or ``problem``, a failure of the workspace in ``fault``; neither
-    raises. An instance without tests or a known log parser raises :class:`InvalidArgument`.
+    ``trial`` is by default ``Trial()``. A defect of the diff is in ``violations`` or ``problem`` of the result,
+    a failure of the workspace in ``fault``; neither raises. An instance without tests, or with an unknown log
+    parser, raises :class:`InvalidArgument`.
     """
     check_instance(instance)
     found = parsed(diff[: MAX_CHARS + 1])  # one character too many, so that the rules see the excess
@@ -137,12 +138,12 @@ def evaluate(
 
 
 def baseline(instance: Instance, trial: Trial) -> Evaluation:
-    """Run the tests without a patch: some FAIL_TO_PASS tests may pass already."""
+    """Run and grade the tests without a patch, as some FAIL_TO_PASS tests may pass already."""
     return _or_fault(lambda clock: _evaluated(instance, None, trial, clock))
 
 
 class _Clock:
-    """Measures the seconds of each phase."""
+    """Stopwatch that sums up the seconds of each phase."""
 
     def __init__(self) -> None:
         self.timings: dict[str, float] = dict.fromkeys(PHASES, 0.0)
@@ -156,13 +157,13 @@ class _Clock:
             self.timings[name] += time.perf_counter() - begun
 
     def move(self, seconds: float, source: str, target: str) -> None:
-        """Count seconds of one phase for another."""
+        """Move seconds from the sum of phase ``source`` to that of ``target``."""
         self.timings[source] -= seconds
         self.timings[target] += seconds
 
 
 def _or_fault(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
-    """Return an evaluation; a lost workspace gives one with the fault."""
+    """Call ``evaluated``; if it raises one of :data:`LOSSES`, return an evaluation with the fault."""
     clock = _Clock()
     try:
         return evaluated(clock)
@@ -173,7 +174,7 @@ def _or_fault(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
 
 
 def loss_of(error: BaseException) -> Fault:
-    """Make a fault of an exception of :data:`LOSSES`; what must be installed first is not retryable."""
+    """Convert one of :data:`LOSSES` to a fault; :class:`~.workspace.NotHere` gives one that is not retryable."""
     fault = fault_of(error)
     return msgspec.structs.replace(fault, retryable=False) if isinstance(error, NotHere) else fault
 
@@ -187,7 +188,7 @@ def _evaluated(
 ) -> Evaluation:
     with _workspace(instance, trial, clock, opened) as workspace:
         found = _tried(workspace, instance, diff, trial, clock)
-    # A log may look like a broken machine because the patch printed that, so the tests alone decide.
+    # A log may look like a broken machine because the patch printed that, so the tests run again without it.
     if found.environment and (diff is None or _is_broken(instance, trial)):
         raise NotAvailable(
             f"the workspace of {instance.instance_id} is broken ({found.environment}), whatever the "
@@ -198,13 +199,15 @@ def _evaluated(
 
 @dataclass(frozen=True)
 class _Tried:
+    """An evaluation, and whether its log looks like a fault of the machine; a patch can imitate that."""
+
     evaluation: Evaluation
     environment: str = ""
-    """The fault of the machine that the log shows, if any."""
+    """The fault of the machine that the log shows, such as a full disk; empty if there is none."""
 
 
 def _is_broken(instance: Instance, trial: Trial) -> bool:
-    """Whether the tests cannot run without a patch either."""
+    """Run the tests without a patch; return whether their log shows a fault of the machine too."""
     clock = _Clock()
     with _workspace(instance, trial, clock) as workspace:
         return bool(_tried(workspace, instance, None, trial, clock).environment)

@@ -34,7 +34,7 @@ _FULL = "RESOLVED_FULL"
 
 @dataclass(frozen=True)
 class Verdict:
-    """The results of a test run."""
+    """The graded results of one test run, or the reason why it has none."""
 
     resolved: bool = False
     f2p: float = 0.0
@@ -44,13 +44,13 @@ class Verdict:
     tests_status: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
     """The names of both kinds of tests, by whether they passed; empty without results."""
     problem: str = ""
-    """Why there are no results, as a sentence."""
+    """Why there are no results, as a sentence; empty if there are."""
     environment: str = ""
-    """The fault of the machine that a log without results shows, such as a full disk."""
+    """The fault of the machine that a log without results shows, such as a full disk; else empty."""
 
 
 def check_tests(tests: Any, max_tests: Any) -> None:
-    """Refuse values of ``tests`` and ``max_tests`` that select no tests."""
+    """Raise ``InvalidArgument`` unless ``tests`` is one of :data:`TESTS`, and ``max_tests`` an int >= 0 or None."""
     if tests not in TESTS:
         raise InvalidArgument(f"tests={shown(tests)} is unknown; there are {' and '.join(map(repr, TESTS))}")
     if max_tests is not None and (type(max_tests) is not int or max_tests < 0):
@@ -58,7 +58,10 @@ def check_tests(tests: Any, max_tests: Any) -> None:
 
 
 def check_instance(instance: Instance) -> None:
-    """Refuse an instance that cannot be graded: without tests or a parser every patch would be wrong, or right."""
+    """Raise ``InvalidArgument`` for an instance without a script, log parser or FAIL_TO_PASS tests.
+
+    Without them all patches would get the same grade.
+    """
     needed = {
         "eval_script": instance.eval_script.strip(),
         "log_parser": instance.log_parser,
@@ -72,10 +75,10 @@ def check_instance(instance: Instance) -> None:
 
 
 def grade(instance: Instance, log: str, *, tests: Tests = "all", max_tests: int | None = None) -> Verdict:
-    """Grade the log of the official script.
+    """Parse the log of the official evaluation script and compare its tests with those expected to pass.
 
-    Of the PASS_TO_PASS tests at most ``max_tests`` are graded, the same ones for all patches of an instance,
-    and none with ``tests="fail_to_pass"``. A log that is not of one whole run has no results.
+    At most ``max_tests`` PASS_TO_PASS tests are graded, the same ones for all patches of an instance, and none
+    with ``tests="fail_to_pass"``. A log that is not of one whole run gives a verdict with a ``problem``.
     """
     if problem := _problem(log):
         return Verdict(problem=problem, environment=_environment(log))
@@ -98,7 +101,7 @@ def grade(instance: Instance, log: str, *, tests: Tests = "all", max_tests: int 
 
 
 def graded_to_pass(instance: Instance, tests: Tests, max_tests: int | None) -> Sequence[str]:
-    """The PASS_TO_PASS tests that are graded: all, or a draw that depends on the instance alone."""
+    """Return the PASS_TO_PASS tests to grade: all, none, or ``max_tests`` drawn with the instance as seed."""
     if tests == "fail_to_pass":
         return ()
     names = instance.pass_to_pass
@@ -110,9 +113,9 @@ def graded_to_pass(instance: Instance, tests: Tests, max_tests: int | None) -> S
 
 
 def _problem(log: str) -> str:
-    """Why a log is not of one whole run of the official script; empty if it is.
+    """Return the reason why a log is not of one whole run of the official script; empty if it is.
 
-    A patch runs inside the tests and can print anything, so markers out of place make a log void.
+    A patch runs inside the tests and can print the script's markers, so a marker out of place voids the log.
     """
     before, started, after = log.partition(START)
     inside, ended, rest = after.partition(END)
@@ -128,7 +131,7 @@ def _problem(log: str) -> str:
 
 
 def _official_for(instance: Instance) -> Any:
-    """The official functions; an instance with an unknown parser or evaluation type is refused."""
+    """Return the official grading module; raise ``InvalidArgument`` if it cannot grade this instance."""
     official = official_grading()
     for name, value, known in (
         ("log_parser", instance.log_parser, official.PARSER_REGISTRY),
@@ -143,7 +146,7 @@ def _official_for(instance: Instance) -> Any:
 
 
 def _statuses(instance: Instance, log: str) -> tuple[dict[str, str], bool]:
-    """The status of each test, parsed by the official function, which reads a file."""
+    """Parse a log with the official function; return the status of each test, and whether any counts."""
     official = official_grading()
     with tempfile.TemporaryDirectory(prefix="envweave-log-") as folder:
         path = Path(folder) / "test_output.txt"
@@ -167,7 +170,7 @@ def _spec(instance: Instance) -> Any:
 
 
 def _environment(log: str) -> str:
-    """The fault of the machine that the official signatures find in a log."""
+    """Return the fault of the machine, such as a full disk, that the official patterns find in a log, or ``""``."""
     official_grading()
     failures = importlib.import_module("swebench.harness.infra_failure")
     found = failures.classify_text(log)

@@ -16,19 +16,19 @@ PULL_TIMEOUT_S = 1800.0
 
 
 def check_keep(keep: object) -> None:
-    """Refuse a value of ``keep_images`` that is no limit."""
+    """Raise ``InvalidArgument`` unless ``keep_images`` is an int >= 1 or None."""
     if keep is not None and (type(keep) is not int or keep < 1):
         raise InvalidArgument(f"keep_images={shown(keep)} is no number of images; give an int >= 1 or None")
 
 
 @process_cache(maxsize=4)
 def images_of(client: Any) -> Images:
-    """Return the images of an engine that this process has used."""
+    """Return the image cache of a container engine; one for each client in this process."""
     return Images(client)
 
 
 class Images:
-    """An LRU cache of pulled images with reference counts."""
+    """An LRU cache, with reference counts, of the images that this process has pulled."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -38,10 +38,10 @@ class Images:
         self._users: Counter[str] = Counter()
 
     def require(self, image: str, *, pull: bool = True, keep: int | None = None) -> str:
-        """Pull an image unless it is there; it stays until :meth:`release` is called as often as this.
+        """Pull an image if the engine does not have it, and count one more user until :meth:`release`.
 
-        At most ``keep`` of the images that were pulled here stay; those in use stay in any case, and images
-        that were there before are never removed.
+        Beyond ``keep`` images (``None``: no limit) the least recently used ones are removed. Images in use, and
+        images that the engine had before, are never removed. Raise ``NotAvailable`` if the image cannot be had.
         """
         check_image(image)
         with self._lock:
@@ -61,7 +61,7 @@ class Images:
         return image
 
     def release(self, image: str, keep: int | None = None) -> None:
-        """End one use of an image."""
+        """Count one user of an image less, and remove unused images beyond ``keep``."""
         with self._lock:
             self._users[image] -= 1
             self._users += Counter()  # drops the entries with a count of 0
@@ -89,7 +89,10 @@ class Images:
             self._pulled[image] = None
 
     def _pull(self, image: str) -> None:
-        """Pull an image and read its progress events; the engine stops when the connection is closed."""
+        """Pull an image and wait for the end of its progress events.
+
+        Closing the connection, as at the timeout, makes the engine stop the pull.
+        """
         from docker.utils import parse_repository_tag
         from urllib3.exceptions import HTTPError
 
@@ -113,7 +116,10 @@ class Images:
                 events.close()
 
     def _remove_old(self, keep: int | None) -> None:
-        """Remove unused images beyond the limit; a caller that requires one meanwhile waits, and pulls it again."""
+        """Remove the least recently used of the unused images beyond ``keep``.
+
+        A thread that requires an image during its removal waits for the lock of the image, and pulls it again.
+        """
         while keep is not None:
             with self._lock:
                 unused = [name for name in self._pulled if not self._users[name]]
@@ -127,14 +133,14 @@ class Images:
                     self._remove(name)
 
     def _is_used_again(self, name: str) -> bool:
-        """Whether another caller has required an image since it was chosen for removal."""
+        """Return whether a thread requires an image again since it was chosen for removal; if so, retain it."""
         with self._lock:
             if is_used := self._users[name] > 0:
                 self._pulled[name] = None
             return is_used
 
     def _remove(self, image: str) -> None:
-        """Remove an image; one that a container of others uses stays, and is forgotten."""
+        """Remove an image from the engine; one that a container of another program uses stays there."""
         from docker.errors import APIError
 
         with engine_errors(f"the image {shown(image)} cannot be removed"):

@@ -1,8 +1,8 @@
-"""The workspace without a container engine: a copy of the repository in a sandbox session.
+"""Runs evaluations without a container engine: in a copy of the repository, by a process of our sandbox.
 
-The sandbox profile ``shell`` confines commands: they read the system's programs, their Python and the copy,
-write to the copy alone, and reach no network and no other process. Unlike in a container there are no sockets
-and no shared memory at all, so tests that need those fail here.
+The sandbox profile ``shell`` confines the commands. They may read the system's programs, their Python and the
+copy, write to the copy alone, and reach no network and no other process. Unlike in a container there are no
+sockets and no shared memory at all, so tests that need those fail here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PATH_LINES = re.compile(rf"^(cd|git config --global --add safe\.directory) {_TE
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of local workspaces; ``repos``, ``requirements`` and ``cache`` are those of :class:`Recipe`."""
+    """The isolation and limits of local workspaces, and the fields of :class:`Recipe` for their checkouts."""
 
     isolation: str = "landlock"
     """The isolation level of the sandbox; a machine that cannot reach it raises ``NotAvailable``."""
@@ -56,9 +56,9 @@ class Options:
     python: str | None = None
     cache: str | None = None
     memory: int | str = "4g"
-    """Limit for each process."""
+    """Limit for each process, in bytes or as text like ``"4g"``."""
     pids: int = 1024
-    """Limit of processes; it holds if this process is root."""
+    """Limit of processes; enforced only if this process is root, which can run each sandbox as its own user."""
 
     def __post_init__(self) -> None:
         if self.isolation not in LEVELS:
@@ -71,12 +71,16 @@ class Options:
         self.recipe(sys.executable if self.python is None else self.python)
 
     def recipe(self, interpreter: str) -> Recipe:
-        """The recipe of checkouts with this interpreter."""
+        """Return the settings for building checkouts with the Python at the path ``interpreter``."""
         return Recipe(interpreter, self.repos, self.requirements, self.cache)
 
 
 def open_workspace(instance: Instance, **options: Any) -> LocalWorkspace:
-    """Copy the checkout of an instance, which is cloned the first time; ``options`` are those of :class:`Options`."""
+    """Open a workspace in a copy of the instance's checkout; ``options`` are the fields of :class:`Options`.
+
+    The checkout is built first if it is not in the cache. Raise :class:`NotHere` if this machine cannot reach
+    the isolation level.
+    """
     given = Options(**options)
     try:
         levels.require(given.isolation)
@@ -104,7 +108,10 @@ def open_workspace(instance: Instance, **options: Any) -> LocalWorkspace:
 
 
 def _interpreter(given: str | None) -> str:
-    """Choose an interpreter that the user of sandboxed programs can read, which is another one if we are root."""
+    """Return the path of an interpreter that sandboxed programs can read; ``given``, if it is not None.
+
+    A process that is root runs them as another user, which may be unable to read ``sys.executable``.
+    """
     if given is not None or os.getuid() != 0:
         return given or sys.executable
     for python in _PYTHONS:
@@ -117,7 +124,7 @@ def _interpreter(given: str | None) -> str:
 
 
 class LocalWorkspace:
-    """A workspace in the folder of one sandbox session."""
+    """A :class:`~envweave_gym.swebench.workspace.Workspace` in the folder of one sandbox session."""
 
     def __init__(self, checkout: Checkout, setup: Setup) -> None:
         self._sandbox, self._session, self._scratch_fd = SharedSandbox(setup), None, -1
@@ -137,9 +144,9 @@ class LocalWorkspace:
     _session: Session | None
 
     def run(self, command: str, timeout: float) -> Ran:
-        """Run a command in the sandbox; at the timeout kill all its children from here.
+        """Run a line of bash in the sandbox; a timer of this process kills its processes after ``timeout`` s.
 
-        The sandbox has a time limit of its own, in case a program has stopped or killed the worker.
+        The sandbox has a longer time limit of its own, in case a program has stopped or killed the worker.
         """
         session, line = self._require_session(), [*_COMMAND_LINE, self.testbed, command]
         is_late = threading.Event()
@@ -162,7 +169,10 @@ class LocalWorkspace:
         return Ran(done.stdout, _code(done), timed_out=is_late.is_set())
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file into ``scratch``, by its descriptor, as a program may have moved the folder."""
+        """Write a file into the folder ``scratch``, which is held open as a descriptor.
+
+        A program may have moved that folder, or have put a symbolic link in its place.
+        """
         self._require_session()
         try:
             with suppress(FileNotFoundError):
@@ -198,13 +208,13 @@ class LocalWorkspace:
 
 
 def _code(done: Execution) -> int:
-    """The exit code as a shell reports it: 128 plus the signal for a killed program."""
+    """Return the exit code as a shell reports it: 128 plus the signal number for a killed program."""
     code = done.value if isinstance(done.value, int) and not done.error_type else -signal.SIGKILL
     return code if code >= 0 else 128 - code
 
 
 def _variables(checkout: Checkout, testbed: str, scratch: str) -> dict[str, str]:
-    """The environment variables: the Python of the instance comes first, its modules come from the copy."""
+    """Return environment variables that put the instance's Python and the modules of the copy first."""
     found = {
         "PATH": f"{checkout.environment}/bin:/usr/local/bin:/usr/bin:/bin",
         "VIRTUAL_ENV": str(checkout.environment),
@@ -217,7 +227,10 @@ def _variables(checkout: Checkout, testbed: str, scratch: str) -> dict[str, str]
 
 
 def _copy(checkout: Checkout, testbed: str, scratch: str, owner: int) -> int:
-    """Copy the repository and make the scratch folder, both for ``owner``; return the descriptor of scratch."""
+    """Copy the repository to ``testbed`` and create ``scratch``, both owned by the user ID ``owner``.
+
+    Return the descriptor of ``scratch``.
+    """
     os.mkdir(scratch, 0o755)
     copy = ["cp", "-a", "--reflink=auto", str(checkout.tree), testbed]
     chown = ["chown", "-R", f"{owner}:{owner}", testbed, scratch]

@@ -55,7 +55,7 @@ _LEFT_BY_PATCH = (".orig", ".rej")
 
 
 def violations(text: str, diff: Diff, instance: Instance) -> tuple[str, ...]:
-    """List the rules that a diff breaks, as sentences; ``text`` is the text it was parsed from."""
+    """Return the rules that a diff breaks, as sentences; ``text`` is the text that ``diff`` was parsed from."""
     if len(text) > MAX_CHARS:
         return (f"it has {len(text)} characters; at most {MAX_CHARS} are read",)
     if not diff.changes:
@@ -68,7 +68,10 @@ def violations(text: str, diff: Diff, instance: Instance) -> tuple[str, ...]:
 
 
 def violations_of_tree(touched: tuple[str, ...], diff: Diff, instance: Instance) -> tuple[str, ...]:
-    """List the rules that the applied diff breaks: git and patch may read a diff differently than we do."""
+    """Return the rules that an applied diff breaks; ``touched`` are the files that it has changed.
+
+    git and patch may read a diff differently than our parser, so the files are checked once more.
+    """
     found: list[str] = []
     for path in touched:
         if path not in diff.paths and path.endswith(_LEFT_BY_PATCH):
@@ -82,9 +85,9 @@ def violations_of_tree(touched: tuple[str, ...], diff: Diff, instance: Instance)
 
 
 def violations_by_patch(diff: Diff) -> tuple[str, ...]:
-    """List the rules that a diff breaks that only the program ``patch`` has accepted.
+    """Return the rules broken by a diff that git refused and the program ``patch`` applied.
 
-    ``patch`` also reads other forms, such as ``Index:`` with ``1c1``. They could change files that git ignores,
+    ``patch`` also reads other formats, such as ``Index:`` with ``1c1``. They could change files that git ignores,
     which ``git diff`` would not show.
     """
     strange = _ONLY_FOR_PATCH.search(diff.prose)
@@ -94,7 +97,7 @@ def violations_by_patch(diff: Diff) -> tuple[str, ...]:
 
 
 def path_violation(path: str, instance: Instance) -> str | None:
-    """The rule against a change of this file, as a sentence; ``None`` if it may be changed."""
+    """Return the rule against a change of this file, as a sentence; ``None`` if it may be changed."""
     if (escape := _escape(path)) is not None:
         return f"it touches {shown(path)}: {escape}"
     given, lower = PurePosixPath(path), PurePosixPath(path.lower())
@@ -114,7 +117,7 @@ def path_violation(path: str, instance: Instance) -> str | None:
 
 
 def _escape(path: str) -> str | None:
-    """Why a path is none of a file inside the repository; ``None`` if it is one."""
+    """Return the reason why a path does not name a file inside the repository; ``None`` if it does."""
     parts = path.split("/")
     if path.startswith("/"):
         return "names are those of files in the repository, not absolute"
@@ -128,7 +131,7 @@ def _escape(path: str) -> str | None:
 
 
 def _shadows_module(path: PurePosixPath, instance: Instance) -> bool:
-    """Whether this file would be imported in place of a module of the standard library or of pytest."""
+    """Return whether this file would be imported in place of a module of the standard library or of pytest."""
     parts = path.parts[1:] if path.parts[0] in _ROOTS else path.parts
     name = parts[0].removesuffix(".py") if parts else ""
     others = frozenset[str]() if instance.repo == _PYTEST else _PYTEST_MODULES
@@ -136,7 +139,7 @@ def _shadows_module(path: PurePosixPath, instance: Instance) -> bool:
 
 
 def _violations_of_change(change: Change) -> list[str]:
-    """The rules that a change breaks whatever its path is: no path, binary, or no plain file."""
+    """Return the rules that a change breaks with any path: no path, binary content, a mode of no plain file."""
     name = shown(change.new or change.old)
     if not change.old and not change.new:
         return ["it changes a file without a name"]
@@ -152,5 +155,5 @@ def _violations_of_change(change: Change) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _files_of(test_patch: str) -> frozenset[str]:
-    """The files that the test patch changes."""
+    """Return the paths of the files that the test patch changes."""
     return frozenset(parsed(test_patch).paths)

@@ -1,6 +1,6 @@
 """The shell scripts of an evaluation: apply the patch of a model, then run the official evaluation script.
 
-Both are sent as one command, because each command in a container takes a tenth of a second.
+Both are sent as one command, because starting a command in a container takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ APPLY_COMMANDS = (
     "git apply --verbose --reject",
     BY_PATCH,
 )
-"""The commands of the official harness, in its order."""
+"""The commands by which the official harness applies a patch, in its order."""
 ALREADY = "git apply --check --reverse"
-"""Succeeds if the patch is in the tree although each of them failed."""
+"""A command that succeeds if the tree has the patch already, although each of those failed."""
 _APPLY_TIMEOUT_S = 120.0
 _DIGEST_CHARS = 42
-"""A SHA-1 and two spaces before each path; the digest shows whether a file that differed before has changed."""
+"""Length of a SHA-1 in hex and two spaces, as ``sha1sum`` prints before each path."""
 # `differing` lists each path that differs from HEAD, with its digest. The list from before the patch is subtracted
 # at the end (comm -13), because files of an image may differ already. Paths end in NUL, as git names may have
 # newlines; symbolic links are hashed by their target, which sha1sum would follow.
@@ -83,18 +83,19 @@ _END_MARKER, _EXIT_CODE = ">>>>> End Test Output", "SWEBENCH_TEST_EXIT_CODE"
 
 @dataclass(frozen=True)
 class Applied:
-    """The result of applying a patch."""
+    """The result of trying to apply a patch."""
 
     command: str
-    """The official command that applied it; empty if none did."""
+    """The command that applied it, one of :data:`APPLY_COMMANDS` or :data:`ALREADY`; empty if none did."""
     touched: tuple[str, ...] = ()
-    """The paths that have changed, according to git."""
+    """The paths of the files that have changed, according to git."""
     log: str = ""
+    """The output of the commands."""
     seconds: float = 0.0
 
 
 def apply_patch(workspace: Workspace, diff: Diff) -> Applied:
-    """Try the official commands in turn, until one applies the patch."""
+    """Try the commands of the official harness in turn, until one applies the patch; run no tests."""
     return _attempted(workspace, diff, "", _APPLY_TIMEOUT_S)[0]
 
 
@@ -110,7 +111,10 @@ def run_tests(workspace: Workspace, instance: Instance, timeout: float) -> Ran:
 def apply_and_test(
     workspace: Workspace, instance: Instance, diff: Diff, timeout: float
 ) -> tuple[Applied, Ran]:
-    """Apply a patch and run the tests in one command; a patch that does not apply is not tested."""
+    """Apply a patch and run the tests, in one command; if the patch does not apply, the tests do not run.
+
+    ``timeout`` is the limit of both together, in seconds.
+    """
     return _attempted(workspace, diff, _test_script(workspace, instance), timeout)
 
 
@@ -134,7 +138,7 @@ def _attempted(workspace: Workspace, diff: Diff, then: str, timeout: float) -> t
 
 
 def _seconds(times: list[str]) -> float:
-    """The seconds between two values of EPOCHREALTIME, which is empty in Bash before 5.0."""
+    """Return the seconds between two values of Bash's EPOCHREALTIME; 0.0 in Bash before 5.0, where it is empty."""
     begun, ended = (time.replace(",", ".") for time in times)
     return float(ended) - float(begun) if begun and ended else 0.0
 
@@ -169,7 +173,10 @@ def _reset(instance: Instance) -> str:
 
 
 def official_script(instance: Instance) -> str:
-    """The evaluation script, with a line that prints the exit code of the tests, as the harness adds it."""
+    """Return the instance's evaluation script with a line that prints the exit code of the tests.
+
+    The official harness adds the same line.
+    """
     lines: list[str] = []
     for line in instance.eval_script.strip().split("\n"):
         if _END_MARKER in line and f"{_EXIT_CODE}=$?" not in lines:

@@ -1,8 +1,8 @@
-"""Commands with which a model explores a repository before its final patch: ``ls``, ``cat``, ``grep``, ``test``.
+"""Parses and runs the commands by which a model explores a repository before its final patch.
 
-``ls PATH``, ``cat PATH [FROM-TO]`` and ``grep PATTERN PATH`` read. ``test PATH …`` runs the visible tests of the
-repository, with the diff below it applied, if there is one. Reading changes nothing; a workspace in which
-tests have run is closed.
+``ls PATH``, ``cat PATH [FROM-TO]`` and ``grep PATTERN PATH`` only read, so they share one workspace.
+``test PATH …`` applies the diff below it, if there is one, and runs tests of the repository that are not hidden.
+Tests may change files, so their workspace is closed afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from envweave_gym.swebench.workspace import Workspace
 from envweave_gym.swebench.workspace_cache import EpisodeWorkspace
 
 MAX_OUTPUT_CHARS = 16_000
-"""Longer outputs are cut: at the end, those of tests at the beginning."""
+"""Longer outputs lose their end; those of tests lose their beginning, as the summary is at the end."""
 USAGE = (
     "ls PATH | cat PATH [FROM-TO] | grep PATTERN PATH | test [PATH …], with a diff below it or none; "
     "paths are those of the repository"
@@ -54,18 +54,18 @@ _COMMANDS = {
 
 @dataclass(frozen=True)
 class RepositoryCommand:
-    """A parsed command."""
+    """One parsed command of a model's reply."""
 
     name: str
     words: tuple[str, ...] = ()
     diff: str = ""
     """The diff to apply before ``test``."""
     wrong: str = ""
-    """The syntax error, as a sentence."""
+    """The syntax error, as a sentence; empty if there is none."""
 
 
 def command_in(reply: str) -> RepositoryCommand | None:
-    """Parse the command on the first line of a reply; ``None`` if there is none."""
+    """Parse the command on the first line of a reply; return ``None`` if that line is no command."""
     first, _, rest = reply.strip().removeprefix("$ ").partition("\n")
     name = first.split(maxsplit=1)[0] if first.split() else ""
     if name not in NAMES:
@@ -87,9 +87,9 @@ def command_in(reply: str) -> RepositoryCommand | None:
 def run_command(
     instance: Instance, command: RepositoryCommand, trial: Trial, opened: EpisodeWorkspace
 ) -> str:
-    """Run a command in the workspace of an episode and return its output, or why it cannot be run.
+    """Run a command in the workspace of an episode; return its output, or a sentence about its error.
 
-    A workspace that is lost raises one of :data:`~envweave_gym.swebench.evaluation.LOSSES`.
+    If the workspace fails, raise one of :data:`~envweave_gym.swebench.evaluation.LOSSES`.
     """
     if command.wrong:
         return f"{command.wrong}; there is {USAGE}"
@@ -106,7 +106,7 @@ def run_command(
 
 
 def _shell_line(workspace: Workspace, command: RepositoryCommand) -> str:
-    """The shell script of a command that reads; every word of the model is quoted."""
+    """Return the bash script of ``ls``, ``cat`` or ``grep``, with every word of the model quoted."""
     pattern, path = "", command.words[0] if command.words else "."
     if command.name == "grep":
         pattern, path = command.words[0], command.words[1] if len(command.words) == 2 else "."
@@ -120,7 +120,7 @@ def _shell_line(workspace: Workspace, command: RepositoryCommand) -> str:
 
 
 def _run_tests(instance: Instance, command: RepositoryCommand, trial: Trial, opened: EpisodeWorkspace) -> str:
-    """Apply the diff below a ``test`` command, and run the visible tests."""
+    """Apply the diff below a ``test`` command, run the tests in a workspace, and close the workspace."""
     diff = parsed(command.diff[: MAX_CHARS + 1])
     if refused := [rule for rule in violations(command.diff, diff, instance) if rule != NO_DIFF]:
         return _refused(refused)
@@ -145,9 +145,9 @@ def _refused(sentences: Sequence[str]) -> str:
 
 
 def _visible_script(instance: Instance, paths: Sequence[str]) -> str:
-    """The official script up to the test patch, with its test command on the tests in ``paths``.
+    """Return the official script without the test patch, and with a test command for the tests in ``paths``.
 
-    The files of the hidden tests are left out of the command, as they would reveal which file is wrong.
+    The names of the hidden test files are removed from the command, as they would reveal which file is wrong.
     """
     before, _, after = instance.eval_script.partition(f": '{START}'\n")
     setup = before.partition(f"\ngit checkout {instance.base_commit}")[0]

@@ -1,4 +1,4 @@
-"""A semaphore of evaluations for all processes of this user on this machine, also those in containers."""
+"""A semaphore that limits concurrent evaluations of all processes of this user, in file locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 
 
 def check_at_once(at_once: object) -> None:
-    """Refuse a value of ``at_once`` that is no limit."""
+    """Raise ``InvalidArgument`` unless ``at_once`` is an int from 1 to :data:`MOST`, or None."""
     if at_once is not None and (type(at_once) is not int or not 1 <= at_once <= MOST):
         raise InvalidArgument(
             f"at_once={shown(at_once)} is no number of evaluations; give an int from 1 to {MOST}, or None"
@@ -28,10 +28,10 @@ def check_at_once(at_once: object) -> None:
 def slot(
     at_once: int | None = None, timeout: float = WAIT_TIMEOUT_S, *, of: str = "evaluation"
 ) -> Generator[None]:
-    """Hold one of ``at_once`` slots, by default as many as cores; wait for it, and raise ``AtCapacity`` at last.
+    """Hold one of ``at_once`` slots of the semaphore named ``of``; ``None`` means one slot for each core.
 
-    ``of`` names the semaphore. A slot is a file lock, so the kernel releases it however the process ends.
-    From now on a worker process of a vector ends with its owner.
+    Wait for a free slot, and raise ``AtCapacity`` after ``timeout`` seconds. A slot is a file lock, so the kernel
+    releases it however the process ends. As a side effect, a worker process of a vector now ends with its parent.
     """
     end_with_parent()
     limit = at_once or os.cpu_count() or 1
@@ -48,7 +48,7 @@ def slot(
 
 
 def _lock_any(of: str, limit: int, deadline: float) -> int | None:
-    """Lock a free slot, or return ``None`` at the deadline."""
+    """Lock the first free slot and return its descriptor; ``None`` if all are locked until the deadline."""
     pause, folder = _FIRST_PAUSE_S, folder_of_slots(of)
     while True:
         for number in range(limit):

@@ -1,7 +1,7 @@
-"""Builds the images of the toy instances, with the layout of the official images.
+"""Builds one small image for all toy instances, in which the official evaluation scripts run unchanged.
 
-It is one image with a tag for each instance: the repository in ``/testbed`` at one commit, an ``activate``
-script in place of conda's, and an environment ``testbed`` with the Python of the base image.
+It has a tag for each instance. As in the official images, the repository is in ``/testbed``. Instead of conda it
+has an ``activate`` script and an environment ``testbed`` with the Python of the base image.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ RUN git init -q && git add . && {variables} git commit -q -m {message} \\
 
 
 def build_toy_images(client: Any, base: str = BASE) -> tuple[str, ...]:
-    """Build the images unless they are up to date, and return their names."""
+    """Build the image from the base image ``base`` unless it is up to date; return the names of its tags.
+
+    ``client`` is a ``docker.DockerClient``. A file lock makes other processes wait for the build.
+    """
     names = tuple(one.image for split in ISSUES for one in toy_instances(split))
     context = _context(base)
     digest = hashlib.sha256(context).hexdigest()

@@ -1,4 +1,7 @@
-"""The interface of workspaces: a private copy of a repository at its base commit, with four calls."""
+"""The interface of workspaces: private copies of a repository in which commands run and files are written.
+
+:mod:`~envweave_gym.swebench.docker_evaluation` and :mod:`~envweave_gym.swebench.local_evaluation` implement it.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,25 @@ from typing import Protocol
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, SessionLost, shown
 
 SIGNALS = 128
-"""Larger exit codes mean that a signal killed the command."""
+"""Exit codes of a shell above this mean that a signal killed the command."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """The result of a command."""
+    """The output and the exit code of one command in a workspace."""
 
     output: str
     """Its stdout and stderr, interleaved as written."""
     code: int
-    """Its exit code, which means nothing after a timeout."""
+    """The exit code, as a shell reports it; without meaning if ``timed_out``."""
     timed_out: bool = False
 
 
 class Workspace(Protocol):
-    """One copy of a repository, for one evaluation; commands see it and nothing else of this machine.
+    """One copy of a repository at its base commit, for one evaluation, with commands confined to it.
 
-    A command may fail; that is a result. A workspace that fails itself raises :class:`WorkspaceLost` or
-    ``NotAvailable``, which become faults and never rewards.
+    A command that fails is a result: :class:`Ran` has its exit code. A workspace that fails itself raises
+    :class:`WorkspaceLost` or ``NotAvailable``, which become faults and never rewards.
     """
 
     testbed: str
@@ -39,11 +42,11 @@ class Workspace(Protocol):
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file into ``scratch``."""
+        """Write the file ``name`` into the folder ``scratch``; the next command sees it."""
         ...
 
     def adapted(self, script: str) -> str:
-        """Return the official evaluation script with the changes that this workspace needs."""
+        """Return the official evaluation script, edited for the paths and programs of this workspace."""
         ...
 
     def close(self) -> None:
@@ -52,7 +55,7 @@ class Workspace(Protocol):
 
 
 def check_pids(pids: object) -> None:
-    """Refuse a value of ``pids`` that is no limit of processes."""
+    """Raise ``InvalidArgument`` unless ``pids`` is a limit of processes that a test run can live with."""
     if type(pids) is not int or not 16 <= pids <= 1 << 22:
         raise InvalidArgument(
             f"pids={shown(pids)} is no number of processes; give an int from 16 to {1 << 22}"
@@ -60,8 +63,8 @@ def check_pids(pids: object) -> None:
 
 
 class NotHere(NotAvailable):
-    """Something must be installed or started on this machine first, so the fault is not retryable."""
+    """Raised if something must be installed or started on this machine first, so a retry would not help."""
 
 
 class WorkspaceLost(SessionLost):
-    """The workspace has died in the middle of an evaluation."""
+    """Raised if a workspace dies in the middle of an evaluation; another attempt may succeed."""

@@ -1,8 +1,7 @@
-"""Retains the workspaces of episodes between their steps, in an LRU cache for each process.
+"""An LRU cache, one for each process, that retains the open workspaces of episodes between their steps.
 
-The commands of an episode share one workspace with its patch, as long as no tests have run in it: reading
-changes nothing. An episode whose workspace was evicted opens another, which is equal. So does a copy of an
-episode, or one in a forked process.
+An episode reuses its workspace as long as its commands only read. If the workspace was evicted, or the
+environment was copied or is in a forked process, the next command opens another one with the same content.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from envweave_gym.swebench.evaluation import Trial
 from envweave_gym.swebench.workspace import Workspace
 
 MAX_RETAINED = 32
-"""Limit of the workspaces that a process retains between steps."""
+"""Limit of the cached workspaces of a process; the least recently used one beyond it is closed."""
 
 
 class _Cache:
-    """LRU cache of workspaces that are not in use."""
+    """LRU cache of open workspaces that no command uses now, by the ``id()`` of their owner."""
 
     def __init__(self) -> None:
         self._workspaces: OrderedDict[int, Workspace] = OrderedDict()
@@ -66,12 +65,12 @@ class EpisodeWorkspace:
         return EpisodeWorkspace, ()  # a copy opens a workspace of its own
 
     def open(self, instance: Instance, trial: Trial) -> Workspace:
-        """Take the workspace from the cache, or open one; the caller puts it back or closes it."""
+        """Take the workspace out of the cache, or open one; the caller then calls ``put_back`` or closes it."""
         self._opened = workspace = _CACHE.value.take(id(self)) or trial.opened(instance)
         return workspace
 
     def put_back(self, workspace: Workspace) -> None:
-        """Retain a workspace in which nothing has changed."""
+        """Put a workspace into the cache again; only one whose files are unchanged."""
         _CACHE.value.put(id(self), workspace)
 
     def close(self) -> None:
