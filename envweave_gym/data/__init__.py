@@ -1,4 +1,4 @@
 """Data sets as sequences of typed rows, read from files or the Hugging Face hub, or generated.
 
-Nothing here imports environments.
+This package does not import environments.
 """

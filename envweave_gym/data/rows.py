@@ -45,9 +45,10 @@ class Table(Protocol):
 
 
 class Rows(Sequence[Row]):
-    """The rows of a table as a sequence.
+    """Read-only sequence of the rows of a table.
 
-    A pickle contains only ``again``, the call that opens the file anew; ``copy.deepcopy`` returns the same object.
+    ``again`` is a function and its arguments that open the same rows; a pickle contains only this call.
+    ``copy.deepcopy`` returns the same object.
     """
 
     def __init__(

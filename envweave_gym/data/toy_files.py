@@ -1,6 +1,6 @@
-"""The files of the toy repository: a package of eight small modules, its tests, and what runs them.
+"""The files of the toy repository: a package of eight small modules, its tests, and a script that runs them.
 
-Each module has a mistake that its tests do not find; :mod:`envweave_gym.data.toy_issues` tells of them.
+Each module has a mistake that its tests do not find; :mod:`envweave_gym.data.toy_issues` has an issue for each.
 """
 
 from __future__ import annotations
@@ -404,4 +404,4 @@ FILES = {
     "toolbox/queues.py": QUEUES,
     "toolbox/text.py": TEXT,
 }
-"""What lies where; in the order of git."""
+"""The content of each file by its path, in git's order."""

@@ -1,4 +1,4 @@
-"""The issues of the toy repository: what people say, what fixes it, and the tests that come with the fix."""
+"""The issues of the toy repository: the text of each, the change that fixes it, and the tests of the fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Issue:
-    """One mistake: ``before`` is to be ``after`` in ``path``, and ``tests`` then pass and failed before."""
+    """One issue, fixed by replacing ``before`` by ``after`` in the file ``path``.
+
+    ``tests`` is source to append to ``test_path``; its tests fail before the fix and pass after it.
+    """
 
     number: int
     text: str
@@ -237,4 +240,4 @@ ISSUES = {
     "test": (_TEXT, _NUMBERS, _INTERVALS, _QUEUES, _DATES, _MONEY),
     "dev": (_GRAPHS, _CACHE),
 }
-"""By split."""
+"""The issues of each split."""

@@ -51,7 +51,7 @@ git checkout {base} {test}
 
 
 def toy_instances(split: str) -> tuple[Instance, ...]:
-    """Return the rows of a split."""
+    """Return the rows of the split ``"test"`` or ``"dev"``, one for each issue."""
     return tuple(_instance(issue) for issue in ISSUES[split])
 
 

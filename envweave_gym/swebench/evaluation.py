@@ -174,7 +174,7 @@ def _or_fault(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
 
 
 def loss_of(error: BaseException) -> Fault:
-    """Convert one of :data:`LOSSES` to a fault; :class:`~.workspace.NotHere` gives one that is not retryable."""
+    """Convert one of :data:`LOSSES` to a fault; ``NotHere`` gives one that is not retryable."""
     fault = fault_of(error)
     return msgspec.structs.replace(fault, retryable=False) if isinstance(error, NotHere) else fault
 

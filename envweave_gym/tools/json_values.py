@@ -1,4 +1,4 @@
-"""Conversion of any Python value to JSON."""
+"""Converts any Python value to JSON, for results of tools."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 
 _LARGEST_INT = 1 << 10_000
-"""Larger integers are described: Python refuses to print them, as that takes quadratic time."""
+"""Larger integers become a description: Python refuses to print them, as that takes quadratic time."""
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value to JSON: models to objects, arrays to lists, anything else to the text of its ``repr``."""
+    """Convert a value to JSON: structs and models to objects, arrays to lists, other objects to their ``repr``."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -36,7 +36,7 @@ def json_value(value: Any) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Return whether a value is JSON without conversion."""
+    """Return whether a value consists of JSON types only, so that :func:`json_value` need not convert it."""
     try:
         return json.loads(json.dumps(value, allow_nan=False)) == value
     except (TypeError, ValueError, RecursionError):
@@ -44,7 +44,7 @@ def is_json(value: Any) -> bool:
 
 
 def readable(text: str) -> str:
-    """Replace lone surrogates in a text, which UTF-8 cannot encode."""
+    """Replace lone surrogates in a text by ``?``, as UTF-8 cannot encode them."""
     return text if type(text) is str and text.isascii() else text.encode(errors="replace").decode()
 
 

@@ -20,12 +20,12 @@ class Toolset(Protocol):
     """An object that offers several tools, such as an MCP server."""
 
     def tools(self) -> list[Tool]:
-        """Return the tools that it offers now."""
+        """Return the tools that this object offers now."""
         ...
 
 
 Offered = Callable[..., Any] | Tool | Toolset | Mapping[str, Callable[..., Any]]
-"""Anything that a registry takes as one tool or several."""
+"""Type of all objects that :meth:`ToolRegistry.add` accepts as one tool or several."""
 
 
 class ToolRegistry:
@@ -44,7 +44,7 @@ class ToolRegistry:
     def add(self, tool: Offered | ToolRegistry, *, name: str | None = None) -> None:
         """Add one tool, or all tools of a mapping, a registry or a server.
 
-        A name that is taken is refused; a tool of a server is then called ``<server>_<tool>``.
+        Raise ``InvalidArgument`` if a name is taken; a server's tool is called ``<server>_<tool>`` instead.
         """
         if isinstance(tool, Mapping):
             found = [Tool.of(function, name=key) for key, function in tool.items()]
@@ -69,7 +69,7 @@ class ToolRegistry:
         self._tools[tool.name] = tool
 
     def remove(self, name: str) -> None:
-        """Remove a tool."""
+        """Remove the tool with this name; raise ``InvalidArgument`` if there is none."""
         del self._tools[self[name].name]
 
     def __iter__(self) -> Iterator[Tool]:
@@ -94,7 +94,7 @@ class ToolRegistry:
         return f"there is no tool {shown(name)}{hint}; there are {', '.join(self._tools) or 'none'}"
 
     def specs(self) -> list[dict[str, Any]]:
-        """Return the tools as JSON, from which a program builds functions of the same signature."""
+        """Return the name, parameters and docstring of each tool as JSON, so that programs can build functions."""
         return [
             {
                 "name": tool.name,
@@ -116,8 +116,8 @@ class ToolRegistry:
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Call a tool with arguments by name, and return its result as JSON.
 
-        Every failure is a :class:`ToolError` of one line. The caller is an untrusted program, so the text
-        has no traceback and no paths of this machine.
+        Raise :class:`ToolError` with one line of text for every failure. The caller is an untrusted program, so the
+        text has no traceback and no paths of this machine.
         """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
@@ -147,7 +147,7 @@ def _check_arguments(tool: Tool, arguments: Any) -> None:
 
 
 def _error_text(error: BaseException, arguments: dict[str, Any]) -> str:
-    """Return type and text of an exception in one line; of paths of this machine only the file name."""
+    """Return the type and text of an exception in one line, with absolute paths cut to their file names."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything, and the error is shown all the same

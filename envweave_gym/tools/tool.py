@@ -1,4 +1,4 @@
-"""A tool: a function with JSON arguments, its signature and docstring, and a name that hides no other."""
+"""The class ``Tool``: a function with JSON arguments, its signature and docstring, and a safe name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.tools.json_values import is_json, json_value
 
 _PREDEFINED = frozenset({*vars(builtins), "ToolError", "math"})
-"""Names that programs find before any tool is bound."""
+"""Names that programs have without tools, and that no tool may replace."""
 
 
 def identifier(name: str, *, taken: Container[str] = ()) -> str:
-    """Convert a name to an identifier: other characters become ``_``, and ``_`` is appended until it is new."""
+    """Convert a name to a Python identifier that is not in ``taken``.
+
+    Other characters become ``_``, and ``_`` is appended until the identifier is new.
+    """
     plain = re.sub(r"\W", "_", name) or "_"
     if not plain.isidentifier():
         plain = f"_{plain}"
@@ -31,17 +34,17 @@ def identifier(name: str, *, taken: Container[str] = ()) -> str:
 
 
 def function_name(name: str) -> str:
-    """Convert a name to one that hides no predefined name: ``get-sum`` to ``get_sum``, ``open`` to ``open_``."""
+    """Convert a name to an identifier that replaces no builtin: ``get-sum`` to ``get_sum``, ``open`` to ``open_``."""
     return identifier(name, taken=_PREDEFINED)
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A parameter of a tool."""
+    """A parameter of a tool: its Python name, type, default and description."""
 
     name: str
     """A Python identifier."""
     type: str = "Any"
-    """Its annotation as text, such as ``list[dict]`` or ``Literal['a', 'b']``."""
+    """The annotation as text, such as ``list[dict]`` or ``Literal['a', 'b']``."""
     required: bool = True
     default: Any = None
     """The default value, as JSON."""
@@ -50,7 +53,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Tool:
-    """A function with a name, a signature and a docstring, wherever it runs."""
+    """A function that programs and models may call, here or on a server, with its signature and docstring."""
 
     name: str
     """A Python identifier."""
@@ -60,9 +63,9 @@ class Tool:
     returns: str = "Any"
     """The annotation of the result, as text."""
     call: Callable[[dict[str, Any]], Any] = field(kw_only=True)
-    """Takes a dict of arguments by parameter name, in which optional ones may be missing."""
+    """Function of a dict of arguments by parameter name, in which optional ones may be missing."""
     origin: str = ""
-    """The name of its server, which distinguishes it from tools of the same name."""
+    """The name of the tool's server, which distinguishes it from tools of the same name; empty without a server."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and function_name(self.name) == self.name):
@@ -72,9 +75,9 @@ class Tool:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
-        """Make a tool of a Python callable, from its signature, annotations and docstring.
+        """Make a tool of a Python callable, with its signature, annotations and docstring.
 
-        A default that is no JSON is shown as its ``repr``; a caller that sends this text gets the default.
+        A default that is no JSON is described by its ``repr``; if a caller sends this text, the default is used.
         """
         called = function_name(_name_of(function) if name is None else name)
         signature = _signature(called, function)
@@ -94,7 +97,7 @@ class Tool:
 
 
 def _call(function: Callable[..., Any], stand_ins: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    """Call a function without the arguments that stand for its own defaults."""
+    """Call a function, leaving out arguments that equal the text in ``stand_ins``, so that its defaults apply."""
     return function(
         **{
             name: value
@@ -138,7 +141,7 @@ def _parameter(tool: str, parameter: inspect.Parameter) -> Parameter:
 
 
 def _annotation(annotation: Any) -> str:
-    """Convert an annotation to text."""
+    """Convert an annotation of a Python function to text."""
     if annotation is inspect.Signature.empty:
         return "Any"
     if isinstance(annotation, str):

@@ -35,11 +35,11 @@ _ABOUT_FILES = """- file_read(path: str) -> str: The text of a file.
 
 
 class CodeActEnv(ProgramEnv):
-    """An environment whose actions are Python programs; they share one namespace during the episode.
+    """Environment whose actions are Python programs that may call tools and share one namespace in an episode.
 
     The episode ends when a program calls ``final_answer(x)``. ``transform`` is the reward function of a step.
-    ``tools`` are functions, or MCP servers as ``mcp.json`` describes them. ``files=True`` adds ``file_read`` and
-    ``file_write``. The module ``math`` is imported.
+    ``tools`` are functions, or MCP servers as ``mcp.json`` describes them. ``files=True`` adds the functions
+    ``file_read`` and ``file_write``. The module ``math`` is imported.
     """
 
     metadata: dict[str, Any] = {

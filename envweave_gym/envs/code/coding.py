@@ -17,7 +17,7 @@ from envweave_gym.sandbox import Execution
 
 
 class CodingProgramEnv(ProgramEnv):
-    """An environment whose actions are Python programs; they share one namespace during the episode.
+    """Environment whose actions are Python programs that share one namespace in an episode.
 
     The value of the last expression is appended to ``stdout``. After an error, ``stderr`` contains the traceback and
     the exit code is 1. By default a step's reward is the sum of :class:`CodeSafety` and :class:`CodeQuality`. Only a
@@ -58,7 +58,7 @@ class CodingProgramEnv(ProgramEnv):
         }
 
     def _remarks(self, code: str, done: Execution) -> dict[str, Any]:
-        """Return the program, and its safety violations if it has any."""
+        """Return the ``info`` entries of a step: the program, and its safety violations if it has any."""
         violations = self._safety.violations(code)
         return {"last_code": code, **({"safety_violation": ", ".join(violations)} if violations else {})}
 
@@ -68,7 +68,7 @@ class CodingProgramEnv(ProgramEnv):
 
 
 def _value_text(done: Execution) -> str:
-    """Return the value as JSON if that is possible and short enough, else its ``repr``."""
+    """Return the value of the last expression as JSON if that is possible and short enough, else its ``repr``."""
     if not done.shown or done.value == done.shown:
         return done.shown
     text = json.dumps(done.value)

@@ -70,7 +70,7 @@ class OfferedTools:
         return share.value
 
     def copy(self) -> OfferedTools:
-        """Return an object with the same tools for a copy of the environment; no server is started yet."""
+        """Return a new ``OfferedTools`` with the same tools, for a copy of the environment; start no server."""
         return OfferedTools(self._given, per_episode=self._per_episode, taken=self._taken)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class OfferedTools:
 
 
 def _several(given: Any) -> list[Any]:
-    """Return one or several tools as a list; a list of strings that begins with no URL is one server's command."""
+    """Return one or several tools as a list; a list of strings is one server's command, unless it begins with a URL."""
     if given is None:
         return []
     if not isinstance(given, list | tuple):

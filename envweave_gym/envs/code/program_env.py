@@ -33,7 +33,9 @@ MAX_OUTPUT, MAX_VALUE, MAX_ERROR = 8_300, 4_200, 21_000
 
 
 class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
-    """Runs one program in each step, in a namespace that persists during the episode; errors are observations.
+    """Environment that runs one program in each step, in a namespace that persists during the episode.
+
+    Errors of programs are observations.
 
     A deep copy continues in mid-episode in a fork of the process. An unpickled copy replays the episode's programs
     first, with the results that the tools returned the first time.
@@ -109,7 +111,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         self._end_session()
         self._journal, self._variables, self._shown = Journal(), {}, ""
         self._offered.begin()
-        # A new object for each episode: a call of the last episode may still run and write to the last journal.
+        # A new object for each episode: a tool call of the last episode may still run and write to its journal.
         self._tools = JournaledTools(self._offered, self._journal)
         self._begin(options or {})
         self._live()
@@ -185,7 +187,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     # The session
 
     def _live(self) -> Session:
-        """Return the session of the episode; if it is closed or lost, open another and replay the episode in it."""
+        """Return the session of the episode; if it is closed or lost, open another one and replay the episode."""
         if self._is_closed:
             raise ResetNeeded(f"{self.name}: step() was called after close(); call reset()")
         session = self._session
@@ -200,7 +202,8 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     def _open_session(self) -> Session:
         """Open a session and replay the episode in it.
 
-        If the zygote dies meanwhile, the lost session is returned; other errors close it and are raised.
+        If the zygote (the process that forks workers) dies meanwhile, return the lost session. After other
+        errors close the session and raise.
         """
         self._end_session()
         session = self._adopt(self._sandbox.open())

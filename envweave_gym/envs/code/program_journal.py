@@ -34,14 +34,14 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ProgramStep(msgspec.Struct, frozen=True):
-    """A program, and the tool calls that it made and that have a result."""
+    """A program of an episode and its finished tool calls, in the order of their results."""
 
     code: str
     calls: list[Call] = []
 
 
 class Journal(msgspec.Struct):
-    """The programs that built up the present namespace (``steps``), and the program that is running now."""
+    """The programs that made the present namespace (``steps``), and the program that is running now."""
 
     steps: list[ProgramStep] = []
     running: ProgramStep | None = None
@@ -50,7 +50,7 @@ class Journal(msgspec.Struct):
 
 
 class JournaledTools:
-    """Calls the tools of an episode and records each call in the journal; a replay is answered from the record."""
+    """Calls the tools of an episode and records each call in the journal; in a replay it returns recorded results."""
 
     def __init__(self, offered: OfferedTools, journal: Journal) -> None:
         self._offered, self._journal = offered, journal

@@ -1,6 +1,6 @@
 """CodeFix: choose the operator that fixes a program, as a single environment and as an equal native vector.
 
-The single environment executes every fixed program; the vector looks results up in a table.
+The single environment executes every fixed program; the vector looks the results up in a table.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ _NAMED = {name: index for index, operator in enumerate(OPERATORS) for name in (o
 # Tokens are words, numbers and operators; punctuation is left out, as it carries no information here.
 
 WIDTHS = (6, 20, 16)
-"""Limits of tokens of the signature, the docstring and the body."""
+"""Limits of the number of tokens of the signature, the docstring and the body."""
 _TOKEN = re.compile(r"\{\w+\}|[A-Za-z]+|\d+|//|[<>=!]=|[-+*%<>=]")
 _SLOTS = ("{x}", "{y}", "{items}", "{others}", "{k}", "{op}")
 
 
 def _patterns(meaning: Meaning) -> tuple[list[str], list[str], list[str]]:
-    """Return all signatures, docstrings and bodies of a meaning, with slots for names and constants."""
+    """Return all signatures, all docstrings and all bodies of a meaning, with slots for names and constants."""
     template = TEMPLATES[meaning.template]
     signatures = [f"def {name}({template.arguments})" for name in meaning.function_names]
     return signatures, list(meaning.docstrings), [template.marked_body()]
@@ -112,7 +112,7 @@ def token_space() -> Box:
 
 
 class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
-    """A small function with one wrong operator; the action chooses the operator that replaces it.
+    """Environment that shows a small function with one wrong operator; the action chooses the right operator.
 
     The fixed program is executed on its tests: the reward is 1.0 if all pass, else 0.0, and the episode is
     over. The seed determines the program. Its name and docstring describe its purpose; its tests are not
@@ -139,7 +139,7 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
         return self._observation(), {}
 
     def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Put the chosen operator in its place, and run the tests."""
+        """Replace the wrong operator by the chosen one, and run the tests; the episode is over."""
         passed = self._program.passes(OPERATORS[int(action)])
         return self._observation(), float(passed), True, False, {}
 
@@ -178,7 +178,7 @@ def _observation_space(observation: Any) -> Space[Any]:
 
 
 class _Choices:
-    """An array of variants in groups; a hash picks one of a group."""
+    """An array of variants in groups; a hash picks one variant of a group."""
 
     def __init__(self, groups: Sequence[Sequence[Any]]) -> None:
         counts = np.array([len(group) for group in groups])
@@ -187,16 +187,16 @@ class _Choices:
         self._counts, self._first = counts.astype(np.uint64), counts.cumsum() - counts
 
     def numbers(self, groups: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the indices of the picked rows, for pairs of a group and a hash."""
+        """Return the index of the variant that is picked for each pair of a group number and a hash."""
         return self._first[groups] + (hashes % self._counts[groups]).astype(np.int64)
 
     def pick(self, groups: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the picked rows, for pairs of a group and a hash."""
+        """Return the variant that is picked for each pair of a group number and a hash."""
         return self.rows[self.numbers(groups, hashes)]
 
 
 class _Tables:
-    """All choices of :func:`generate` as arrays, with the rewards of the executed programs."""
+    """Lookup tables for :class:`CodeFixVectorEnv`: all choices of :func:`generate`, and the rewards of actions."""
 
     def __init__(self) -> None:
         keys = [(m.template, m.operator, constant) for m in MEANINGS for constant in m.constants]
@@ -231,7 +231,7 @@ class _Tables:
 
 
 def _filled(patterns: Tokens, slots: Tokens) -> Tokens:
-    """Return ``patterns`` with the slots of each row filled in; a slot is an ID beyond the vocabulary."""
+    """Replace the slots in each row of ``patterns``, which are IDs beyond the vocabulary, by tokens of ``slots``."""
     size = len(VOCABULARY)
     # One look-up fills all rows: the slots of all rows follow the vocabulary, each row at its own offset.
     values = np.concatenate([np.arange(size), slots.ravel()])
@@ -250,10 +250,10 @@ def _tables() -> _Tables:
 
 
 class CodeFixVectorEnv(NativeVectorEnv):
-    """Many CodeFix environments as arrays; each row equals a :class:`CodeFixEnv` with the same seed.
+    """Vector environment of CodeFix in NumPy; each row equals a :class:`CodeFixEnv` with the same seed.
 
     The result of a program does not depend on its names and wording. So each template with each operator and
-    constant is executed once, when the first such environment is made, and a step looks the result up.
+    constant is executed once, when the first vector is made, and a step looks its results up.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "reset_options": ()}
@@ -289,7 +289,7 @@ class CodeFixVectorEnv(NativeVectorEnv):
         self._variants[rows], self._shown[rows] = self._tables.draw(seeds)
 
     def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return whether the chosen operators pass, as rewards; every episode is over."""
+        """Return 1.0 for each row whose operator passes the tests, else 0.0; every episode is over."""
         return self._tables.rewards[self._variants, actions], np.ones(self.num_envs, np.bool_)
 
     def observe(self) -> Tokens:
@@ -307,5 +307,5 @@ class CodeFixVectorEnv(NativeVectorEnv):
         return read_operator(text)
 
     def row_state(self, row: int) -> dict[str, Any]:
-        """Return the state of a row, as ``CodeFixEnv.episode_state`` does."""
+        """Return the state of one row, with the keys of ``CodeFixEnv.episode_state``."""
         return _state(generate(int(self._record.seeds[row])))

@@ -2,10 +2,10 @@
 
 A program is a template, the operator it needs, and a choice of wordings and names. Every choice is a hash of
 the seed, so arrays of seeds can be turned into arrays of choices (see ``codefix.py``). No table says which
-operators are right: a candidate is executed, and is right if it returns the same as the reference.
+operators are right: a program with an operator is right if it returns the same as the reference program.
 
 Texts are patterns. ``{x}``, ``{y}``, ``{items}`` and ``{others}`` stand for names, ``{k}`` for a constant,
-``{op}`` for the operator in question, ``{w}`` and ``{p}`` for a word and a phrase that describe the operator.
+``{op}`` for the operator to choose, ``{w}`` and ``{p}`` for a word and a phrase that describe the operator.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Case = tuple[Any, ...]
 
 
 class Template(NamedTuple):
-    """The shape of a function, with everything that may vary in it."""
+    """The body of a function with slots, and the wordings, names and constants that may vary in it."""
 
     arguments: str
     body: str
@@ -63,7 +63,7 @@ class Template(NamedTuple):
     constants: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8, 9)
 
     def used_constants(self) -> tuple[int, ...]:
-        """Return the constants of the template, or a single 0 if its body uses none."""
+        """Return the constants of the template, or ``(0,)`` if its body uses none."""
         return self.constants if "{k}" in self.body else (0,)
 
     def names(self) -> tuple[dict[str, str], ...]:
@@ -84,7 +84,7 @@ class Template(NamedTuple):
         return tuple(sentence.replace("{p}", phrase) for sentence in self.sentences for phrase in phrases)
 
     def marked_body(self) -> str:
-        """Return the body, with a comment on the line of the operator in question that shows it."""
+        """Return the body pattern with a comment ``# fix: {op}`` at the line of the operator to choose."""
         lines = self.body.splitlines()
         return "\n".join(f"    {line}" + "  # fix: {op}" * ("{op}" in line) for line in lines)
 
@@ -220,7 +220,7 @@ TEMPLATES = {
 
 
 class Meaning(NamedTuple):
-    """A template with the operator it needs, and all choices that remain."""
+    """A template and the operator it needs, with all names, wordings and constants that remain to be chosen."""
 
     template: str
     operator: str
@@ -239,7 +239,7 @@ MEANINGS = tuple(
 
 
 class Draw:
-    """Indices of the hashes of a seed, one for each choice."""
+    """The choices of :func:`generate`, as second arguments of the hash :func:`mix` of a seed."""
 
     MEANING, CONSTANT, BROKEN, FUNCTION_NAME, DOCSTRING, NAMES, TESTS = range(7)
 
@@ -251,14 +251,14 @@ class Program(NamedTuple):
     operator: str
     """The operator that the name and the docstring describe; others may have the same results."""
     broken: str
-    """The wrong operator that is shown in its place."""
+    """The wrong operator that the program is shown with."""
     constant: int
     function_name: str
     docstring: str
     names: dict[str, str]
 
     def source(self, operator: str | None = None) -> str:
-        """Return the source with ``operator`` in the marked place, or with the wrong one."""
+        """Return the source with ``operator`` on the marked line; ``None`` means the wrong operator."""
         template = TEMPLATES[self.template]
         body = template.marked_body()
         pattern = f'def {self.function_name}({template.arguments}):\n    """{self.docstring}"""\n{body}\n'
@@ -269,16 +269,16 @@ class Program(NamedTuple):
         return _CASES[TEMPLATES[self.template].cases](self.constant)
 
     def expected(self) -> tuple[Any, ...]:
-        """Return the expected results of the tests, those of the reference; their lists are copies."""
+        """Return the expected results of the tests, those of the reference program; their lists are copies."""
         reference = outputs(self.template, self.operator, self.constant)
         return tuple([given[:] if isinstance(given, list) else given for given in reference])
 
     def results(self, operator: str) -> tuple[Any, ...]:
-        """Execute the program with ``operator`` in the marked place, and return its results on the tests."""
+        """Execute the program with ``operator`` on the marked line, and return its results on the tests."""
         return execute(self.source(operator), self.function_name, self.cases())
 
     def passes(self, operator: str) -> bool:
-        """Execute the program with ``operator`` in the marked place, and return whether all tests pass."""
+        """Execute the program with ``operator`` on the marked line, and return whether all tests pass."""
         return self.results(operator) == self.expected()
 
 
@@ -304,9 +304,9 @@ _BUILTINS = {function.__name__: function for function in (all, any, enumerate, l
 
 
 def execute(source: str, function_name: str, cases: tuple[Case, ...]) -> tuple[Any, ...]:
-    """Run a function of a generated program on each case.
+    """Run the function ``function_name`` of a generated program on each case, and return its results.
 
-    A case that raises gives the type of its exception.
+    The result of a case that raises is the type of the exception.
     """
     namespace: dict[str, Any] = {"__builtins__": _BUILTINS}
     exec(compile(source, "<codefix>", "exec"), namespace)  # text of our own templates only
@@ -322,8 +322,10 @@ def _call(function: Callable[..., Any], case: Case) -> Any:
 
 @cache
 def outputs(template: str, operator: str, constant: int) -> tuple[Any, ...]:
-    """Execute a template with an operator once, and return its results, which names and wording do not
-    change."""
+    """Execute a template with an operator and a constant on its tests, and return the results.
+
+    Names and wordings do not change them, so the cache holds them for all programs.
+    """
     names = _NAMES[template][0]
     return Program(template, operator, operator, constant, "function", "", names).results(operator)
 
@@ -337,7 +339,7 @@ def passing(template: str, operator: str, constant: int) -> tuple[bool, ...]:
 
 @cache
 def wrong_operators(template: str, operator: str, constant: int) -> tuple[str, ...]:
-    """Return the operators of the same family that fail the tests."""
+    """Return the operators that fail the tests, of the family of ``operator``: arithmetic or comparison."""
     family = ARITHMETIC if operator in ARITHMETIC else COMPARISON
     right = passing(template, operator, constant)
     return tuple(op for op in family if not right[OPERATORS.index(op)])

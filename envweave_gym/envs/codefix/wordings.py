@@ -1,4 +1,4 @@
-"""Words of the generated programs: names and phrases for each operator, and names of variables.
+"""Vocabulary of the generated programs: names and phrases for each operator, and names of variables.
 
 Phrases are patterns: ``{l}`` and ``{r}`` become the operands of the template, ``{x}`` its variable, ``{k}``
 its constant.
@@ -7,11 +7,11 @@ its constant.
 from __future__ import annotations
 
 Wordings = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-"""Type of tables from operators to words for function names and phrases for docstrings."""
+"""Type of tables from operators to a pair: words for function names, and phrases for docstrings."""
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Split ``"a | b"`` into its texts."""
+    """Split the text ``"a | b"`` into ``("a", "b")``."""
     return tuple(part.strip() for part in text.split("|"))
 
 

@@ -12,9 +12,9 @@ RESET_OPTIONS = ("options",)
 
 
 def check_arguments(name: str, game: Any, max_cycles: Any, render_mode: Any) -> None:
-    """Refuse an unknown render mode, and a ``max_cycles`` that is neither a positive int nor ``None``.
+    """Raise ``InvalidArgument`` for an unknown render mode, or ``max_cycles`` that is no positive int or ``None``.
 
-    PettingZoo calls the limit of each agent's actions ``max_cycles``; ``None`` sets none.
+    ``max_cycles`` is PettingZoo's name for the limit of each agent's actions; ``None`` means no limit.
     """
     if max_cycles is not None and (type(max_cycles) is not int or max_cycles < 1):
         given = f"max_cycles={shown(max_cycles)}"
@@ -23,9 +23,9 @@ def check_arguments(name: str, game: Any, max_cycles: Any, render_mode: Any) -> 
 
 
 class TextRendering:
-    """Renders a game as text: mode ``"ansi"`` returns it, ``"human"`` prints it.
+    """Mixin that renders a game as text: mode ``"ansi"`` returns the text, ``"human"`` prints it.
 
-    A game lists this class before its other bases.
+    A game lists this class before its other bases, so that these methods override theirs.
     """
 
     render_mode: str | None

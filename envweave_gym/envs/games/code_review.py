@@ -38,10 +38,10 @@ MAX_COMMENT, MAX_PROMPT, MAX_ROUNDS = 1000, 4096, 1_000_000  # characters, chara
 ACCEPTANCES = frozenset(
     {"accept", "accepted", "approve", "approved", "lgtm", "looks good", "looks good to me"}
 )
-"""Comments that accept; every other one sends the program back."""
+"""Text comments that accept the fix; every other comment sends the program back."""
 
 ACCEPT = 0
-"""The reviewer's discrete action that accepts; ``1 + i`` sends back and suggests operator ``i``."""
+"""The reviewer's discrete action that accepts; ``1 + i`` sends the program back and suggests operator ``i``."""
 _VERDICTS = {"accept": ACCEPT, "approve": ACCEPT, "0": ACCEPT} | {
     name: i for i, operator in enumerate(OPERATORS, 1) for name in (operator, str(i))
 }
@@ -55,12 +55,12 @@ shown tests that pass (reviewer only, 0 before the first fix).
 
 
 class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
-    """An author puts an operator into a broken program (see ``CodeFixEnv``), and a reviewer checks it.
+    """Game in which an author replaces the wrong operator of a program, and a reviewer checks the fix.
 
-    The reviewer sees the program and some of its tests, and accepts it or sends it back: with a suggested
-    operator (``comments="discrete"``) or with any text (``"text"``). Acceptance ends the game, and earns both
-    agents 1.0 if all tests pass, else 0.0. Every program sent back costs both 0.05. After ``max_rounds``
-    reviews without acceptance, at most :data:`MAX_ROUNDS`, the game is truncated.
+    Programs are those of ``CodeFixEnv``. The reviewer sees the program and some of its tests. It accepts the
+    program, or sends it back with a suggested operator (``comments="discrete"``) or with any text (``"text"``).
+    Acceptance ends the game, and earns both agents 1.0 if all tests pass, else 0.0. Every program sent back costs
+    both 0.05. After ``max_rounds`` reviews without acceptance, at most :data:`MAX_ROUNDS`, the game is truncated.
 
     An observation holds ``"observation"``, the tokens of the current program and :data:`FEATURES`, and
     ``"prompt"``, the text for a language model at the start of the agent's last turn. Prompts are also
@@ -149,7 +149,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
-        # PettingZoo counts the rewards of an agent from its own last step on.
+        # PettingZoo sums up the rewards of an agent from its own last step on.
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
         if agent == AUTHOR:

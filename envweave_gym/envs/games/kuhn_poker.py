@@ -1,4 +1,7 @@
-"""Kuhn poker: three cards, one bet, two players in turn; :mod:`kuhn_value` computes values of policies."""
+"""Kuhn poker as a game of PettingZoo: three cards, one bet, two players in turn.
+
+:mod:`~envweave_gym.envs.games.kuhn_value` computes exact values of policies.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ ANSWERS = {"pass": 0, "fold": 0, "bet": 1, "call": 1, "0": 0, "1": 1}
 
 
 class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
-    """Kuhn poker. Each player antes 1 and gets a card. Action 0 checks or folds; action 1 bets 1 or calls.
+    """Game of Kuhn poker: each player antes 1 and gets a card. Action 0 checks or folds; action 1 bets 1 or calls.
 
     The observation is one-hot: the player's own card (3), then each of up to three moves (2 each). The winner
     gets the loser's part of the pot: 1 or 2. A ``reveal`` event shows a card to its player only, and at a
@@ -65,10 +68,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
     }
 
     def __init__(self, max_cycles: int | None = None, render_mode: str | None = None) -> None:
-        """A hand without a winner after ``max_cycles`` moves of each player is truncated.
-
-        ``None`` sets no limit.
-        """
+        """Truncate hands without a winner after ``max_cycles`` moves of each player; ``None`` means no limit."""
         super().__init__()
         check_arguments(_NAME, self, max_cycles, render_mode)
         self.max_cycles, self.render_mode = max_cycles, render_mode
@@ -112,7 +112,7 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
             # PettingZoo steps each agent that is over once more, with None, to remove it.
             self._was_dead_step(action)
             return
-        # PettingZoo counts the rewards of an agent from its own last step on.
+        # PettingZoo sums up the rewards of an agent from its own last step on.
         self._cumulative_rewards[player] = 0.0
         self._clear_rewards()
         self._history += MOVES[int(action)]

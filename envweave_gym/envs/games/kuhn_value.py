@@ -1,4 +1,4 @@
-"""The rules of Kuhn poker, and exact values of policies by traversing the whole game tree.
+"""Implements the rules of Kuhn poker, and computes exact values of policies by traversing the whole game tree.
 
 Three cards, an ante of 1, one bet of 1. A history is a text of ``p`` (pass: check, or fold to a bet) and
 ``b`` (bet, or call a bet); player 0 acts first and after ``pb``. A policy maps every information set (own

@@ -26,7 +26,7 @@ _GOAL, _RUNNERS = 0, 1  # draws of an episode: that of the goal, and the first o
 
 
 class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
-    """Several runners race along a line of ``length`` cells; action 0 runs left, 1 right.
+    """Game in which several runners move at once along a line of ``length`` cells; action 0 is left, 1 right.
 
     The goal is at one of the ends, and the runners start in the other half; the seed decides. With
     probability ``slip`` a runner goes the other way. The first runners at the goal share a reward of 1 and

@@ -1,4 +1,4 @@
-"""GSM8K: the environment asks a word problem and compares the number in the reply with the result."""
+"""GSM8K as an environment: it asks a word problem and compares the number in the reply with the result."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _MAX_HINT = 2048
 
 
 class GSM8KEnv(TaskEnv[Problem, Any, str]):
-    """Asks a word problem; the number that the reply gives is compared exactly.
+    """Environment that asks one word problem and ends with the reply, or after a second try with a hint.
 
-    ``info`` of every reset and step has ``correct`` and ``formatted``, ``answer`` (the number that was read,
-    ``""`` for none) and ``expected``, which is ``""`` until the episode is over.
+    The number in the reply is compared exactly, as a fraction. ``info`` of every reset and step has ``correct``,
+    ``formatted`` (whether the answer is after ``####`` or in a box), ``answer`` (the number that was read, or
+    ``""``) and ``expected``, which is ``""`` until the episode is over.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": TASK_OPTIONS}
@@ -85,7 +86,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         return self._shown(), reward, True, False, info
 
     def _info(self, answer: Answer | None) -> dict[str, Any]:
-        """Return the info of a reply that does not end the episode."""
+        """Return the info of a reset or step within an episode; the last step overwrites two of its keys."""
         return {
             "index": self.index,
             "split": self.split,
@@ -96,7 +97,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         }
 
     def _hint(self, answer: Answer | None) -> str:
-        """Return the first step of the solution as a hint, unless it reveals the answer."""
+        """Return the first step of the solution as a hint, or a general hint if that step reveals the answer."""
         opening = "I can read no answer there." if answer is None else "That is not right."
         first, *more = self._problem.steps or ("",)
         # A step that contains the result would give the answer away.

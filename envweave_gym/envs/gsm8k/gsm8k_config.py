@@ -54,7 +54,7 @@ class GSM8KConfig(Config, frozen=True, kw_only=True):
                 raise InvalidArgument(f"{name}={shown(value)} is no finite number")
 
     def reward(self, *, correct: bool, formatted: bool, hinted: bool) -> float:
-        """Return the reward of the last reply."""
+        """Return the reward of the reply that ends the episode; ``hinted`` if it came after a hint."""
         right = self.reward_on_hinted if hinted else self.reward_on_correct
         earned = right if correct else self.reward_on_wrong
         return float(earned + self.reward_on_format if formatted else earned)

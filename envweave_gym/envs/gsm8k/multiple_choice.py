@@ -16,10 +16,10 @@ _MAX_OPTIONS = 1024
 
 
 class GSM8KMCQEnv(ChoiceEnv[Problem]):
-    """Asks which of four numbers answers a word problem.
+    """Environment that asks which of four numbers answers a word problem.
 
-    The wrong ones are a function of the problem (:mod:`envweave_gym.envs.gsm8k.number_distractors`), the order of
-    all four is drawn from the seed.
+    The three wrong numbers depend on the problem alone (:mod:`envweave_gym.envs.gsm8k.number_distractors`); the
+    order of the four is drawn from the seed.
     """
 
     name = "envweave/GSM8KMCQ-v0"

@@ -23,7 +23,7 @@ _MAX_MARKERS = 5
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer of a reply, and its form."""
+    """The number that a reply gives as its answer, and whether it is in a requested form."""
 
     value: Fraction
     formatted: bool
@@ -34,7 +34,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_answer(reply: str) -> Answer | None:
-    """Return the answer of ``reply``; ``None`` if it gives none, or several in one place."""
+    """Find and parse the answer of ``reply``; return ``None`` if there is none, or an ambiguous one ("5 or 7")."""
     text = _plain(reply)
     # The first form that occurs decides, even if its answer is ambiguous.
     for fields, formatted in ((_marked(text), True), (_boxed(text), True), (_stated(text), False)):
@@ -45,7 +45,7 @@ def read_answer(reply: str) -> Answer | None:
 
 
 def read_number(text: str) -> Fraction | None:
-    """Return the number of a text that is nothing but a number with its unit; else ``None``."""
+    """Parse a text that is a number, with or without a unit, and nothing else; return ``None`` for other texts."""
     # The usual case, without the regular expressions below.
     if text.isdecimal() and len(text) <= MOST_DIGITS:
         return Fraction(int(text))
@@ -53,11 +53,11 @@ def read_number(text: str) -> Fraction | None:
 
 
 def numbers_in(text: str) -> list[Fraction]:
-    """Return all numbers in a text."""
+    """Return all numbers in a text, in order; notations are those of :func:`read_answer`."""
     return [value for match in _NUMBER.finditer(_plain(text)) if (value := _value(match)) is not None]
 
 
-# Where an answer stands
+# Finding the answer in a reply
 
 _MARKER = re.compile(r"(?<!#)####(?!#)")
 _BOX = re.compile(r"\\f?boxed\s*(\{|(?=[\d.$-]))")
@@ -77,7 +77,7 @@ _HEADING = re.compile(r"[.)]\s+[A-Za-z]")
 
 
 def _marked(text: str) -> Iterator[str]:
-    """Yield the text after each ``####`` that is not a heading, last first."""
+    """Yield the number and the rest of the line after each ``####``, last first; skip numbered headings."""
     for start in _ends(_MARKER, text):
         field = _field(text, start, _LINE)
         if field is not None and not _HEADING.match(field, _end_of_number(field)):
@@ -85,7 +85,7 @@ def _marked(text: str) -> Iterator[str]:
 
 
 def _stated(text: str) -> Iterator[str]:
-    """Yield the text after each "the answer is", last first."""
+    """Yield the number and the rest of the sentence after each "the answer is", last first."""
     for start in _ends(_STATEMENT, text):
         field = _field(text, start, _SENTENCE)
         if field is not None:
@@ -93,11 +93,12 @@ def _stated(text: str) -> Iterator[str]:
 
 
 def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
+    """Return the end positions of the last :data:`_MAX_MARKERS` matches, last first."""
     return [match.end() for match in pattern.finditer(text)][: -_MAX_MARKERS - 1 : -1]
 
 
 def _field(text: str, start: int, stop: re.Pattern[str]) -> str | None:
-    """Return the text from ``start`` on without introductory words, if it begins with a number."""
+    """Skip introductory words from ``start`` on, and return the text up to ``stop`` if a number comes next."""
     filler = _FILLER.match(text, start)
     begin = start if filler is None else filler.end()
     end = stop.search(text, begin)
@@ -111,7 +112,7 @@ def _end_of_number(field: str) -> int:
 
 
 def _boxed(text: str) -> Iterator[str]:
-    """Yield the content of each box that holds a digit, last box first."""
+    r"""Yield the content of each ``\boxed{…}`` that has a digit, last first."""
     boxes = list(_BOX.finditer(text))[: -_MAX_MARKERS - 1 : -1]
     for box in boxes:
         content = _braced(text, box.end()) if box[1] else text[box.end() :].partition("\n")[0]
@@ -135,7 +136,10 @@ _SPACED_GROUPS = re.compile(r"(?<![\d.,/])(\d{1,3})((?: \d{3})+)(?![\d/,])")
 
 
 def _first_number(field: str) -> Fraction | None:
-    """Return the first number of a field, or the one after its last ``=``; ``None`` if another is joined to it."""
+    """Return the first number of a field, or the one after its last ``=``.
+
+    Return ``None`` if it is one of several, as in ``5 or 7`` and ``10-3``.
+    """
     before, _, after = " ".join(field.translate(_NO_BRACES).split()).rpartition("=")
     field = after if _NUMBER.search(after) else before
     field = _SPACED_GROUPS.sub(lambda match: match[0].replace(" ", ""), field)
@@ -146,7 +150,7 @@ def _first_number(field: str) -> Fraction | None:
 
 
 def _last_number(text: str) -> Answer | None:
-    """Return the last number of a text that states no answer."""
+    """Return the last number of a text as its answer, for replies without a marker, box or "the answer is"."""
     for line in reversed(text.splitlines()):
         for match in reversed(list(_NUMBER.finditer(line))):
             if (value := _value(match)) is not None:
@@ -154,7 +158,7 @@ def _last_number(text: str) -> Answer | None:
     return None
 
 
-# One notation for all: ASCII digits, signs and separators, and what LaTeX writes as people would
+# Normalising: ASCII digits, signs and separators, and plain text for LaTeX
 
 
 def _characters() -> dict[int, str]:
@@ -195,7 +199,7 @@ _GROUPED = re.compile(rf"(?<=\d)[{_SEPARATORS}](?=\d{{3}}(?!\d))")
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` with one notation for numbers."""
+    """Convert Unicode and LaTeX notations of numbers in ``text`` to plain ASCII ones."""
     if not text.isascii():
         text = _OTHER.sub(_ascii, _RAISED.sub(_power, text.translate(_CHARACTERS)))
     if "\\" in text or "{" in text or "~" in text:
@@ -245,7 +249,7 @@ _POWER_OF_TEN = re.compile(r"([-+]?)10(?:\^|\*\*)([-+]?\d{1,3})")
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Return the number of a match; ``None`` for a date, a time, or a list without blanks."""
+    """Return the value of a match of :data:`_NUMBER`; ``None`` for a date, a time, or ``1,2,3``."""
     written = match[0]
     # int() of thousands of digits takes quadratic time, and replies are untrusted.
     if len(written) > MOST_DIGITS:
@@ -271,7 +275,7 @@ def _scaled(value: Fraction | None, exponent: str | None) -> Fraction | None:
 
 
 def _decimal(text: str) -> Fraction | None:
-    """Read a number like ``1,000.5``; ``None`` if its separators are in wrong places."""
+    """Parse a number like ``1,000.5``; return ``None`` if its commas do not separate thousands."""
     whole, _, rest = text.partition(".")
     if "," in whole:
         if not _GROUPS.fullmatch(whole):

@@ -1,10 +1,9 @@
-"""Wrong options for a word problem: the results of common mistakes.
+"""Computes three wrong options for a multiple-choice word problem: the results of common mistakes.
 
-Candidates are the intermediate results of the solution, its last calculation with a term forgotten or with
-another operation, the result with a step too many or too few, and factors of 2 and 10. A draw decides how
-many of the chosen ones exceed the result, from none to all three. So the result is the largest, the second,
-the third and the smallest option equally often, and its rank tells nothing. All options have the same
-notation.
+Such mistakes are: stopping at an intermediate result, a last calculation with a forgotten term or another
+operation, one step too many or too few, and a factor of 2 or 10. A draw decides how many of the three exceed
+the right result, from none to all. So the right result is the largest, second, third and smallest option
+equally often, and its rank tells nothing. All options have the same notation.
 """
 
 from __future__ import annotations
@@ -25,20 +24,27 @@ WRONG = 3
 
 
 class Form(msgspec.Struct, frozen=True):
-    """The notation of the result and of every option: an integer multiple of ``1 / scale``, its *parts*."""
+    """A notation for numbers: decimals of one length, or fractions with one denominator.
+
+    Numbers are held as *parts*, the integer number of times that they contain ``1 / scale``.
+    """
 
     scale: int = 1
+    """The denominator of all numbers in this notation."""
     places: int = 0
+    """Number of digits after the decimal point."""
     is_ratio: bool = False
+    """Whether numbers are written as fractions, like ``3/4``."""
     has_groups: bool = False
+    """Whether thousands are separated by commas."""
 
     def parts(self, value: int | Fraction) -> int | None:
-        """Return the number of parts; ``None`` if the value cannot be written in this form."""
+        """Convert a value to parts; return ``None`` if it cannot be written in this notation."""
         parts = value * self.scale  # an int has a denominator too
         return parts.numerator if parts.denominator == 1 else None
 
     def written(self, parts: int) -> str:
-        """Return the text of this number of parts."""
+        """Return the text of the number ``parts / scale`` in this notation."""
         if self.is_ratio:
             return f"{parts}/{self.scale}"
         sign, (whole, rest) = "-" if parts < 0 else "", divmod(abs(parts), self.scale)
@@ -47,7 +53,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 def form_of(text: str, value: Fraction) -> Form:
-    """Return the notation of a result."""
+    """Return the notation of a number from its text and its value."""
     if ratio := re.fullmatch(r"[-+]?\d+/(\d+)", text):
         return Form(scale=int(ratio[1]), is_ratio=True)
     decimals = re.search(r"\.(\d+)", text)
@@ -58,24 +64,27 @@ def form_of(text: str, value: Fraction) -> Form:
 
 
 def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
-    """Return the result of a problem and its wrong options, which depend on the problem alone."""
+    """Return the right option of a problem and its wrong options as texts; they depend on the problem alone."""
     value = read_number(problem.final)
     if value is None:
         raise ValueError(f"the result {problem.final!r} is no number")
     form = form_of(problem.final, value)
     right = (value * form.scale).numerator
-    wrong = _chosen(right, _slips(problem, right, form), crc32(problem.question.encode()))
+    wrong = _chosen(right, _mistakes(problem, right, form), crc32(problem.question.encode()))
     return form.written(right), tuple(form.written(parts) for parts in wrong)
 
 
-def _chosen(right: int, slips: list[int], key: int) -> list[int]:
-    """Choose three mistakes; the draw says how many of them are above the result, if there is room below."""
+def _chosen(right: int, mistakes: list[int], key: int) -> list[int]:
+    """Choose :data:`WRONG` of the wrong results ``mistakes``; ``key`` seeds how many of them exceed ``right``.
+
+    More of them exceed it if there are not enough numbers from 0 to ``right``.
+    """
     draw = mix(key)
     # The rank of the result must be uniform, or "take the second largest" would be a strategy.
     wanted = draw % (WRONG + 1)
-    # Few word problems have a negative result: such an option would be excluded at a glance.
-    lowest = None if right < 0 else min(right, 1)  # no negative options beside a positive result
-    fitting = [one for one in dict.fromkeys(slips) if lowest is None or one >= lowest]
+    # Few word problems have a negative result, so beside a positive one such an option is excluded at a glance.
+    lowest = None if right < 0 else min(right, 1)
+    fitting = [one for one in dict.fromkeys(mistakes) if lowest is None or one >= lowest]
     below = _drawn([one for one in fitting if one < right], WRONG - wanted, right, -1, mix(draw, 1))
     if right >= 0:
         below = [one for one in below if one >= 0]
@@ -83,12 +92,15 @@ def _chosen(right: int, slips: list[int], key: int) -> list[int]:
     return above + below
 
 
-def _drawn(slips: list[int], count: int, right: int, sign: int, draw: int) -> list[int]:
-    """Draw ``count`` mistakes, plausible ones more often; fill up with numbers close to the result."""
-    order = sorted(range(len(slips)), key=lambda place: place * 2 + (draw >> 3 * place) % 8)
-    chosen, step, one = [slips[place] for place in order[:count]], 1, right
-    # Numbers that fill up end with as many zeros as the result, so that a round one does not give it away.
-    while right and right % (step * 10) == 0:  # a round result gets round neighbours
+def _drawn(mistakes: list[int], count: int, right: int, sign: int, draw: int) -> list[int]:
+    """Draw ``count`` of ``mistakes``, the first ones more often; if there are too few, add numbers near ``right``.
+
+    ``sign`` is 1 or -1, the side of ``right`` on which added numbers are; ``draw`` is the seed.
+    """
+    order = sorted(range(len(mistakes)), key=lambda index: index * 2 + (draw >> 3 * index) % 8)
+    chosen, step, one = [mistakes[index] for index in order[:count]], 1, right
+    # Added numbers end with as many zeros as the result; otherwise a round result would give itself away.
+    while right and right % (step * 10) == 0:
         step *= 10
     while len(chosen) < count:
         one += sign * step
@@ -97,7 +109,7 @@ def _drawn(slips: list[int], count: int, right: int, sign: int, draw: int) -> li
     return chosen
 
 
-# Slips
+# Mistakes
 
 _NUMERAL = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
 _TWO_TERMS = re.compile(r"(-?[\d.]+)([-+*/])([\d.]+)")
@@ -106,11 +118,14 @@ _TERM = re.compile(r"-?[\d.]+")
 _DECIMAL = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
 _LONGEST = 40
 _MAX_GIVEN_NUMBERS = 12
-"""Limit of numbers of a question that make wrong options."""
+"""Limit of the numbers of a question that are added to the result, or subtracted, to get wrong options."""
 
 
-def _slips(problem: Problem, right: int, form: Form) -> list[int]:
-    """Return the results of common mistakes, the most plausible first."""
+def _mistakes(problem: Problem, right: int, form: Form) -> list[int]:
+    """Return the results of common mistakes in parts of ``form``, the most plausible first.
+
+    ``right`` is the right result in parts. It may be among them, and so may duplicates.
+    """
     last, results = "", []
     for terms, result in problem.calculations:
         parts = _parts(result, form)
@@ -119,23 +134,23 @@ def _slips(problem: Problem, right: int, form: Form) -> list[int]:
         elif parts is not None:
             results.append(parts)
     given = [_parts(text, form) for text in _NUMERAL.findall(problem.question)[:_MAX_GIVEN_NUMBERS]]
-    slips = [*reversed(results), *_other_calculations(last, right, form)]
+    mistakes = [*reversed(results), *_other_calculations(last, right, form)]
     for one in (*results, *given):
         if one is not None:
-            slips += (right + one, right - one)
-    slips += (right * 2, right * 10)
-    slips += (right // by for by in (2, 10) if right % by == 0)
-    return slips
+            mistakes += (right + one, right - one)
+    mistakes += (right * 2, right * 10)
+    mistakes += (right // by for by in (2, 10) if right % by == 0)
+    return mistakes
 
 
 def _parts(text: str, form: Form) -> int | None:
-    """Convert a number of a solution to parts; ``None`` if it cannot be written in this form."""
+    """Read a number and convert it to parts; ``None`` if it is no number or cannot be written in this form."""
     value = _number(text)
     return None if value is None else form.parts(value)
 
 
 def _number(text: str) -> int | Fraction | None:
-    """Read a number in the notation of solutions."""
+    """Read an integer or decimal such as ``-1,000.5``; return ``None`` for any other text."""
     if len(text) > _LONGEST:
         return None
     if text.isdecimal():
@@ -145,7 +160,10 @@ def _number(text: str) -> int | Fraction | None:
 
 
 def _other_calculations(terms: str, right: int, form: Form) -> Iterator[int]:
-    """Yield results of the last calculation with another operation, or of a sum without one term."""
+    """Yield wrong results of the calculation ``terms``, in parts of ``form``.
+
+    Two terms are combined by each other operation; a longer sum, with the result ``right``, loses one term each.
+    """
     plain = terms.replace(",", "").replace(" ", "")
     if two := _TWO_TERMS.fullmatch(plain):
         values = (parts for value in _operated(*two.groups()) if (parts := form.parts(value)) is not None)
@@ -157,7 +175,7 @@ def _other_calculations(terms: str, right: int, form: Form) -> Iterator[int]:
 
 
 def _operated(left: str, sign: str, right: str) -> list[int | Fraction]:
-    """Return the results of the other operations on two numbers."""
+    """Return the results of the three operations other than ``sign`` on two numbers."""
     x, y = _number(left), _number(right)
     if x is None or y is None:
         return []

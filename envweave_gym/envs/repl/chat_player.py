@@ -27,7 +27,7 @@ def play_with_chat(env: Any, chat: Callable[..., str], prompt: str) -> str:
     """Play an episode whose ``context`` is the prompt, and return its answer.
 
     ``env`` is an unwrapped REPL; ``chat`` takes messages and returns a reply. When no steps are left, the model gets
-    one more message, which requests an answer. Raise :class:`SubcallFailed` if it gives none.
+    one more message, which requests an answer. Raise :class:`SubcallFailed` if its reply has none.
     """
     emitter: Emitter = env.listen()
     env.reset(options={"context": prompt, "task_prompt": _TASK})

@@ -19,9 +19,10 @@ MAX_PROMPT = 1 << 20
 
 
 class PausingREPL(REPLProgramEnv):
-    """A REPL whose steps are split: ``begin`` runs a program up to its sub-calls, ``answer`` continues it.
+    """Environment whose step is split: ``begin`` runs a program up to its sub-calls, ``answer`` continues it.
 
-    A copy that is made during a pause replays the episode up to that pause.
+    Sub-calls are requests of a program to language models. A copy that is made during a pause replays the episode
+    up to that pause.
     """
 
     name = "envweave/REPLTeam-v0"

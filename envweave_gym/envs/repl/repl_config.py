@@ -73,7 +73,10 @@ class ReplConfig(ProgramConfig, frozen=True, kw_only=True):
         return self.context if isinstance(self.context, str) else json.dumps(self.context, ensure_ascii=False)
 
     def reward_parts(self, answer: str | None, *, ended: bool, success: bool) -> dict[str, float]:
-        """Return the parts of a step's reward by name; ``answer`` is ``None`` if the step gave none."""
+        """Return the parts of a step's reward by name; ``answer`` is ``None`` if the program gave no answer.
+
+        ``ended`` says whether the step ends the episode, ``success`` whether the answer is the expected one.
+        """
         parts: dict[str, float] = {}
         if answer is not None:
             expected = self.expected_answer

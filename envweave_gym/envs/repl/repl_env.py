@@ -38,10 +38,10 @@ Stepped = tuple[dict[str, Any], float, bool, bool, dict[str, Any]]
 
 
 class REPLProgramEnv(ProgramEnv):
-    """An environment whose actions are programs; the variable ``context`` holds the data that the task is about.
+    """Environment whose actions are programs about a long text or other data in the variable ``context``.
 
-    Programs may call ``llm_query`` and ``rlm_query`` (and ``…_batched``), which functions or an endpoint answer. They
-    end the episode with ``FINAL(value)``, with ``FINAL_VAR(name)``, or by setting ``answer["content"]`` and
+    Programs may send prompts to language models by ``llm_query`` and ``rlm_query`` (and ``…_batched``). They end the
+    episode with ``FINAL(value)``, with ``FINAL_VAR(name)``, or by setting ``answer["content"]`` and
     ``answer["ready"] = True``. These names are bound again before every step.
 
     An episode without an answer is terminated, not truncated, by its ``max_iterations``-th step. The limit belongs to
@@ -84,7 +84,7 @@ class REPLProgramEnv(ProgramEnv):
         return msgspec.structs.replace(setup, limits=msgspec.structs.replace(setup.limits, output=output))
 
     def _forget(self) -> None:
-        """Reset the attributes that describe the episode."""
+        """Set the attributes that describe the episode to their initial values."""
         self._text = self.task.context_text()
         self._read = [self._text]
         """The texts that programs were given; a printed answer that occurs in them does not count."""
@@ -167,7 +167,10 @@ class REPLProgramEnv(ProgramEnv):
     # The answer
 
     def _find_answer(self, done: Execution) -> tuple[Execution, str | None]:
-        """Return the outcome, with an error if the answer is invalid, and the answer; ``None`` if there is none."""
+        """Return the outcome and the answer, which is ``None`` if there is none.
+
+        An invalid answer becomes an error in the outcome.
+        """
         final = done.final
         if final is None and not done.state_lost:
             done, final = self._ready_answer(done)

@@ -34,7 +34,7 @@ _OUTCOMES = ("success", "wrong", "failure")
 
 
 class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
-    """A game in which ``root`` plays ``envweave/REPL-v0``, and each sub-call of its programs goes to another agent.
+    """Game in which ``root`` plays ``envweave/REPL-v0``, and other agents answer the sub-calls of its programs.
 
     The argument ``subs`` is the number of the other agents, ``sub_0``, ``sub_1``, …. While agents answer, the program
     waits. Prompts of a batch go to several agents at the same time; if a batch has more prompts than agents, the next

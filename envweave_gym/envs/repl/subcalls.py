@@ -28,7 +28,7 @@ Recurse = Callable[["Subcalls", str], str]
 
 
 class Awaited:
-    """A flag that is true while a program waits for its sub-calls.
+    """A flag that is true while a program waits for its sub-calls, so that abandoned work can be skipped.
 
     The flag of a nested episode is true only while the programs of all outer episodes wait too.
     """
@@ -46,7 +46,9 @@ class Awaited:
 
 
 class Subcalls:
-    """Answers the sub-calls of an episode; a failed one is answered with a text that begins with ``Error:``.
+    """Answers the sub-calls of an episode, the prompts that its programs send to language models.
+
+    The answer to a sub-call that fails is a text that begins with ``Error:``.
 
     The user's functions answer if they are given, else an endpoint does: by default Hugging Face's inference. Its token
     is the one of the episode (:meth:`entrust`), or else ``HF_TOKEN`` of this process.
@@ -104,7 +106,7 @@ class Subcalls:
         return bool(self._awaited)
 
     def deeper(self, model: str | None) -> Self:
-        """Return the sub-calls of a nested episode; ``None`` as its default model means this episode's."""
+        """Return a ``Subcalls`` for a nested episode with this default model; ``None`` means this episode's model."""
         other = copy.copy(self)
         other.depth += 1
         other._awaited = Awaited(self._awaited)

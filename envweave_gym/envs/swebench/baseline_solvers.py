@@ -1,7 +1,7 @@
-"""Trivial solvers as baselines: a model must beat them before its accuracy means anything.
+"""Heuristic solvers of "which file must change?": baselines that a model must beat.
 
-Each ranks options without understanding: by the words that a path shares with the issue, by whether the issue
-names it, or by how often it is the answer of other issues. Its inverse takes the option of the lowest rank.
+Each ranks the options by one property, such as the number of words that a path shares with the issue, or how
+often it is the answer of other issues. It chooses the option with the highest rank, its inverse the lowest.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from envweave_gym.envs.swebench.localisation import SWEBenchLocEnv
 
 @dataclass(frozen=True)
 class SolverInput:
-    """The input of a trivial solver: a question, and how often each file is an answer."""
+    """The input of a heuristic solver: a question, and how often each file is the answer of an issue."""
 
     issue: str
     options: tuple[str, ...]
     answers: Counter[str]
-    """The number of rows whose answer is a file, by file of the repository."""
+    """The number of rows whose answer is a file, by the path of the file."""
     right: int
+    """The index of the right option."""
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -37,18 +38,18 @@ class SolverInput:
         return overlap(path, self.words)
 
     def leak(self, path: str) -> Leak:
-        """Return how the issue names a file."""
+        """Return how clearly the issue names a file."""
         return leak_of(path, self.issue)
 
     def chance(self, solver: Solver, *, inverse: bool = False) -> float:
-        """Return the probability that a solver is right, if it breaks ties at random."""
+        """Return the probability that a solver, or its inverse, is right if it breaks ties at random."""
         worth = [solver(self, path) for path in self.options]
         best = min(worth) if inverse else max(worth)
         return (worth[self.right] == best) / worth.count(best)
 
 
 Solver = Callable[[SolverInput, str], Any]
-"""Function from a question and an option to the option's rank for a solver, which takes the highest."""
+"""Function from a question and one of its options to a rank; the solver chooses the option with the highest."""
 
 _LEVELS = list(reversed(Leak))
 
@@ -81,12 +82,12 @@ SOLVERS: dict[str, Solver] = {
     ),
     "length of the path": lambda question, path: len(path),
 }
-"""The solvers, by the property that they rank options by."""
+"""All solvers, by a description of the property that they rank options by."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracies of a solver and of its inverse, over all issues and over those that do not name the file."""
+    """The accuracies of a solver and its inverse: over all issues, and over those that do not name the file."""
 
     direct: float
     inverse: float
@@ -95,7 +96,7 @@ class Accuracy:
 
 
 def accuracies(env: SWEBenchLocEnv, seeds: Iterable[int]) -> dict[str, Accuracy]:
-    """Return the accuracy of every solver over all tasks of an environment, each with every seed."""
+    """Return the accuracy of every solver, by its description, over all tasks of ``env`` with each of ``seeds``."""
     chances: dict[tuple[str, bool, bool], list[float]] = defaultdict(list)
     answers: dict[str, Counter[str]] = defaultdict(Counter)
     for task in env.tasks:

@@ -1,7 +1,8 @@
-"""Pools of candidate files for an issue: from the rows alone, from a file, or from checkouts.
+"""Sources of candidate files, the possible wrong options of "which file must change to resolve this issue?".
 
-A better source gives more plausible wrong options. Rows contain only the answers of other issues, and the few
-files that issues and tests name. A file of candidates or a checkout covers the whole tree.
+There are three: the rows of the data set, a file prepared for it, or checkouts of the repositories. Rows contain
+only files that other patches change, and the few files that issues and tests name. The other two cover all files
+of the repository, so their wrong options are more plausible.
 """
 
 from __future__ import annotations
@@ -35,32 +36,36 @@ from envweave_gym.envs.swebench.repository_trees import check_commits, files_at,
 
 ROWS = "rows"
 DEFAULT_FILE = f"{SOURCE.name}_mcq.jsonl"
-"""Name of the file with the candidates of the test split, which is used if it is beside the data."""
+"""Name of the file with candidates for the test split; used by default if it is in the folder of the data."""
 
 
 class Pool(Protocol):
-    """A source of candidates."""
+    """A source of candidate files for issues."""
 
     kind: str
-    """The name of the pool in the state of an episode."""
+    """The name of the source, for ``episode_state()``."""
 
     def of(self, instance: Instance) -> Candidates:
-        """Return the candidates of an instance."""
+        """Return the files from which the wrong options of an instance are drawn."""
         ...
 
 
 def pool_of(tasks: Rows[Instance], candidates: str | Sequence[str] | None, dataset: str, split: str) -> Pool:
-    """Return the pool that ``candidates=`` names; ``None`` is the file beside the data, or else the rows."""
+    """Return the pool for the argument ``candidates``: the word "rows", or paths of a file or of checkouts.
+
+    ``None`` means the file :data:`DEFAULT_FILE` in the folder of the data, or the rows if there is none. Raise
+    ``InvalidArgument`` or ``NotAvailable`` if the argument is invalid or a path does not exist.
+    """
     repositories(tasks)
     if candidates is None:
         found = _beside(dataset) if split == SOURCE.splits[0] else None
         return FilePool(found, tasks) if found else RowPool(tasks)
     if candidates == ROWS:
         return RowPool(tasks)
-    places = [candidates] if isinstance(candidates, str) else candidates
-    if not isinstance(places, list | tuple) or not places or not all(isinstance(p, str) for p in places):
+    given = [candidates] if isinstance(candidates, str) else candidates
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(path, str) for path in given):
         raise InvalidArgument(f"candidates={shown(candidates)} is none of what there is: {_WAYS}")
-    paths = tuple(Path(place).expanduser().absolute() for place in places)
+    paths = tuple(Path(path).expanduser().absolute() for path in given)
     if missing := [path for path in paths if not path.exists()]:
         raise NotAvailable(f"candidates: there is no {shown(str(missing[0]))}; give {_WAYS}")
     if len(paths) == 1 and paths[0].is_file():
@@ -81,7 +86,7 @@ def _beside(dataset: str) -> Path | None:
 
 
 def answer_of(instance: Instance) -> str:
-    """Return the file that must change: the first Python file of the patch."""
+    """Return the right option: the first Python file that the gold patch changes, else its first file."""
     files = instance.gold_files
     return next((file for file in files if file.endswith(".py")), files[0] if files else "")
 
@@ -91,20 +96,16 @@ def answer_of(instance: Instance) -> str:
 
 @dataclass(frozen=True)
 class Repository:
-    """Facts about the files of a repository, collected from all its rows."""
+    """The files of one repository that the rows of the data set mention."""
 
     answers: Counter[str] = field(default_factory=Counter)
-    """The number of issues that each file is the answer of."""
+    """The number of issues whose right option is a file, by path."""
     texts: list[tuple[str, str]] = field(default_factory=list)
-    """The issues and the test patches of the rows."""
-
-    def roots(self) -> dict[str, str]:
-        """Return the packages of the repository."""
-        return roots_of(self.answers)
+    """Pairs of the issue and the test patch of each row."""
 
     def seen(self) -> tuple[str, ...]:
-        """Return files that issues name or tests import, and no patch changes."""
-        roots = self.roots()
+        """Return the files that issues name or tests import, without those that are right options."""
+        roots = roots_of(self.answers)
         named = [path for issue, _ in self.texts for path in mentioned_paths(issue, roots)]
         folders = frozenset(folder for path in (*self.answers, *named) for folder in _folders_of(path))
         imported = [path for _, tests in self.texts for path in imported_paths(tests, roots, folders)]
@@ -118,7 +119,10 @@ def _folders_of(path: str) -> Iterable[str]:
 
 @lru_cache(maxsize=8)
 def repositories(tasks: Rows[Instance]) -> Mapping[str, Repository]:
-    """Collect the facts about each repository; raises if a row has no answer."""
+    """Collect the files that the rows mention, by repository.
+
+    Raise ``InvalidArgument`` if a patch changes no file, or one with a path longer than :data:`MAX_PATH`.
+    """
     known: dict[str, Repository] = defaultdict(Repository)
     for instance in tasks:
         answer = answer_of(instance)
@@ -139,7 +143,7 @@ def _seen(tasks: Rows[Instance]) -> Mapping[str, tuple[str, ...]]:
 
 
 class RowPool:
-    """Candidates of the rows alone: the answers of other issues, and files that issues and tests name."""
+    """Pool of the data set's rows: files that other patches change, or that issues and tests name."""
 
     kind = ROWS
 
@@ -147,7 +151,7 @@ class RowPool:
         self._tasks = tasks
 
     def of(self, instance: Instance) -> Candidates:
-        """Return the candidates of an instance."""
+        """Choose the candidates of an instance among the files of its repository in the rows."""
         answers = repositories(self._tasks)[instance.repo].answers
         return candidates_among((*answers, *_seen(self._tasks)[instance.repo]), instance, answers)
 
@@ -156,7 +160,10 @@ class RowPool:
 
 
 class FilePool:
-    """Candidates from a file with one instance in each line."""
+    """Pool read from a file of :class:`Candidates` with one instance in each line.
+
+    Raise ``InvalidArgument`` if it does not have the answers of all ``tasks``.
+    """
 
     kind = "file"
 
@@ -166,8 +173,8 @@ class FilePool:
         _check_candidates(self._rows, tasks, str(path))
 
     def of(self, instance: Instance) -> Candidates:
-        """Return the candidates of an instance."""
-        return self._rows[_places(self._rows)[instance.instance_id]]
+        """Return the line of an instance."""
+        return self._rows[_indices(self._rows)[instance.instance_id]]
 
 
 def _candidates_in(path: Path) -> Rows[Candidates]:
@@ -175,17 +182,17 @@ def _candidates_in(path: Path) -> Rows[Candidates]:
 
 
 @lru_cache(maxsize=8)
-def _places(rows: Rows[Candidates]) -> Mapping[str, int]:
+def _indices(rows: Rows[Candidates]) -> Mapping[str, int]:
     return {row.instance_id: number for number, row in enumerate(rows)}
 
 
 @lru_cache(maxsize=8)
 def _check_candidates(rows: Rows[Candidates], tasks: Rows[Instance], name: str) -> None:
-    places = _places(rows)
+    indices = _indices(rows)
     for instance in tasks:
-        place, answer = places.get(instance.instance_id), answer_of(instance)
-        if place is None or rows[place].answer != answer:
-            has = "nothing" if place is None else f"the answer {shown(rows[place].answer)}"
+        index, answer = indices.get(instance.instance_id), answer_of(instance)
+        if index is None or rows[index].answer != answer:
+            has = "nothing" if index is None else f"the answer {shown(rows[index].answer)}"
             raise InvalidArgument(
                 f"{name} has {has} for {instance.instance_id}, whose patch changes {answer}; "
                 "give the candidates of this data set"
@@ -196,36 +203,42 @@ def _check_candidates(rows: Rows[Candidates], tasks: Rows[Instance], name: str) 
 
 
 class TreePool:
-    """Candidates from the tree of the base commit of an issue."""
+    """Pool of all files in checkouts, each listed at the base commit of the issue.
+
+    ``folders`` are checkouts or have them as subfolders. Raise ``NotAvailable`` if one of ``tasks`` has none.
+    """
 
     kind = "tree"
 
-    def __init__(self, places: tuple[Path, ...], tasks: Rows[Instance]) -> None:
-        self._places, self._tasks = places, tasks
-        check_commits(places, tasks)
+    def __init__(self, folders: tuple[Path, ...], tasks: Rows[Instance]) -> None:
+        self._folders, self._tasks = folders, tasks
+        check_commits(folders, tasks)
 
     def of(self, instance: Instance) -> Candidates:
-        """Return the candidates of an instance."""
-        return _tree_candidates(self._places, self._tasks, instance)
+        """Choose the candidates of an instance among the files at its base commit."""
+        return _tree_candidates(self._folders, self._tasks, instance)
 
 
 @lru_cache(maxsize=512)
-def _tree_candidates(places: tuple[Path, ...], tasks: Rows[Instance], instance: Instance) -> Candidates:
-    files = files_at(tree_of(places, instance), instance.base_commit)
+def _tree_candidates(folders: tuple[Path, ...], tasks: Rows[Instance], instance: Instance) -> Candidates:
+    files = files_at(tree_of(folders, instance), instance.base_commit)
     if answer_of(instance) not in files:
         raise InvalidArgument(
-            f"{tree_of(places, instance)} has no {answer_of(instance)}, which the patch of "
+            f"{tree_of(folders, instance)} has no {answer_of(instance)}, which the patch of "
             f"{instance.instance_id} changes; give a checkout of {instance.repo}"
         )
     return candidates_among(files, instance, repositories(tasks)[instance.repo].answers)
 
 
 MOST = 8
-"""Limit of candidates of a kind; files that are the answer of another issue do not count."""
+"""Limit of the candidates of each kind except ``popular``, which has no limit."""
 
 
 def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[str]) -> Candidates:
-    """Choose the candidates of an instance among the files of its repository."""
+    """Choose the candidates of an instance among ``files``, all files of its repository.
+
+    ``answers`` counts for how many issues a file is the right option. Files of the gold patch are left out.
+    """
     issue, gold = instance.problem_statement, instance.gold_files
     words, answer = words_of(issue), answer_of(instance)
     other = [path for path in files if path not in gold]
@@ -233,8 +246,7 @@ def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[
     return Candidates(
         instance_id=instance.instance_id,
         answer=answer,
-        # Once for each issue that it answers: frequent answers are drawn more often.
-        # As often as it is an answer: draws are weighted by that.
+        # Once for each issue that it answers, so that draws are weighted by that.
         popular=tuple(path for path in other for _ in range(answers[path])),
         near=_most(rest, lambda path: _folders_shared(path, answer)),
         lexical=_most(list(filter(is_source, other)), lambda path: overlap(path, words)),
@@ -243,7 +255,7 @@ def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[
 
 
 def _most(files: Sequence[str], worth: Callable[[str], int]) -> tuple[str, ...]:
-    """Return the files with the highest scores, without those that score 0."""
+    """Return the :data:`MOST` files with the highest ``worth``, without those whose worth is 0."""
     return tuple(sorted(filter(worth, files), key=worth, reverse=True)[:MOST])
 
 

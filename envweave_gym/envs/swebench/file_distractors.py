@@ -1,9 +1,9 @@
-"""Draws wrong options that trivial solvers cannot tell from the right one.
+"""Draws wrong options for "which file must change?", such that heuristics cannot find the right one.
 
-A solver finds the right file among random files by the words that it shares with the issue. Among the most
-similar files it chooses the least similar one, and among files that are never an answer it needs a list of
-answers. So most wrong options are *popular*: the answer of other issues. A draw also decides how many of them
-look more likely than the right one, so that its rank tells nothing.
+Among random files the right one is found by the words that it shares with the issue. Among very similar files it
+is the least similar one. Among files that are never an answer, a list of all answers gives it away. So most wrong
+options are *popular* files: the right answers of other issues. A draw also decides how many options look more
+likely than the right one, so that its rank tells nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from envweave_gym.core.seeding import mix
 from envweave_gym.envs.swebench.file_mentions import MAX_PATH, NAMED, Leak, leak_of, overlap, words_of
 
 _ATTEMPTS = 32
-"""Limit of sets of wrong options that are drawn; the best of them is used."""
+"""Limit of the sets of wrong options that are drawn; the one closest to the drawn rank is used."""
 
 
 _Path = Annotated[str, msgspec.Meta(max_length=MAX_PATH)]
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
-    """The files that may be wrong options of an issue, by the reason why they are plausible."""
+    """The files that may be wrong options of an issue, grouped by the reason why they are plausible."""
 
     instance_id: str
     answer: _Path
     """The file that must change."""
     popular: tuple[_Path, ...] = ()
-    """Files that are the answer of other issues."""
+    """Files that are the answer of other issues, once for each, as draws are weighted by that."""
     near: tuple[_Path, ...] = ()
     """Files in the same folder or near it."""
     sibling: tuple[_Path, ...] = ()
@@ -47,7 +47,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
 
 def distractors(candidates: Candidates, issue: str, count: int, key: int) -> tuple[str, ...]:
-    """Draw up to ``count`` wrong options; ``key`` seeds the draw."""
+    """Draw ``count`` wrong options, or fewer if there are not enough candidates; ``key`` is the seed."""
     draw = _Draw(key)
     bags = _bags(candidates)
     wanted = _popular_among(count, draw)
@@ -65,18 +65,19 @@ def distractors(candidates: Candidates, issue: str, count: int, key: int) -> tup
 
 
 class _Draw:
-    """A deterministic sequence of draws from a key."""
+    """Counter-based random generator, seeded with ``key``."""
 
     def __init__(self, key: int) -> None:
         self._key, self._drawn = key, 0
 
     def below(self, end: int) -> int:
+        """Return the next number from 0 to ``end - 1``."""
         self._drawn += 1
         return mix(self._key, self._drawn) % end
 
 
 def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
-    """Return the popular files, and lists of the others by kind, without the answer."""
+    """Return the popular files, and a list for each other kind that has files; both without the answer."""
     near = candidates.near or candidates.sibling
     kinds = (candidates.popular, near, candidates.lexical, candidates.mentioned)
     popular, *others = [[path for path in kind if path != candidates.answer] for kind in kinds]
@@ -84,11 +85,12 @@ def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
 
 
 def _popular_among(count: int, draw: _Draw) -> int:
-    """Return the number of popular files among ``count``: all but one or two, and at least one."""
+    """Draw the number of popular files among ``count`` options: all but one or two, and at least one."""
     return max(1, count - 1 - (draw.below(4) == 0))
 
 
 def _picked(bags: tuple[list[str], list[list[str]]], wanted: int, count: int, draw: _Draw) -> tuple[str, ...]:
+    """Draw ``count`` distinct files from ``bags``: ``wanted`` popular ones, and the others from random kinds."""
     popular, others = bags
     picked = _sample(popular, wanted, draw)
     left = {path for bag in others for path in bag}.difference(picked)
@@ -102,7 +104,7 @@ def _picked(bags: tuple[list[str], list[list[str]]], wanted: int, count: int, dr
 
 
 def _sample(bag: Sequence[str], count: int, draw: _Draw) -> list[str]:
-    """Draw ``count`` distinct items; one that is in the bag twice is twice as likely."""
+    """Draw ``count`` distinct items, or fewer if there are not enough; duplicates in ``bag`` are weights."""
     picked: list[str] = []
     rest = list(bag)
     while rest and len(picked) < count:
@@ -115,7 +117,10 @@ def _sample(bag: Sequence[str], count: int, draw: _Draw) -> list[str]:
 
 
 def _rankings(answer: str, issue: str) -> tuple[Callable[[str], int], Callable[[str], int]]:
-    """Return two comparisons of a file with the answer (1, 0, -1): by shared words, and by mentions."""
+    """Return two functions that compare a file with the answer, by shared words and by mentions in the issue.
+
+    They return 1 if the file looks more likely than the answer, -1 if less, 0 for a tie.
+    """
     words = words_of(issue)
     known: dict[str, tuple[Any, Any]] = {}
 
@@ -133,7 +138,10 @@ def _rankings(answer: str, issue: str) -> tuple[Callable[[str], int], Callable[[
 
 
 def _misfit(ranking: Callable[[str], int], picked: Sequence[str], above: int) -> int:
-    """Return the distance of the answer's rank from ``above`` among the picked files; a tie counts a half."""
+    """Return twice the distance between the number of picked files that outrank the answer and ``above``.
+
+    A tie counts as half a file.
+    """
     likelier = [ranking(path) for path in picked]
     higher, lower = likelier.count(1), likelier.count(-1)
     return abs(higher - above) + abs(len(picked) - lower - above)

@@ -1,4 +1,4 @@
-"""Mentions of files in issues: finding them, hiding them, and counting shared words."""
+"""Finds and hides mentions of source files in the text of issues, and counts shared words."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _TEST_NAME = re.compile(r"test_.*|.*_tests?\.py|tests?\.py|conftest\.py")
 
 
 class Leak(StrEnum):
-    """How clearly the text of an issue names the file that must change.
+    """Levels of how clearly an issue names the file that must change, from the clearest to none.
 
-    The members go from the clearest to none, and the first one that applies is taken.
+    The first level that applies is the level of an issue.
     """
 
     PATH = "path"
-    """The issue has its path in the repository, or its installed path."""
+    """The issue contains the path, from the root of the repository or as installed."""
     DOTTED = "dotted"
-    """The issue has its module: ``package.module``."""
+    """The issue contains the dotted name of the module: ``package.module``."""
     NAME = "name"
-    """The issue has its file name."""
+    """The issue contains the file name: ``module.py``."""
     STEM = "stem"
-    """The issue has its file name without the suffix, as a word."""
+    """The issue contains the file name without the suffix, as a word."""
     NONE = "none"
-    """The issue does not name it."""
+    """The issue does not name the file."""
 
 
 NAMED = (Leak.PATH, Leak.DOTTED, Leak.NAME)
-"""The levels at which an issue names the file itself."""
+"""The levels at which an issue names the file itself, rather than a word of its name."""
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the words of a text or a path in lower case; ``some_name`` and ``SomeName`` have two each."""
+    """Return the words of a text or path in lower case; identifiers like ``some_name`` or ``SomeName`` are split."""
     return frozenset(word.lower() for word in _WORD.findall(text) if len(word) > 1)
 
 
@@ -53,12 +53,12 @@ def path_words(path: str) -> frozenset[str]:
 
 
 def overlap(path: str, issue_words: frozenset[str]) -> int:
-    """Return the number of words of a path that the issue has."""
+    """Return the number of distinct words that a path shares with ``issue_words``."""
     return len(path_words(path) & issue_words)
 
 
 def leak_of(path: str, issue: str) -> Leak:
-    """Return how clearly an issue names a file."""
+    """Return the level at which the text ``issue`` names the file ``path``."""
     installed, module, name = names_of(path)
     if installed in issue:
         return Leak.PATH
@@ -72,28 +72,28 @@ def leak_of(path: str, issue: str) -> Leak:
 
 
 def _stands(name: str, text: str) -> bool:
-    """Return whether a name occurs as a whole word: ``b`` does in ``a.b``, ``b.c`` does not in ``a.b.c``."""
+    """Return whether a name occurs as a whole word: ``b`` does in ``a.b``, but ``b.c`` does not in ``a.b.c``."""
     before = r"[\w.]" if "." in name.removesuffix(".py") else r"\w"
     return name in text and re.search(rf"(?<!{before}){re.escape(name)}(?!\w)", text) is not None
 
 
 @lru_cache(maxsize=1 << 16)
 def names_of(path: str) -> tuple[str, str, str]:
-    """Return the installed path of a source file, its module, and its file name."""
+    """Return the path without ``src/`` or ``lib/``, as installed, the dotted module name, and the file name."""
     installed = _SOURCE_FOLDER.sub("", path)
     module = installed.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return installed, module, path.rpartition("/")[2]
 
 
 def is_source(path: str) -> bool:
-    """Return whether a file is Python, not a test, and has a path that fits a line."""
+    """Return whether a path names a Python file that is no test, and is short enough to be an option."""
     *folders, name = path.split("/")
     python = name.endswith(".py") and len(path) <= MAX_PATH and path.isprintable()
     return python and _TEST_FOLDERS.isdisjoint(folders) and not _TEST_NAME.fullmatch(name)
 
 
 def masked(issue: str, paths: Iterable[str]) -> str:
-    """Return the issue with :data:`HIDDEN` for every name of a Python file and for the modules of ``paths``."""
+    """Replace every name of a Python file, and the module names of ``paths``, in an issue by :data:`HIDDEN`."""
     issue = _FILE_NAME.sub(HIDDEN, issue)
     hidden: set[str] = set()
     for path in paths:
@@ -103,16 +103,15 @@ def masked(issue: str, paths: Iterable[str]) -> str:
     if not hidden:
         return issue
     # A regular expression takes the first alternative that matches, so longer names must come first.
-    # The longest first, as a regular expression takes the first alternative that matches.
     longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
     return re.sub(rf"(?<![\w.])(?:{'|'.join(longest_first)})(?!\w)", HIDDEN, issue)
 
 
-# What rows alone tell of a repository
+# Files that the rows of the data set mention
 
 
 def roots_of(paths: Iterable[str]) -> dict[str, str]:
-    """Return the packages of the files, with the folder before each: ``{"matplotlib": "lib/"}``."""
+    """Return the top-level packages of the files, with the folder of each: ``{"matplotlib": "lib/"}``."""
     roots: dict[str, str] = {}
     for path in paths:
         folder = _SOURCE_FOLDER.match(path)
@@ -122,16 +121,22 @@ def roots_of(paths: Iterable[str]) -> dict[str, str]:
 
 
 def mentioned_paths(text: str, roots: dict[str, str]) -> list[str]:
-    """Return the source files that a text names by a path, repository or installed."""
+    """Return the paths of source files that a text names, from the root of the repository or as installed.
+
+    ``roots`` is the result of :func:`roots_of`.
+    """
     found = [_rooted(name.replace("\\", "/").split("/"), roots) for name in _FILE_NAME.findall(text)]
     return [path for path in dict.fromkeys(found) if is_source(path)]
 
 
 def _rooted(parts: Sequence[str], roots: dict[str, str]) -> str:
-    """Return the end of a path from its last part that is a package, or an empty text if there is none."""
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] in roots:
-            return roots[parts[place]] + "/".join(parts[place:])
+    """Return the part of a path from its last top-level package on; empty if it has none.
+
+    Issues name files by paths like ``/usr/lib/python3/site-packages/package/module.py``.
+    """
+    for index in range(len(parts) - 2, -1, -1):
+        if parts[index] in roots:
+            return roots[parts[index]] + "/".join(parts[index:])
     return ""
 
 
@@ -139,7 +144,10 @@ _IMPORT = re.compile(r"^[ +-]\s*(?:from\s+([\w.]+)\s+import|import\s+([\w.]+))",
 
 
 def imported_paths(diff: str, roots: dict[str, str], folders: frozenset[str]) -> list[str]:
-    """Return the source files that a diff imports; for a package in ``folders``, its ``__init__``."""
+    """Return the paths of source files that the lines of a diff import.
+
+    For a package, which is one of ``folders``, that is its ``__init__.py``.
+    """
     found: list[str] = []
     for names in _IMPORT.findall(diff):
         parts = "".join(names).split(".")

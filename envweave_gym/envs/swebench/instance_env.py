@@ -1,4 +1,4 @@
-"""Base class of both SWE-bench environments: adds the reset option ``instance_id``."""
+"""Base class of both SWE-bench environments, with the reset option ``instance_id``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INSTANCE_OPTIONS = (*TASK_OPTIONS, "instance_id")
 
 
 class InstanceEnv(TaskEnv[Instance, ObsType, ActType], Generic[ObsType, ActType]):
-    """Finds a task by ``options={"instance_id": "psf__requests-3362"}`` as well as by its index."""
+    """Environment over SWE-bench rows whose reset takes ``options={"instance_id": "psf__requests-3362"}``."""
 
     def _index(self, options: Mapping[str, Any]) -> int | None:
         name = options.get("instance_id")

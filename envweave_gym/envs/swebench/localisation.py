@@ -26,10 +26,10 @@ _LEFT_OUT = "\n[…]"
 
 
 class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
-    """Asks which of ``options`` files must be changed to resolve an issue of a real project.
+    """Environment that asks which one of some files must be changed to resolve an issue of a real project.
 
-    ``info["leak"]`` says how the issue, as shown, names the right file (:class:`Leak`). Hints and the
-    names of tests are never shown.
+    ``info["leak"]`` says how clearly the issue, as shown, names the right file (:class:`Leak`). The hints of the
+    data set and the names of its tests are never shown.
     """
 
     metadata: dict[str, Any] = {**ChoiceEnv.metadata, "reset_options": INSTANCE_OPTIONS}
@@ -51,12 +51,11 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         self.issue, self._instance_id, self._leak = "", "", Leak.NONE
 
     def ask(self, task: Instance) -> Question:
-        """Return the question of an issue, with its options."""
+        """Return the question about one issue, with its options in the order of the episode."""
         candidates = self._pool.of(task)
         issue = self.issue = self._shown_issue(task, candidates)
         self._instance_id, self._leak = task.instance_id, leak_of(candidates.answer, issue)
-        # The draw depends on the instance and not on its row, so a filtered data set asks the same questions.
-        # By the ID and not by the index, which differs between files of rows.
+        # The draw depends on the ID and not on the row number, so a filtered data set asks the same questions.
         key = mix(self.key, _number_of(task.instance_id))
         wrong = self.wrong_options(candidates, key)
         if not wrong:
@@ -68,7 +67,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         return Question(f"Repository: {task.repo}\n\nIssue:\n{issue}\n\n{QUESTION}", options, right)
 
     def wrong_options(self, candidates: Candidates, key: int) -> tuple[str, ...]:
-        """Return the wrong options for the issue as shown; ``key`` seeds the draw."""
+        """Draw the wrong options for the issue as it is shown; ``key`` is the seed."""
         return distractors(candidates, self.issue, self.options - 1, key)
 
     def _shown_issue(self, task: Instance, candidates: Candidates) -> str:
@@ -87,7 +86,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
 
 
 def _number_of(instance_id: str) -> int:
-    """Hash the id of an instance to a number, which does not depend on the position of its row."""
+    """Hash the ID of an instance to a 64-bit number."""
     return int.from_bytes(hashlib.blake2b(instance_id.encode(), digest_size=8).digest())
 
 
@@ -99,8 +98,8 @@ def _longest_frame(options: Any) -> int:
 def accuracy_by_leak(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
     """Return the accuracy and the number of episodes for each level of leak, and for ``"all"``.
 
-    ``infos`` are those of steps, of single environments or of vectors; infos without ``correct``, as resets
-    and faults have them, do not count.
+    ``infos`` are the infos of steps, of single environments or of vectors. Infos without ``correct``, such as those
+    of resets and faults, are ignored.
     """
     right: dict[str, list[bool]] = defaultdict(list)
     for info in infos:
@@ -112,8 +111,8 @@ def accuracy_by_leak(infos: Iterable[Mapping[str, Any]]) -> dict[str, tuple[floa
 
 
 def _outcomes(info: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return pairs of leak level and correctness from an info, or from all rows of a vector's."""
-    final = info.get("final_info")  # of rows that ended and began anew in the same step
+    """Return pairs of leak level and correctness: one from an info, or one for each row of a vector's info."""
+    final = info.get("final_info")  # in the autoreset mode SAME_STEP
     ended = _outcomes(final) if isinstance(final, Mapping) else []
     if "correct" not in info:
         return ended

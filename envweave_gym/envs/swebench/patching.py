@@ -1,4 +1,4 @@
-"""SWE-bench Lite with patches: the environment shows an issue, the reply is a diff, and tests decide."""
+"""SWE-bench Lite with patches: shows an issue, takes a diff as the reply, and runs tests for the reward."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from envweave_gym.swebench.workspace_cache import EpisodeWorkspace
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 
 APPLIES, SOME_PASS = 0.1, 0.4
-"""Shaped rewards: for a patch that applies, and at most for tests that begin to pass."""
+"""Shaped rewards: of a patch that applies, and the largest addition for tests that begin to pass."""
 MAX_ISSUE = 30_000
 """Limit of the characters of an issue that are shown; the longest of Lite has 24,770."""
 MAX_REPLY = MAX_CHARS
@@ -52,14 +52,14 @@ _NEITHER = f"I can read neither a diff nor a command there; there is {USAGE}."
 
 
 class SWEBenchPatchEnv(InstanceEnv[Any, str]):
-    """Shows an issue of a real project, applies the diff in the reply and runs the tests of the issue.
+    """Environment that shows an issue of a real project, applies the diff in the reply and runs the issue's tests.
 
     ``reward="shaped"`` pays :data:`APPLIES` for a patch that applies, and up to :data:`SOME_PASS` for tests
-    that pass and did not before, as long as others still do. With ``turns=N`` up to N - 1 replies may look at
+    that begin to pass, as long as the others still do. With ``turns=N`` up to N - 1 replies may read files of
     the repository, or run its tests, before the final one.
 
-    ``info`` of every reset and step has the same keys, with the outcome of the patch once the episode is
-    over. A failure of the container or sandbox ends the episode as a fault, and never as a reward.
+    ``info`` of every reset and step has the same keys; the results are filled in at the end of the episode. A
+    failure of the container or sandbox ends the episode as a fault, and never as a reward.
     """
 
     metadata: dict[str, Any] = {
@@ -79,7 +79,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         tasks = instances(config.dataset, config.split)
         super().__init__(tasks, dataset=config.dataset, split=config.split)
         self.evaluation = Evaluation()
-        """The outcome of the last patch."""
+        """The evaluation of the last patch, empty before it."""
         self._instance: Instance | None = None
         self._workspace = EpisodeWorkspace()
         self._messages: list[dict[str, str]] = []
@@ -97,7 +97,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         return self._shown(), self._info()
 
     def step(self, action: str) -> Stepped:
-        """Evaluate the diff of a reply, or run the repository command in it."""
+        """Run the repository command of a reply, or evaluate its diff and end the episode."""
         assert self._instance is not None
         self._replies += 1
         self._messages.append({"role": "assistant", "content": _clipped(action)})
@@ -189,7 +189,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
 
 def shaped(found: Evaluation, before: float) -> float:
-    """Return the shaped reward of a patch; ``before`` is the share of its tests that passes without it."""
+    """Return the shaped reward of a patch; ``before`` is the share of FAIL_TO_PASS tests that pass without it."""
     if found.resolved or not found.applied:
         return float(found.resolved)
     # The share of the failing tests that the patch has added, of those that it could add.

@@ -1,7 +1,7 @@
-"""Finds the checkout of an instance, and lists the files of its base commit.
+"""Finds the checkout of an instance in given folders, and lists the files of its base commit.
 
 In a git repository the tree of the commit is read, whatever is checked out. So one full clone, even a bare
-one, serves all issues of its project. A folder without git is read as it is.
+one, serves all issues of its project. Of a folder without git the files on disk are listed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ GIT_TIMEOUT_S = 30.0
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
-def tree_of(places: tuple[Path, ...], instance: Instance) -> Path:
-    """Return the checkout of an instance: a folder in one of ``places``, or one of them itself."""
+def tree_of(folders: tuple[Path, ...], instance: Instance) -> Path:
+    """Return the checkout of an instance: a subfolder of one of ``folders``, or one of them itself.
+
+    A subfolder must have the name of the instance or of its repository. Raise ``NotAvailable`` if there is none.
+    """
     names = (instance.instance_id, instance.repo.replace("/", "__"), instance.repo.rpartition("/")[2])
-    folders = [place / name for place in places for name in (*names, *(f"{name}.git" for name in names))]
-    for folder in (*folders, *places):
+    inside = [parent / name for parent in folders for name in (*names, *(f"{name}.git" for name in names))]
+    for folder in (*inside, *folders):
         if git_of(folder) or any((folder / file).is_file() for file in instance.gold_files):
             return folder
     raise NotAvailable(
-        f"candidates: {', '.join(map(str, places))} has no checkout of {instance.repo}; clone it there as "
+        f"candidates: {', '.join(map(str, folders))} has no checkout of {instance.repo}; clone it there as "
         f"{names[1]}, or into a folder of its own as {names[0]}"
     )
 
@@ -42,11 +45,11 @@ def git_of(folder: Path) -> Path | None:
     return folder if (folder / "HEAD").is_file() and (folder / "objects").is_dir() else None
 
 
-def check_commits(places: tuple[Path, ...], instances: Iterable[Instance]) -> None:
-    """Raise unless every instance has a checkout, and every git repository the base commits."""
+def check_commits(folders: tuple[Path, ...], instances: Iterable[Instance]) -> None:
+    """Raise ``NotAvailable`` if an instance has no checkout, or its git repository lacks the base commit."""
     needed: dict[Path, list[Instance]] = {}
     for instance in instances:
-        needed.setdefault(tree_of(places, instance), []).append(instance)
+        needed.setdefault(tree_of(folders, instance), []).append(instance)
     for folder, here in needed.items():
         git = git_of(folder)
         if git is not None:
@@ -71,7 +74,7 @@ def _check_commits(git: Path, instances: list[Instance]) -> None:
 
 @lru_cache(maxsize=64)
 def files_at(folder: Path, commit: str) -> tuple[str, ...]:
-    """List the files of a checkout at a commit; without git, the files on disk."""
+    """Return the paths of all files of a checkout at a commit, from git, or of those on disk without git."""
     git = git_of(folder)
     if git is not None:
         return tuple(filter(None, _git(git, "ls-tree", "-r", "-z", "--name-only", commit).split("\0")))
@@ -80,7 +83,10 @@ def files_at(folder: Path, commit: str) -> tuple[str, ...]:
 
 
 def _git(git: Path, *command: str, given: str = "") -> str:
-    """Run a git command on the repository ``git`` and return its output."""
+    """Run a command of git on the git directory ``git``, with stdin ``given``, and return its stdout.
+
+    Raise ``NotAvailable`` if it fails or takes longer than :data:`GIT_TIMEOUT_S`.
+    """
     try:
         done = subprocess.run(
             ["git", f"--git-dir={git}", *command],  # --git-dir: no repository of a parent folder

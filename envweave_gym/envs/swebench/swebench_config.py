@@ -97,7 +97,7 @@ class PatchConfig(Config, frozen=True, kw_only=True):
         one_of("observation", self.observation, ("text", "chat"))
 
     def trial(self) -> Trial:
-        """Return how patches are tried; refuse invalid arguments of it."""
+        """Return the settings of the evaluation; raise ``InvalidArgument`` if they are invalid."""
         backend = self.evaluation
         if backend is None:
             backend = "local" if self.dataset == SYNTHETIC else "docker"

@@ -11,7 +11,7 @@ Action = Literal["index", "text"]
 Reward = Literal["dense", "sparse"]
 
 REWARDS = {"dense": (1.0, 0.1, 0.0), "sparse": (1.0, 0.0, 0.0)}
-"""The rewards of a right option, of a wrong one, and of a reply that chooses none."""
+"""The rewards of the right option, of a wrong option, and of a reply that chooses none, in this order."""
 
 
 class ChoiceConfig(Config, frozen=True, kw_only=True):

@@ -20,12 +20,12 @@ from envweave_gym.episode.stream import metrics
 
 Task = TypeVar("Task")
 MAX_REPLY = 32_768
-"""Characters of a reply."""
+"""Limit of a reply in characters."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its options and the index of the right one."""
+    """A multiple-choice question: its text, its options in order, and the index of the right one."""
 
     text: str
     options: tuple[str, ...]
@@ -38,10 +38,11 @@ class Question:
 
 
 class ChoiceEnv(TaskEnv[Task, Any, Any]):
-    """Asks one question with ``options`` options; a subclass writes :meth:`ask`.
+    """Environment that asks one multiple-choice question; subclasses implement :meth:`ask`.
 
-    ``info`` of the step has ``correct`` and ``chosen``, the index, which is -1 where none was chosen.
-    ``question`` is that of the episode. The stream of the step has the numbers ``correct`` and ``formatted``.
+    ``options`` is the number of options. ``info`` of the step has ``correct``, and ``chosen``, the index of the
+    chosen option or -1 if the reply chooses none. The attribute ``question`` is the question of the episode. The
+    stream of the step has the metrics ``correct`` and ``formatted``.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1, "reset_options": TASK_OPTIONS}
@@ -65,7 +66,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
 
     @abstractmethod
     def ask(self, task: Task) -> Question:
-        """Return the question of the episode; subclasses draw from ``self.key``."""
+        """Return the question about a task; random choices are hashes of ``self.key``."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -100,7 +101,7 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         )
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Return the action of a reply: the index of the option that its letter chooses, or the text itself."""
+        """Return the action of a reply: the index of the option whose letter it chooses, or the text itself."""
         require_text(text)
         return text if self.config.action == "text" else read_letter(text, len(self.question.options))
 

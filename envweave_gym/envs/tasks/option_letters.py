@@ -1,4 +1,4 @@
-"""Lettered options: their order, their text in a prompt, and the letter that a reply chooses."""
+"""Lettered options of multiple-choice questions: shuffles and prints them, and reads the letter in a reply."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PLACING = 0x0DD5
 
 
 def placed(right: str, wrong: Sequence[str], key: int) -> tuple[tuple[str, ...], int]:
-    """Shuffle the options by ``key``; return them and the index of the right one, which is uniform."""
-    draw = mix(key, _PLACING)  # of its own: an episode draws its task from mix(key)
+    """Shuffle the options with the seed ``key``; return them, and the index of ``right``, which is uniform."""
+    draw = mix(key, _PLACING)  # a hash of its own, as an episode draws its task from mix(key)
     others = [wrong[number] for number in sorted(range(len(wrong)), key=lambda number: mix(draw, number + 1))]
     place = mix(draw) % (len(others) + 1)
     return (*others[:place], right, *others[place:]), place
@@ -35,11 +35,11 @@ def letters_of(count: int) -> str:
 
 
 def read_letter(text: str, count: int) -> int:
-    """Return the index of the option whose letter a reply chooses; raise :class:`InvalidAction` in doubt.
+    """Return the index of the option whose letter a reply chooses, of ``count`` options.
 
-    A reply may think aloud. What it states last counts (``Answer: B``, ``the answer is (b)``,
-    ``\\boxed{B}``, ``<answer>B</answer>``), else a last line that is a letter and nothing more, else the only
-    letter it names.
+    The last explicit statement counts (``Answer: B``, ``the answer is (b)``, ``\\boxed{B}``,
+    ``<answer>B</answer>``). Without one a last line that is a letter and nothing else counts, or else the only
+    letter in the reply. Raise :class:`InvalidAction` if there is none of these.
     """
     require_text(text)
     stated, last = _patterns(count)
@@ -55,7 +55,7 @@ def read_letter(text: str, count: int) -> int:
 
 
 _MARGIN = re.compile(r"\n[\s*_`'\"(\[{$]+")
-"""Blanks and marks that a last line may begin with; removed first, or matching would be quadratic in empty lines."""
+"""Blanks and marks that a last line may begin with; removed first, as matching is quadratic in empty lines."""
 _NEGATION = re.compile(
     r"\b(?:not|never|neither|nor|except|wrong|incorrect|unlikely)\b|n['\u2019]t\b", re.IGNORECASE
 )
@@ -63,7 +63,7 @@ _NEGATION = re.compile(
 
 @cache
 def _patterns(count: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for a stated choice, and for a last line that is one letter."""
+    """Return a pattern for a statement like ``Answer: B``, and one for a last line that is one letter."""
     last = LETTERS[count - 1]
     letter = f"[A-{last}a-{last.lower()}]"
     capital, open_, close = f"[A-{last}]", r"[\s*_`'\"(\[{$]*+", r"[\s*_`'\").\]}$]*+"

@@ -1,4 +1,4 @@
-"""Base class of environments over the rows of a data set: chooses the task of an episode."""
+"""Base class of environments over the rows of a data set, which chooses the task of each episode."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ _MOST_GROUPS = 1 << 64
 
 
 class TaskEnv(Emitter, HashedRandomness[ObsType, ActType], Generic[Task, ObsType, ActType]):
-    """Plays one task of a data set in each episode.
+    """Environment whose episodes play one task each, a row of ``tasks``.
 
-    The seed of a reset decides the task, by hashing, so each is as likely as any other.
-    ``options={"index": i}`` takes the ``i``-th instead; ``options={"group": g}`` the one that the seed ``g``
-    would give, so that environments with seeds of their own work on the same task. The seed alone decides
-    everything else that is drawn.
+    The task is a hash of the seed of a reset, and each is equally likely. ``options={"index": i}`` chooses task
+    ``i``. ``options={"group": g}`` chooses the task that the seed ``g`` would, so environments with different
+    seeds can play the same task (GRPO). All other random choices depend on the seed alone.
     """
 
     name = "this environment"
-    """What its errors call it."""
+    """The name of the environment in error messages."""
 
     def __init__(self, tasks: Sequence[Task], *, dataset: str, split: str) -> None:
         self.tasks, self.dataset, self.split = tasks, dataset, split
         self.index, self.key = 0, 0
 
     def choose(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
-        """Choose the task of the next episode; subclasses draw everything else from ``self.key``, by ``mix``."""
+        """Choose the task of the next episode, and set ``self.key``; other random choices are hashes of that key."""
         index = self._index(options or {})
         self.key = self.episode_key(seed)
         self.index = mix(self.key) % len(self.tasks) if index is None else index

@@ -13,7 +13,7 @@ from envweave_gym.core.seeding import HashedRandomness
 
 
 class CounterEnv(HashedRandomness[Any, Any]):
-    """Adds ``delta`` to a counter that starts at 0, until it reaches ``target``.
+    """Environment that adds ``action["delta"]`` to a counter, which starts at 0, until it reaches ``target``.
 
     Reaching the target earns 1.0 and ends the episode; every other step earns 0.0.
     """

@@ -15,7 +15,7 @@ MAX_LENGTH = 4096
 
 
 class EchoEnv(Emitter, HashedRandomness[str, str]):
-    """Returns its action as the observation, and pays ``0.1 * len(action)``.
+    """Environment that returns the action as the observation, with the reward ``0.1 * len(action)``.
 
     Only a step limit ends the episode.
     """

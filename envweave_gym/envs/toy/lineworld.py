@@ -25,7 +25,7 @@ _FIRST, _ONE, _HALF = np.array(0), np.array(1), constant(32)
 
 
 class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
-    """A walker and a goal stand on a line of ``length`` cells; action 0 walks left, 1 right.
+    """Environment with a walker and a goal on a line of ``length`` cells; action 0 moves left, 1 right.
 
     With probability ``slip`` a step goes the other way. The observation is the position of the walker and of
     the goal, each in [0, 1]. Reaching the goal earns 1.0 and ends the episode; every other step costs 0.01.
@@ -95,7 +95,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
 
 
 class LineWorldVectorEnv(NativeVectorEnv):
-    """Many LineWorlds as arrays; each row equals a :class:`LineWorldEnv` with the same seed."""
+    """Vector environment of LineWorlds in NumPy; each row equals a :class:`LineWorldEnv` with the same seed."""
 
     metadata: dict[str, Any] = {"render_modes": [], "reset_options": ()}
 

@@ -1,7 +1,7 @@
-"""MCP servers: their tools as Python functions, called without an event loop.
+"""The class ``McpServer``, a synchronous client for an MCP server whose tools become Python functions.
 
-A server is opened by its first use, and again after it has died or this process was forked. Descriptions and
-results come from third parties and are not trusted.
+A server is started or connected on first use, and again after it has died or this process was forked.
+Descriptions and results come from third parties and are not trusted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["McpClosed", "McpServer", "McpTimeout", "servers_of", "tools_of"]
 
 
 class McpServer:
-    """One server, by its command or its URL, for any number of threads; a pickle holds its description.
+    """Thread-safe client for one MCP server, given by its command or its URL; a pickle holds this description.
 
-    If it has died between two calls, the next one starts it again. A call that was in progress is repeated
-    only if the server says that this does no harm: nobody knows what it has done.
+    If the server has died between two calls, the next call starts it again. A call during which it dies is repeated
+    only if the server declares the tool read-only or idempotent, as the call may have had effects.
     """
 
     def __init__(self, spec: ServerSpec) -> None:
-        """Use :meth:`of` for anything but a spec."""
+        """Make a client from a checked description; :meth:`of` takes commands, dicts and URLs."""
         self.spec = spec
         self._begin()
         in_forked_child(self, McpServer._forget)
@@ -41,7 +41,7 @@ class McpServer:
         self._session: McpSession | None = None
         self._opening, self._changing = threading.Lock(), threading.RLock()
         self._close_count = 0
-        """How often it was closed; a call that began before that does not open it again."""
+        """Number of :meth:`close` calls; a tool call that began before one of them does not open the server again."""
 
     @classmethod
     def of(
@@ -52,10 +52,11 @@ class McpServer:
         timeout: float | None = None,
         connect_timeout: float | None = None,
     ) -> McpServer:
-        """Describe a server by a command (``["mcp-server-time"]``), a dict as in ``mcp.json``, or a URL.
+        """Make a client from a command (``["mcp-server-time"]``), a dict as in ``mcp.json``, or a URL.
 
-        ``timeout`` is for a call and ``connect_timeout`` for the start, in seconds; both default to 30.
-        Values of ``env`` and ``headers`` may refer to a secret by ``env:NAME`` or ``file:PATH``.
+        ``timeout`` limits a call and ``connect_timeout`` the start, in seconds; both default to 30. Values of
+        ``env`` and ``headers`` in the dict may refer to a secret by ``env:NAME`` or ``file:PATH``. Raise
+        ``InvalidArgument`` for anything else.
         """
         if isinstance(spec, McpServer):
             return spec
@@ -63,16 +64,16 @@ class McpServer:
 
     @property
     def name(self) -> str:
-        """Its name in errors, and the prefix of tool names that clash."""
+        """The name of the server in errors, and the prefix of its tools whose names are taken."""
         return self.spec.name
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection to it."""
+        """Whether the server is started or connected now."""
         return self._session is not None
 
     def tools(self) -> list[Tool]:
-        """Return the tools that it offers now."""
+        """Request the list of the server's tools; open the server if it is not open."""
         found = self._with_session(
             lambda session: session.pages("tools/list", "tools", self._deadline()), repeatable=True
         )
@@ -99,7 +100,10 @@ class McpServer:
         return self._call(listed.name, sent, listed.headers_for(sent), repeatable=listed.repeatable)
 
     def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Call a tool by the names that the server has for it and its arguments."""
+        """Call a tool and return its result; the names of the tool and of arguments are those of the server.
+
+        Raise :class:`McpTimeout` after ``timeout`` seconds, and ``ToolError`` if the tool fails.
+        """
         return self._call(tool, dict(arguments or {}), {}, repeatable=False)
 
     def _call(
@@ -120,7 +124,10 @@ class McpServer:
     # The session
 
     def _with_session(self, use: Callable[[McpSession], Any], *, repeatable: bool) -> Any:
-        """Use the session; if the server turns out to have died before, use another one."""
+        """Call ``use`` with the session; if the server had died, call it once more with a new session.
+
+        ``repeatable`` allows that also if the server may have executed the request.
+        """
         was_open, close_count = self._session is not None, self._close_count
         try:
             return self._use(use)
@@ -131,7 +138,7 @@ class McpServer:
         return self._use(use)
 
     def _use(self, use: Callable[[McpSession], Any]) -> Any:
-        """Use the session, hide secrets in its errors, and drop it if it has failed."""
+        """Call ``use`` with the session, hide secrets in its errors, and drop the session if it has failed."""
         session = None
         try:
             session = self._open()
@@ -146,7 +153,7 @@ class McpServer:
             raise
 
     def _open(self) -> McpSession:
-        """Return the session; threads that wait until another has opened it do so to their own deadline."""
+        """Return the open session, or open one; a thread that waits for another to open it has its own deadline."""
         if (session := self._session) is not None:
             return session
         deadline = time.monotonic() + self.spec.connect_timeout
@@ -181,14 +188,14 @@ class McpServer:
             session.transport.forget()
 
     def close(self) -> None:
-        """End the server, and calls in progress; the next call opens it again."""
+        """End the server or the connection, and calls in progress; the next call opens it again."""
         with self._changing:
             self._close_count += 1
         if (session := self._session) is not None:
             self._drop(session)
 
     def fresh(self) -> McpServer:
-        """Return another one with the same description, not opened yet."""
+        """Return a new client with the same description, which is not open."""
         return McpServer(self.spec)
 
     def __enter__(self) -> Self:
@@ -215,14 +222,15 @@ def _transport(spec: ServerSpec) -> Transport:
 
 
 def servers_of(config: Mapping[str, Any]) -> dict[str, McpServer]:
-    """Return the servers of the content of an ``mcp.json``, ``{"mcpServers": {name: {…}}}``, by name."""
+    """Make a client for each server in the content of an ``mcp.json``, ``{"mcpServers": {name: {…}}}``, by name."""
     return {spec.name: McpServer(spec) for spec in specs_in(config)}
 
 
 def tools_of(servers: Any) -> ToolRegistry:
-    """Return the tools of servers in a list, in a mapping by name, or in the content of an ``mcp.json``.
+    """Open servers and return a registry of their tools.
 
-    A tool whose name another server has taken is called ``<server>_<tool>``.
+    ``servers`` is a list, a mapping by name, or the content of an ``mcp.json``. A tool whose name another server has
+    taken is called ``<server>_<tool>``.
     """
     if isinstance(servers, Mapping):
         if "mcpServers" in servers:

@@ -1,7 +1,8 @@
 """A JSON-RPC session with an MCP server over any transport: handshake, requests, and messages.
 
-Servers of the protocol up to 2025-11-25 begin with ``initialize``. One that refuses it is sent
-``server/discover``, as of 2026-07-28; each request then repeats what ``initialize`` would have said.
+Protocol versions up to 2025-11-25 begin with the request ``initialize``. A server that refuses it is sent
+``server/discover`` of version 2026-07-28, which has no handshake. Each request then contains the client's version
+and capabilities.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ WITH_HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", LATEST)
 STATELESS = "2026-07-28"
 """The version without a handshake."""
 LARGEST_MESSAGE = 64 << 20
-"""Bytes of a message."""
+"""Limit of a message in bytes."""
 MAX_PAGES = 1000
-"""Pages of a list."""
+"""Limit of the pages of a list, such as a list of tools."""
 _METHOD_NOT_FOUND, _UNSUPPORTED_VERSION = -32601, -32022
 _META = "io.modelcontextprotocol/"
 
 
 class McpClosed(ToolError):
-    """The server has ended, or cannot be reached."""
+    """Raised if the server has ended or cannot be reached."""
 
     def __init__(self, text: str, *, unsent: bool = False) -> None:
-        """``unsent`` says that the server has certainly not executed the request."""
+        """Make the error; ``unsent`` says that the server has certainly not executed the request."""
         super().__init__(text)
         self.unsent = unsent
 
 
 class McpTimeout(ToolError):
-    """The server has not answered before the deadline."""
+    """Raised if the server has not answered before the deadline."""
 
 
 class McpRefused(ToolError):
-    """The server has answered with a JSON-RPC error."""
+    """Raised if the server has answered with a JSON-RPC error."""
 
     def __init__(self, text: str, code: int = 0, data: Any = None) -> None:
         super().__init__(text)
@@ -53,10 +54,16 @@ class McpRefused(ToolError):
 
 
 class Transport(Protocol):
-    """Carries messages to one server, for any number of threads."""
+    """Carries messages to one server and back; thread-safe.
+
+    A ``deadline`` is a time of ``time.monotonic()``.
+    """
 
     def request(self, message: Message, deadline: float, headers: Mapping[str, str]) -> Message:
-        """Send a request and return its response; ``headers`` are for HTTP."""
+        """Send a request and return its response; ``headers`` are sent over HTTP only.
+
+        Raise :class:`McpTimeout` at the deadline, :class:`McpClosed` without a connection.
+        """
         ...
 
     def notify(self, message: Message, deadline: float, headers: Mapping[str, str]) -> None:
@@ -73,12 +80,12 @@ class Transport(Protocol):
         ...
 
     def forget(self) -> None:
-        """In a forked process: release the parent's connection without ending it."""
+        """Release the connection without ending it; called in a forked process, as the parent still uses it."""
         ...
 
 
 class McpSession:
-    """A server with which a version of the protocol is agreed."""
+    """A connection to a server after the handshake, which has settled the version of the protocol."""
 
     def __init__(self, server: str, transport: Transport, deadline: float) -> None:
         """Perform the handshake; ``server`` names the server in errors."""
@@ -104,9 +111,10 @@ class McpSession:
         self.transport.notify({"jsonrpc": "2.0", "method": method}, deadline, self._headers(method, {}))
 
     def _discover(self, refusal: McpRefused, deadline: float) -> None:
-        """Agree on the stateless version; otherwise raise the refusal of ``initialize``.
+        """Agree on the stateless version by ``server/discover``; if that fails, raise ``refusal``.
 
-        Servers refuse ``initialize`` with any error code, so each is followed by this attempt.
+        ``refusal`` is the server's error for ``initialize``. Servers use any error code for it, so this attempt
+        follows every error.
         """
         self.version = STATELESS
         try:
@@ -124,13 +132,16 @@ class McpSession:
 
     @property
     def is_stateless(self) -> bool:
-        """Whether the server retains nothing from one request to the next."""
+        """Whether the version is the stateless one, in which no request depends on an earlier one."""
         return self.version == STATELESS
 
     def ask(
         self, method: str, params: Message, deadline: float, headers: Mapping[str, str] | None = None
     ) -> Message:
-        """Send a request and return its result; ``headers`` are added over HTTP."""
+        """Send a request and return its result; ``headers`` are sent over HTTP only.
+
+        Raise :class:`McpRefused` if the server answers with an error.
+        """
         if self.is_stateless:
             params = {**params, "_meta": {**params.get("_meta", {}), **_request_meta()}}
         request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
@@ -151,7 +162,7 @@ class McpSession:
         return McpRefused(f"{self._server} refuses {method}: {text} ({code})", code, given.get("data"))
 
     def _headers(self, method: str, params: Message) -> dict[str, str]:
-        """Return the headers that repeat the content of a request, for proxies on its way."""
+        """Return the HTTP headers that repeat the method and the name in a request, for proxies on the way."""
         if not self.version:
             return {}
         headers = {"MCP-Protocol-Version": self.version}
@@ -162,7 +173,7 @@ class McpSession:
         return headers
 
     def pages(self, method: str, key: str, deadline: float) -> list[Any]:
-        """Return all items of a list that comes in pages."""
+        """Request all pages of a list, such as ``tools/list``, and return the items under ``key``."""
         items: list[Any] = []
         params: Message = {}
         for _ in range(MAX_PAGES):
@@ -184,13 +195,13 @@ class McpSession:
 
 
 class LineBuffer:
-    """Splits received bytes into lines, of which none may be longer than a message."""
+    """Buffer that splits received bytes into lines; raises for lines longer than :data:`LARGEST_MESSAGE`."""
 
     def __init__(self, server: str) -> None:
         self._server, self._rest, self._searched = server, bytearray(), 0
 
     def lines_with(self, received: bytes) -> Iterator[bytes]:
-        """Yield the lines that these bytes complete, without their ends."""
+        """Append received bytes, and yield the lines that are complete now, without line ends."""
         rest = self._rest
         rest += received
         while (end := rest.find(b"\n", self._searched)) >= 0:
@@ -198,13 +209,13 @@ class LineBuffer:
             del rest[: end + 1]
             self._searched = 0
             yield line
-        self._searched = len(rest)  # a long line is not searched again with each piece
+        self._searched = len(rest)  # otherwise a long line would be searched again with each piece
         if len(rest) > LARGEST_MESSAGE:
             raise too_large(self._server)
 
 
 def messages_in(data: bytes) -> list[Message] | None:
-    """Parse JSON with a message, or with a list of messages; return None for anything else."""
+    """Parse JSON that is a message or a list of messages; return None for anything else."""
     try:
         value = _parsed(data)
     except (ValueError, RecursionError):
@@ -214,7 +225,7 @@ def messages_in(data: bytes) -> list[Message] | None:
 
 
 def _parsed(data: bytes) -> Any:
-    """Parse JSON, and also lone surrogates and NaN, which some servers send."""
+    """Parse JSON leniently: lone surrogates and NaN, which some servers send, are accepted."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -224,7 +235,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def response_to(request: Message) -> Message:
-    """Return the response to a request of the server: a ping is answered, everything else refused."""
+    """Return our response to a request that the server sends: an empty result for a ping, else an error."""
     response: Message = {"jsonrpc": "2.0", "id": request["id"]}
     if request["method"] == "ping":
         return {**response, "result": {}}
@@ -233,7 +244,7 @@ def response_to(request: Message) -> Message:
 
 
 def cancellation(request_id: int) -> Message:
-    """Return the notification that nobody waits for a response any more."""
+    """Return the notification ``notifications/cancelled``: nobody waits for the response to a request any more."""
     params = {"requestId": request_id, "reason": "it took too long"}
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
 

@@ -1,9 +1,9 @@
 """Program that runs an MCP server as its child, and ends it with all its descendants when the owner ends.
 
 It is run by path without site packages, so it imports the standard library alone. Its arguments are the
-descriptor of a pipe and the command. The owner holds the other end of the pipe: when the owner writes or ends
-in any way, the server gets TERM after a pause, and then KILL. Descendants that left the server's process
-group, as browsers do, become children of this process and are killed too.
+descriptor of a pipe, and the command of the server. The owner holds the other end of the pipe. When the owner
+writes to it, or ends in any way, the server gets SIGTERM after a pause, and then SIGKILL. Descendants that left
+the server's process group, as browsers do, become children of this process and are killed too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import time
 from contextlib import suppress
 
 GRACE_S = 0.5
-"""The time that a server has to end after its stdin was closed, and again after TERM."""
+"""Seconds that a server has to end after its stdin was closed, and again after SIGTERM."""
 CANNOT_START = 127
-"""The exit code if there is no such program, as that of a shell."""
+"""The exit code if the command cannot be run, the same as a shell's."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> None:
-    """Run the server until it ends, or until its owner does."""
+    """Run the server until the server or the owner ends, and exit with the server's exit code."""
     owner, command = int(sys.argv[1]), sys.argv[2:]
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.set_inheritable(owner, False)
@@ -34,7 +34,7 @@ def main() -> None:
     if server == 0:
         _become_server(command, keeper)
     _release_pipes()
-    # after the fork, which copies no threads; the server ends with this thread, the main one
+    # After the fork, which copies no threads. PR_SET_PDEATHSIG refers to the thread that forked: this main one.
     threading.Thread(target=_end_with_owner, args=(owner, server), daemon=True).start()
     code = None
     while code is None:
@@ -46,11 +46,11 @@ def main() -> None:
 
 
 def _become_server(command: list[str], keeper: int) -> None:
-    """In the child: run the command in a process group of its own, which ends with the keeper."""
+    """Replace this child process by the command, in a process group of its own, killed when the keeper dies."""
     try:
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:  # it ended before the call above
+        if os.getppid() != keeper:  # the keeper ended before the call above
             os._exit(CANNOT_START)
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
@@ -69,7 +69,7 @@ def _release_pipes() -> None:
 
 
 def _end_with_owner(owner: int, server: int) -> None:
-    """In a thread: wait for the owner to write or to close the pipe, and then end the server."""
+    """Wait in a thread until the owner writes to the pipe or closes it, and then end the server."""
     os.read(owner, 1)
     for number in (signal.SIGTERM, signal.SIGKILL):
         time.sleep(GRACE_S)
@@ -103,13 +103,13 @@ def _signal_group(server: int, number: signal.Signals) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Call ``prctl`` on Linux; elsewhere the process group is all that is ended."""
+    """Call ``prctl`` on Linux; do nothing elsewhere, where only the process group can be ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _exit_like(code: int) -> None:
-    """Exit as the server has: with its exit code, or by the signal that killed it."""
+    """Exit like the server did: with its exit code, or by the signal that killed it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):

@@ -1,4 +1,4 @@
-"""The process of an MCP server, below a keeper that ends it with its owner, whichever way that ends."""
+"""Starts an MCP server as a process below a keeper, which ends it when this process ends in any way."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from envweave_gym.tools.mcp import process_keeper as keeper
 from envweave_gym.tools.mcp.server_spec import ServerSpec
 
 _PATIENCE_S = 4 * keeper.GRACE_S
-"""How long the keeper may take to end: it waits twice, and once more for descendants of the server."""
+"""Seconds that the keeper may take to end: it waits twice, and once more for descendants of the server."""
 _TAIL_BYTES, _LONGEST_LINE = 8192, 300
-"""How much of stderr is retained, and of its last line shown."""
+"""Bytes of stderr that are retained, and characters of its last line that are shown."""
 
 
 class ServerProcess:
-    """A running server: its non-blocking pipes, and how it ended."""
+    """The process of one server: its non-blocking pipes, and a description of how it ended."""
 
     def __init__(self, spec: ServerSpec) -> None:
         read, write = os.pipe()
@@ -38,7 +38,7 @@ class ServerProcess:
         for pipe in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(pipe.fileno(), False)
         self._tail = bytearray()
-        self._ending = threading.RLock()  # reentrant: garbage collection may end a server at any time
+        self._ending = threading.RLock()  # reentrant: garbage collection may call end() within end()
 
     @property
     def keeper_pid(self) -> int:
@@ -46,16 +46,16 @@ class ServerProcess:
         return self._process.pid
 
     def read_stderr(self) -> bytes | None:
-        """Read a piece of stderr, of which the tail is retained; return None if there is nothing yet."""
+        """Read a piece of stderr and retain its tail for errors; return None if there is nothing to read yet."""
         piece = self.stderr.read(1 << 16)
         self._tail += piece or b""
         del self._tail[:-_TAIL_BYTES]
         return piece
 
     def end(self) -> int:
-        """Close stdin, after which the keeper ends the server; return its exit code.
+        """Close stdin, let the keeper end the server, and return the exit code.
 
-        A keeper that does not run is killed, and the server ends with it.
+        A keeper that does not react, as one that was stopped by a signal, is killed, and the server with it.
         """
         with self._ending:
             self.stdin.close()
@@ -71,7 +71,7 @@ class ServerProcess:
             return self._process.wait()
 
     def describe_end(self) -> str:
-        """End the server if it runs; return how it ended, and the last line of stderr."""
+        """End the server if it runs; return a text with its exit code or signal, and the last line of stderr."""
         code = self.end()
         while self.read_stderr():
             pass
@@ -85,8 +85,8 @@ class ServerProcess:
         self.stderr.close()
 
     def forget(self) -> None:
-        """In a forked process: close the pipes, which would keep the server of the parent alive."""
-        self._process.returncode = 0  # it is no child of this process, and Popen would wait for it
+        """Close the pipes in a forked process; they would keep the parent's server alive."""
+        self._process.returncode = 0  # the server is no child of this process, and Popen would wait for it
         self._lifeline.close()
         self.stdin.close()
         self.close_outputs()

@@ -1,4 +1,4 @@
-"""The description of an MCP server: a command or a URL, as ``mcp.json`` and users write it."""
+"""Parses and checks descriptions of MCP servers: a command or a URL, as in ``mcp.json``."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from envweave_gym.core.faults import InvalidArgument, nearest, shown
 
 _KEYS = ("name", "command", "args", "env", "cwd", "url", "headers", "timeout", "connect_timeout")
 _FOREIGN_KEYS = ("type", "transport", "disabled", "autoApprove", "alwaysAllow", "description")
-"""Keys of other programs in the same files, which mean nothing here."""
+"""Keys in ``mcp.json`` that other programs use; they are ignored."""
 _TRANSPORTS = ("stdio", "http", "streamable-http", "streamableHttp", "streamable_http")
 _INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE"),
     "LD_LIBRARY_PATH",
 )
-"""The environment variables of this process that a server gets."""
+"""The environment variables that a server inherits from this process; all others stay private."""
 _REFERENCE = re.compile(r"(?P<before>(?:Bearer |Basic |Token )?)(?P<kind>env|file):(?P<where>.+)")
 _SHORTEST_SECRET, _SHORTEST_PLAIN_SECRET = 4, 8
-"""Characters of a value that errors hide, if it came from a reference, and if it was written down."""
+"""Length in characters from which errors hide a value that came from a reference, resp. from the description."""
 _PROGRAM = re.compile(r"[\w.][\w.@+-]*")
 _LAUNCHERS = re.compile(r"npx|uvx|uv|node|bunx?|deno|docker|podman|python[\d.]*")
 
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """The checked description of a server. Secrets are references, which are read when it is opened."""
+    """The checked description of a server; secrets in it are references, which are read when it is opened."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class ServerSpec:
         return f"MCP server {self.name!r}"
 
     def key(self) -> str:
-        """Return a text that equal descriptions have in common."""
+        """Return a text that is the same for equal descriptions, for sharing servers."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     def environment(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class ServerSpec:
         return inherited | {key: self._resolved(value) for key, value in self.env.items()}
 
     def resolved_headers(self) -> dict[str, str]:
-        """Return the headers of every request, with their secrets."""
+        """Return the headers of every request, with references to secrets replaced by the secrets."""
         headers = {key: self._resolved(value) for key, value in self.headers.items()}
         for key, value in headers.items():
             if not (value.isascii() and value.isprintable()):
@@ -78,7 +78,7 @@ class ServerSpec:
         return headers
 
     def secrets(self) -> list[str]:
-        """Return the values that no error may contain; very short ones are no secrets."""
+        """Return the values that errors must not contain; very short ones are left out, as they are no secrets."""
         found: list[str] = []
         for value in (*self.env.values(), *self.headers.values()):
             with suppress(InvalidArgument):  # a reference that leads nowhere
@@ -89,7 +89,7 @@ class ServerSpec:
         return found
 
     def _resolved(self, value: str) -> str:
-        """Return the value, or the secret that ``env:NAME`` or ``file:PATH`` in it refers to."""
+        """Replace a reference ``env:NAME`` or ``file:PATH`` in the value by the secret."""
         reference = _REFERENCE.fullmatch(value)
         if reference is None:
             return value
@@ -102,9 +102,10 @@ class ServerSpec:
 
 
 def spec_of(given: Any, **options: Any) -> ServerSpec:
-    """Check a description: a command as a list, a dict as in ``mcp.json``, or a URL.
+    """Make a ``ServerSpec`` of a command as a list, a dict as in ``mcp.json``, or a URL.
 
-    ``options`` are ``name``, ``timeout`` and ``connect_timeout``; those that are None do not count.
+    ``options`` are ``name``, ``timeout`` and ``connect_timeout``; those that are None are ignored. Raise
+    ``InvalidArgument`` for an invalid description.
     """
     if isinstance(given, str):
         given = {"url": given}
@@ -127,7 +128,7 @@ def spec_of(given: Any, **options: Any) -> ServerSpec:
 
 
 def specs_in(config: Any) -> list[ServerSpec]:
-    """Check the content of an ``mcp.json``; return its servers, except those that it disables."""
+    """Return the servers in the content of an ``mcp.json``, except those with ``"disabled": true``."""
     servers = config.get("mcpServers") if isinstance(config, Mapping) else None
     if not isinstance(servers, Mapping) or not all(isinstance(one, Mapping) for one in servers.values()):
         raise InvalidArgument(f'MCP servers: {shown(config)} is not like {{"mcpServers": {{name: {{…}}}}}}')
@@ -193,7 +194,7 @@ def _folder(cwd: Any) -> str | None:
 
 
 def _default_name(command: tuple[str, ...], url: str | None) -> str:
-    """Return the name of the server's program, rather than of what launches it, or its host."""
+    """Return a name for a server: its program (not the launcher, such as ``npx``), or the host of its URL."""
     if url is not None:
         return urlsplit(url).hostname or url
     for word in command:

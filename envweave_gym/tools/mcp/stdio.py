@@ -1,7 +1,7 @@
-"""An MCP server as a process: one JSON message a line over its stdin and stdout.
+"""MCP over stdio: starts a server as a process, and exchanges JSON messages, one a line, over its pipes.
 
-One thread for each server reads its output and writes what the pipe did not take at once. So a server that
-stops reading or writing delays no caller beyond its deadline.
+A thread for each server reads its output, and writes the bytes that did not fit into the pipe at once. So a server
+that stops reading or writing delays no caller beyond the caller's deadline.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from envweave_gym.tools.mcp.server_spec import ServerSpec
 
 _PIECE = 1 << 16
 _MAX_JUNK = 1 << 20
-"""Bytes of lines that are no messages, before the first message and between two."""
+"""Limit of bytes in lines that are no messages, before the first message and between two."""
 
 
 class StdioTransport:
-    """Starts a server and exchanges messages with it."""
+    """A ``Transport`` that starts a server as a process and exchanges messages over its stdin and stdout."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self._server, self._process = str(spec), ServerProcess(spec)
@@ -45,14 +45,14 @@ class StdioTransport:
         self._changed = threading.Condition()
         """Guards the following attributes; notified of responses and of the end."""
         self._responses: dict[int, Message | None] = {}
-        """The requests that callers wait for, by ID, and their responses once they have come."""
+        """The response to each request that a caller waits for, by request ID; None until it comes."""
         self._last_id = 0
         self._unsent, self._queued, self._sent = bytearray(), 0, 0
-        """Bytes that the pipe has not taken yet, and the numbers of bytes ever queued and sent."""
+        """Bytes that are still to be written, and the total numbers of bytes queued and written so far."""
         self._received = LineBuffer(self._server)
         self._junk, self._junk_bytes = b"", 0
         self._has_ended = False
-        """Whether a pipe is closed; :attr:`_failure` follows when it is known how the server ended."""
+        """Whether a pipe is closed; :attr:`_failure` is set later, when it is known how the server ended."""
         self._failure: ToolError | None = None
         self._poll, (self._woken, self._waker) = select.poll(), socket.socketpair()
         self._waker.setblocking(False)
@@ -64,7 +64,7 @@ class StdioTransport:
     # For callers
 
     def request(self, message: Message, deadline: float, headers: Mapping[str, str]) -> Message:
-        """Send a request and wait for its response; one that is too late is cancelled."""
+        """Send a request and wait for its response; at the deadline cancel it and raise ``McpTimeout``."""
         request_id = message["id"]
         with self._changed:
             self._responses[request_id], self._last_id = None, max(self._last_id, request_id)
@@ -84,9 +84,9 @@ class StdioTransport:
             self._queue(message, deadline)
 
     def _queue(self, message: Message, deadline: float) -> int:
-        """Send a message as far as the pipe takes it; return the number of bytes ever queued."""
-        # If the server ended before this call, the thread is about to find out. The call is not sent then, so it
-        # can be made again with another server.
+        """Queue a message and write as much as the pipe takes; return the total number of bytes queued so far."""
+        # If the server has ended already, the thread will find out soon. Then the message is not sent, so the caller
+        # can safely send it again to another process.
         if self._failure is None and (self._has_ended or _has_hung_up(self._stdout)):
             self._wait(lambda: False, deadline)
         if self._failure is not None or self._has_ended:
@@ -118,12 +118,15 @@ class StdioTransport:
         self._changed.wait_for(lambda: is_done() or self._failure is not None, max(seconds, 0))
 
     def _error(self, message: Message, end: int) -> ToolError:
-        """Return the error of a request without a response, whose bytes are queued up to ``end``."""
+        """Return the error for a request without a response; ``end`` is the position behind its last byte.
+
+        If not all bytes before ``end`` were written, the server has not executed the request.
+        """
         if self._failure is not None:
             is_closed = isinstance(self._failure, McpClosed)
             text = str(self._failure)
             return McpClosed(text, unsent=self._sent < end) if is_closed else ToolError(text)
-        if self._sent < end:  # what follows half a message would make no sense to the server
+        if self._sent < end:  # after half a message the server could not parse the next one
             self._fail(McpClosed(f"{self._server} has stopped reading in the middle of a message"))
         elif message["method"] != "initialize" and not self._has_ended:
             self._append(cancellation(message["id"]))
@@ -134,7 +137,7 @@ class StdioTransport:
     # For the thread
 
     def handle(self, ready: set[int]) -> bool:
-        """Read from the descriptors that are ready, and write; return False at the end."""
+        """Read from the descriptors in ``ready``, and write queued bytes; return False after the server's end."""
         if self._woken.fileno() in ready:
             self._woken.recv(_PIECE)
         stderr = self._process.stderr.fileno()
@@ -151,7 +154,7 @@ class StdioTransport:
             self._has_ended = self._has_ended or piece == b""
             with suppress(KeyError):  # if it was not registered
                 self._poll.unregister(self._stdin)
-            if self._unsent:  # otherwise it would always be ready
+            if self._unsent:  # a pipe that is registered without need would always be ready
                 self._poll.register(self._stdin, select.POLLOUT)
         # without the lock, as this may take seconds: callers wait for it to their own deadlines
         if self._has_ended and self._failure is None:
@@ -171,7 +174,7 @@ class StdioTransport:
                 raise ToolError(f"{self._server} prints {printed} and more that is no message of MCP")
 
     def _accept(self, message: Message) -> None:
-        """Hand a response to its caller, and respond to a request; notifications are ignored."""
+        """Give a response to the caller that waits for it, or respond to a request; ignore notifications."""
         number = message.get("id")
         if "method" in message:
             if number is not None:
@@ -188,7 +191,7 @@ class StdioTransport:
     # The end
 
     def _fail(self, failure: ToolError) -> None:
-        """Have all callers raise this."""
+        """Make all callers, waiting ones and later ones, raise ``failure``."""
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
@@ -204,9 +207,9 @@ class StdioTransport:
         self._end()
 
     def forget(self) -> None:
-        """In a forked process: close what keeps the server of the parent alive.
+        """Close the pipes in a forked process; they would keep the parent's server alive.
 
-        A thread of the parent may have held the lock, so it is not taken.
+        The lock is not acquired, as a thread of the parent may have held it during the fork.
         """
         self._failure = McpClosed(f"{self._server} belongs to another process")
         if self._end.detach():
@@ -218,10 +221,10 @@ class StdioTransport:
 def _serve(
     transport: weakref.ref[StdioTransport], poll: select.poll, woken: socket.socket, process: ServerProcess
 ) -> None:
-    """In a thread: handle events to the end, and close the pipes that are read.
+    """Handle events of a server in a thread until the server ends, and close the pipes from it.
 
-    No reference to the transport is held during a wait, so a forgotten transport is collected, which ends
-    its server.
+    During a wait only a weak reference to the transport is held. So an unused transport is garbage-collected, which
+    ends its server.
     """
     for source in (woken, process.stdout, process.stderr):
         poll.register(source, select.POLLIN)
@@ -237,7 +240,7 @@ def _serve(
 
 def _end(process: ServerProcess, thread: threading.Thread, waker: socket.socket) -> None:
     process.end()
-    _wake(waker)  # in case that somebody else holds the server's stdout open
+    _wake(waker)  # needed if another process holds the server's stdout open
     waker.close()
     if thread is not threading.current_thread():
         thread.join()
@@ -249,7 +252,7 @@ def _wake(waker: socket.socket) -> None:
 
 
 def _has_hung_up(descriptor: int) -> bool:
-    """Return whether no process has the other end of a pipe."""
+    """Return whether no process has the other end of a pipe open."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""An MCP server behind a URL: each message is a POST, answered with JSON or with a stream of events."""
+"""MCP over streamable HTTP: each message is a POST, answered with JSON or with server-sent events."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ from envweave_gym.tools.mcp.server_spec import ServerSpec
 _SESSION, _VERSION = "Mcp-Session-Id", "MCP-Protocol-Version"
 _CONTENT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 _PLAIN = re.compile(r"(?!=\?base64\?.*\?=$)(?![ \t])[\t\x20-\x7e]*(?<![ \t])")
-"""Values that a header can carry as they are."""
+"""Values that need no Base64 encoding in a header."""
 _CLOSE_TIMEOUT_S = 1.0
 _END_OF_STREAM_S = 0.005
-"""The end of a stream mostly comes with its last event; to wait longer costs more than another connection."""
+"""Seconds to wait for the end of a stream after its last event, with which it mostly comes.
+
+Waiting longer would cost more than opening another connection."""
 _ACCEPTED, _REDIRECTS = 202, (307, 308)
 _LONGEST_QUOTE = 300
 
 
 class HttpTransport:
-    """Exchanges messages with a server over connections that are used again."""
+    """A ``Transport`` over pooled HTTP connections to the server's URL."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self._server, self._url = str(spec), spec.url or ""
@@ -50,7 +52,7 @@ class HttpTransport:
         self.failed = False
 
     def request(self, message: Message, deadline: float, headers: Mapping[str, str]) -> Message:
-        """Send a request and return its response; one that is too late is cancelled."""
+        """Send a request and return its response; at the deadline cancel it and raise ``McpTimeout``."""
         try:
             with self._posted(message, deadline, headers) as response:
                 if message["method"] == "initialize" and (found := response.headers.get(_SESSION)):
@@ -67,7 +69,7 @@ class HttpTransport:
             raise self._timeout(message) from None
 
     def notify(self, message: Message, deadline: float, headers: Mapping[str, str]) -> None:
-        """Send a message without a response."""
+        """Send a notification, which has no response."""
         try:
             with self._posted(message, deadline, headers) as response:
                 if response.status == _ACCEPTED:  # read to its end, the connection can be used again
@@ -89,7 +91,7 @@ class HttpTransport:
         self._close_idle()
 
     def forget(self) -> None:
-        """In a forked process: leave the session to the parent."""
+        """Close the connections in a forked process, without ending the session, which the parent uses."""
         self._session = {}
         self._close_idle()
 
@@ -100,7 +102,7 @@ class HttpTransport:
 
     @contextmanager
     def _posted(self, message: Message, deadline: float, headers: Mapping[str, str]) -> Generator[Response]:
-        """Post a message over an idle connection or a new one, also to another path of the same host."""
+        """Post a message over an idle connection or a new one; follow redirects to paths of the same host."""
         data = msgspec.json.encode(message)
         carried = {name: _carried(value) for name, value in headers.items()}
         arguments = "POST", "", deadline, {**self._headers, **carried, **self._session}, data
@@ -139,7 +141,7 @@ class HttpTransport:
         return url
 
     def _from_body(self, response: Response, message: Message) -> Message:
-        """Read the response to a request from the body; quote anything else in an error."""
+        """Read the response to a request from the body; for any other body raise an error that quotes it."""
         body = response.body(LARGEST_MESSAGE)
         found = messages_in(body) or []
         answer = next((one for one in found if "result" in one or "error" in one), None)
@@ -157,7 +159,7 @@ class HttpTransport:
     def _from_events(
         self, response: Response, message: Message, deadline: float, headers: Mapping[str, str]
     ) -> Message:
-        """Read the response to a request from a stream, in which the server may also send requests."""
+        """Read server-sent events up to the response to a request; respond to requests of the server in between."""
         for data in self._events(response):
             for found in messages_in(data) or []:
                 if "method" not in found:
@@ -174,7 +176,7 @@ class HttpTransport:
             raise ToolError(f"{self._server} answers {shown(answer.get('id'))}, which was not asked")
 
     def _events(self, response: Response) -> Generator[bytes]:
-        """Yield the data of each event."""
+        """Yield the data of each server-sent event."""
         buffer, data = LineBuffer(self._server), list[bytes]()
         for piece in response.pieces():
             for line in buffer.lines_with(piece):
@@ -188,7 +190,7 @@ class HttpTransport:
 
 
 def _carried(value: str) -> str:
-    """Return a value as HTTP can carry it, if need be as Base64."""
+    """Return a header value unchanged if HTTP can carry it, else encoded as ``=?base64?…?=``."""
     if _PLAIN.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode(errors='replace')).decode()}?="

@@ -1,4 +1,4 @@
-"""Tools and results of MCP servers in Python's terms: JSON schemas become signatures and docstrings."""
+"""Converts tools and results of MCP servers: JSON schemas become Python signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from envweave_gym.tools.json_values import is_json, readable
 from envweave_gym.tools.tool import Parameter, identifier
 
 LONGEST_DOC = 2000
-"""Characters of a docstring."""
+"""Limit of a docstring in characters."""
 _MAX_DEPTH = 8
 _MAX_CHOICES = 50
 _MAX_SCHEMAS = 1000
-"""Schemas that are read for one annotation; one that contains itself often would have no end."""
+"""Limit of schemas that are read for one annotation, as a schema may contain itself."""
 _TYPES = {
     "string": "str",
     "integer": "int",
@@ -33,26 +33,26 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class BadSchema(Exception):
-    """No function can be made of the description of a tool; the text says why."""
+    """Raised if the description of a tool cannot become a function; the text says why."""
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """A tool as a server lists it, checked."""
+    """The checked description of a tool, with Python names and the server's names."""
 
     name: str
-    """The server's name for it."""
+    """The server's name for the tool."""
     doc: str
     parameters: tuple[Parameter, ...]
     originals: dict[str, str]
-    """The server's name for each parameter."""
+    """The server's name for each parameter, by Python name."""
     returns: str
     mirrored: dict[str, tuple[str, ...]]
-    """The names of headers that repeat an argument, and the path of each argument."""
+    """HTTP headers that must repeat an argument, with the path of the argument as keys of nested objects."""
     repeatable: bool
-    """Whether the server calls it read-only or idempotent."""
+    """Whether the server declares the tool read-only or idempotent."""
 
     def original_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments by the server's names, without optional ones that are None."""
+        """Rename arguments from Python names to the server's, and leave out optional ones that are None."""
         optional = {one.name for one in self.parameters if not one.required}
         return {
             self.originals[name]: value
@@ -61,7 +61,7 @@ class ListedTool(msgspec.Struct, frozen=True):
         }
 
     def headers_for(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Return the headers that repeat some of these arguments."""
+        """Return the HTTP headers that repeat some of these arguments, as the tool's schema demands."""
         headers: dict[str, str] = {}
         for header, path in self.mirrored.items():
             value: Any = arguments
@@ -73,7 +73,7 @@ class ListedTool(msgspec.Struct, frozen=True):
 
 
 def listed_tool(entry: Any) -> ListedTool:
-    """Check and convert one entry of a list of tools."""
+    """Check and convert one entry of a server's list of tools; raise :class:`BadSchema` if that is impossible."""
     name = _mapping(entry).get("name")
     if not isinstance(name, str) or not name:
         raise BadSchema(f"{shown(entry)} has no name")
@@ -128,7 +128,7 @@ def _parameters(schema: Mapping[str, Any]) -> tuple[tuple[Parameter, ...], dict[
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return an object of JSON, or an empty one for anything else: schemas are not trusted."""
+    """Return the value if it is a JSON object, else an empty one, as schemas are not trusted."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -181,7 +181,7 @@ def _literal(values: list[Any]) -> str:
 
 
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow local ``$ref``s; return an empty schema if one leads nowhere or round."""
+    """Follow local ``$ref``s; return an empty schema if a reference is broken or circular."""
     for _ in range(_MAX_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str):
@@ -194,7 +194,7 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
 
 
 def _without_wrapper(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of ``result``, if that is the only property; SDKs wrap plain values like this."""
+    """Return the schema of the property ``result`` if there is no other; SDKs wrap plain values like this."""
     properties = _mapping(schema.get("properties"))
     if list(properties) != ["result"]:
         return schema
@@ -202,7 +202,7 @@ def _without_wrapper(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _keys(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
-    """Describe the keys of an object, or of the objects in a list; empty for everything else."""
+    """Describe the keys of an object, or of the objects in a list, for a docstring; empty for other types."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return ""
     schema = _resolved(schema, root)
@@ -225,7 +225,7 @@ def _docstring(description: Any, parameters: tuple[Parameter, ...], returns: str
 
 
 def _mirrored(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
-    """Return the headers that ``x-mcp-header`` names, and the path of the argument that each repeats."""
+    """Return the HTTP headers that ``x-mcp-header`` in a schema names, each with the path of its argument."""
     found: dict[str, tuple[str, ...]] = {}
     for name, value in _mapping(schema.get("properties")).items():
         inner = _mirrored(_mapping(value), (*path, name))
@@ -245,9 +245,9 @@ def _mirrored(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str
 
 
 def result_of(result: Mapping[str, Any], tool: str) -> Any:
-    """Return the value of a call: its structured content, or else its texts and other parts.
+    """Convert the result of a call to a value: its structured content, or else its texts and other parts.
 
-    ``tool`` names the tool in errors.
+    Raise ``ToolError`` if the result says that the call failed; ``tool`` names the tool in errors.
     """
     content = result.get("content")
     items = [_item(one) for one in content] if isinstance(content, list) else []
@@ -264,7 +264,7 @@ def result_of(result: Mapping[str, Any], tool: str) -> Any:
 
 
 def _item(item: Any) -> Any:
-    """Convert one part of a result; of images and sounds only the type and size, as programs read text."""
+    """Convert one part of a result; images and sounds become their type and size, as programs read text."""
     kind, given = _mapping(item).get("type"), _mapping(item)
     if kind == "text":
         return readable(str(given.get("text", "")))
