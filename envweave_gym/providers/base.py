@@ -31,51 +31,52 @@ PROVIDERS = {
     "kubernetes": "envweave_gym.providers.kubernetes.pod:KubernetesProvider",
     "ray": "envweave_gym.providers.ray.ray_replica:RayProvider",
 }
-"""The providers of this package by the names of their backends; those of plug-ins come by entry points."""
+"""The providers of this package, by backend name; installed packages add others by entry points."""
 _ALIASES = {"docker_http": "docker"}
 _URL = re.compile(rf"({'|'.join(map(re.escape, CONNECTORS))})://.")
 
 
 class Leftovers(NamedTuple):
-    """The result of a sweep."""
+    """Result of :meth:`Provider.sweep`, which removes the replicas of killed owner processes."""
 
     removed: dict[str, list[str]]
-    """Names of what was removed, by kind, as in ``{"containers": [...]}``."""
+    """Names of the removed objects by kind, as in ``{"containers": [...]}``."""
     failed: list[str]
-    """Sentences about what could not be looked for, or removed."""
+    """Error messages: what could not be searched or removed, and why."""
 
 
 @runtime_checkable
 class Provider(Protocol):
-    """Starts replicas of one backend.
+    """Base class of providers, which start servers (replicas) for one ``backend=``, such as Docker containers.
 
-    In its methods ``name`` is what errors call the environment or the fleet that asks, and ``image`` is the
-    default of its container image. ``options`` are the user's arguments; a provider removes its own.
+    In its methods ``name`` is the environment's ID or the fleet's name, for error messages, and ``image`` the
+    default container image. ``options`` are the user's keyword arguments; a provider removes those that it
+    consumes.
     """
 
     name: str
-    """The name of the backend."""
+    """Name of the backend, as in ``backend="docker"``."""
     noun: str = "replicas"
-    """The plural noun for its replicas in errors."""
+    """Plural noun for the replicas in error messages, such as ``"containers"``."""
     uses_images: bool = False
-    """Whether its servers run in container images, and it takes ``image=``."""
+    """Whether the servers run in container images, so that ``image=`` is an option."""
     mounts_data: bool = False
-    """Whether ``data=True`` lets its servers read the data sets of this machine."""
+    """Whether ``data=True`` mounts the data sets of this machine into the servers."""
     shares_modules: bool = False
-    """Whether its servers can import the modules of this process, which register IDs."""
+    """Whether the servers can import the modules of this process that register IDs."""
     same_packages: bool = False
-    """Whether its servers have the packages of this process and no others."""
+    """Whether the servers have exactly the installed packages of this process."""
     survives_fork: bool = True
-    """Whether a process that has used its servers may fork, and go on using them in the child."""
+    """Whether a process that has used the servers may fork and use them in the child too."""
     place_options: tuple[str, ...] = ()
-    """The options that say where its replicas are, without which they are not found later."""
+    """Names of the options that locate the replicas, such as ``namespace``; :meth:`sweep` needs their values."""
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> Start:
-        """A function that starts a replica; two with the same ``repr`` start replicas that can be shared."""
+        """Return a function that starts a replica; replicas of functions with equal ``repr`` are shared."""
         ...
 
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
-        """The URLs of as many shared replicas as ``replicas=`` says; ``warm=`` more are kept ready."""
+        """Return the URLs of ``replicas=`` shared replicas, and keep ``warm=`` further ones ready."""
         from envweave_gym.providers.options import numbers_in
         from envweave_gym.providers.pool import shared_urls
 
@@ -83,11 +84,18 @@ class Provider(Protocol):
         return shared_urls(self.start(name, image, options), count, warm)
 
     def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
-        """Remove what killed owners left behind, at these places too, each given by its ``place_options``."""
+        """Remove the replicas of killed owners.
+
+        They are looked for at the default location and at ``places``; each of these maps the names in
+        ``place_options`` to values.
+        """
         return Leftovers({}, [])
 
     def ending(self, owner: str, place: Mapping[str, str]) -> list[str]:
-        """The names of replicas of an owner that are still being removed; ``owner`` is as in its labels."""
+        """Return the names of an owner's replicas that are still being removed.
+
+        ``owner`` is the value of their owner label; ``place`` maps the names in ``place_options`` to values.
+        """
         return []
 
 
@@ -95,31 +103,36 @@ _table = PlugInTable("envweave_gym.providers", PROVIDERS, Provider)
 
 
 def provider_of(backend: Any) -> Provider | None:
-    """The provider that ``backend`` names, which is loaded; ``None`` if it names none, as a URL does."""
+    """Load and return the provider named ``backend``; return ``None`` for ``"inproc"``, a URL or an unknown name."""
     if not isinstance(backend, str) or "://" in backend or backend == "inproc":
         return None
     return _table.find(_ALIASES.get(backend, backend))
 
 
 def survives_fork(backend: Any) -> bool:
-    """Whether a process that uses a backend, or a server's URL, may fork and go on using it in the child."""
+    """Return whether a process that uses ``backend`` (a name or a URL) may fork and use it in the child too."""
     if (provider := provider_of(backend)) is not None:
         return provider.survives_fork
     return str(backend).partition("://")[0] not in UNFORKABLE
 
 
 def provider_names() -> list[str]:
-    """The names of all backends that start servers."""
+    """Return the names of all backends that start servers; ``"inproc"`` is none of them."""
     return _table.names()
 
 
 def urls_of(
     name: str, backend: Any, options: dict[str, Any], image: str | None = None, data: bool = False
 ) -> list[str]:
-    """The URLs of the servers that ``backend`` means, which are started if need be; none for this process.
+    """Return the server URLs that ``backend`` stands for, and start the servers if need be.
 
-    ``options`` loses those of the provider. ``data`` says that the environment reads data of this machine. A
-    worker process of a vector ends with its parent from now on, and so do its servers.
+    The list is empty for environments in this process (``None``, ``"inproc"``). Raise ``InvalidArgument`` if
+    ``backend`` is neither a known name nor URLs.
+
+    ``name`` is for error messages, and the provider removes its own entries from ``options``. ``image`` and
+    ``data`` belong to the environment: its container image, and whether it reads data sets of this machine.
+
+    A worker process of a vector ends with its parent from now on, and so do its servers.
     """
     if backend is None or backend == "inproc":
         return []
@@ -140,10 +153,10 @@ _blocks = ProcessLocal(threading.local)
 
 @contextmanager
 def release_unused() -> Generator[None]:
-    """Return replicas that were taken in the block, and that no environment uses at its end, to their pools.
+    """At the end of the block, return replicas that were taken in it to their pools if no environment uses them.
 
-    So none is left over if fewer were needed, or no environment could be made. Of nested blocks the outermost
-    one does it.
+    That is so if more were taken than needed, or if no environment could be made. Of nested blocks only the
+    outermost one does it.
     """
     block = _blocks.value  # a process that is forked in the block never reaches its end
     if getattr(block, "releases", None) is not None:
@@ -159,7 +172,7 @@ def release_unused() -> Generator[None]:
 
 
 def at_release(release: Callable[[], None]) -> bool:
-    """Call ``release`` when the :func:`release_unused` block of this thread ends; whether there is one."""
+    """Call ``release`` at the end of this thread's :func:`release_unused` block; return ``False`` if there is none."""
     releases: list[Callable[[], None]] | None = getattr(_blocks.value, "releases", None)
     if releases is not None:
         releases.append(release)

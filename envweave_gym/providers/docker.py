@@ -1,8 +1,8 @@
-"""Replicas in containers, which clients reach through a port of this machine's loopback, or a Unix socket.
+"""Provider ``docker``: servers in containers, reached through a loopback port or a Unix socket.
 
-The standard input of a container is a connection of its owner: it carries the token, and the server ends when
-it closes. So containers of killed owners end by themselves, and the next start of any owner removes them by
-their labels. A container that dies is replaced by another at the same address.
+The owner process holds a connection to the container's standard input. It sends the token there, and the server
+ends when the connection closes, so containers of killed owners end by themselves. The next start of any owner
+removes ended ones by their labels. A container that dies is replaced by another at the same address.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from envweave_gym.providers.options import errors_name, image_in, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, is_healthy, with_code
 
 OPTIONS = ("image", *(field.name for field in fields(ContainerOptions)))
-"""The options of ``backend="docker"``, beside ``replicas`` and ``warm``."""
+"""Options of ``backend="docker"``, beside ``replicas`` and ``warm``."""
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 2  # for steps that are under way
 _LOG = {"type": "json-file", "config": {"max-size": "10m", "max-file": "2"}}
@@ -39,12 +39,12 @@ _KILLED = 128 + signal.SIGKILL
 _STDIN = 0
 _TOKEN_FROM_STDIN = f"--token-fd={_STDIN}"
 _ACCESS = ("--token-f", "--allow-anonymous")
-"""Prefixes of the options of ``envweave serve`` that decide about access."""
+"""Prefixes of the command-line options of ``envweave serve`` that configure access."""
 _log = logging.getLogger(__name__)
 
 
 class DockerReplica(Replica):
-    """One container."""
+    """Replica in a Docker container."""
 
     def __init__(
         self,
@@ -55,7 +55,11 @@ class DockerReplica(Replica):
         ids: Sequence[str] = (),
         patience: float = _START_TIMEOUT_S,
     ) -> None:
-        """Start it, and wait until it serves ``ids``, by default all that its image has."""
+        """Start the container, and wait at most ``patience`` seconds until its server is healthy.
+
+        The server offers the environments ``ids``, by default all in its image. ``token`` is the clients'
+        access token, by default a random one.
+        """
         super().__init__(f"a container of {image}", token)
         self.image, self._options = image, options or ContainerOptions()
         self._ids, self._patience = ids, patience
@@ -72,9 +76,11 @@ class DockerReplica(Replica):
         self._begin()
 
     def renew(self) -> None:
-        """Renew the lease, for processes that cannot see whether this one lives.
+        """Renew the container's lease.
 
-        A byte on the standard input keeps proxies before the engine from ending an idle connection.
+        Processes that cannot see whether the owner lives, as in other containers, remove containers whose lease
+        has expired. A byte on the standard input keeps proxies before the engine from closing an idle
+        connection.
         """
         with self._lock:
             if self._container is not None:
@@ -84,7 +90,10 @@ class DockerReplica(Replica):
                     self._stdin.send(b"\n")
 
     def place(self) -> tuple[str, int] | None:
-        """The container's own address: the engine's proxy at the published port costs as much as a step."""
+        """Return the container's own address, if this process can reach it.
+
+        The engine's proxy at the published port would cost as much time as a step.
+        """
         return self._own_address
 
     def _make(self) -> None:
@@ -119,19 +128,18 @@ class DockerReplica(Replica):
                 labels=labels_of_owner(),
                 name=new_name(),
                 log_config=_LOG,
-                healthcheck={
-                    "test": ["NONE"]
-                },  # the owner asks the server, which is cheaper than a program in the container
+                # The owner asks the server, which is cheaper than a program in the container.
+                healthcheck={"test": ["NONE"]},
                 **merged,
                 **endpoint,
                 **options,
             )
 
     def _command(self, config: dict[str, Any]) -> list[str] | None:
-        """The arguments of the image's entry point.
+        """Return the arguments for the image's entry point: the IDs to serve, and where the token comes from.
 
-        If that is ``envweave serve``, an option says that the token comes over standard input: older images
-        do not know ``ENVWEAVE_OWNER_FD``.
+        If the entry point is ``envweave serve``, ``--token-fd`` names the standard input, because older images
+        do not know the variable ``ENVWEAVE_OWNER_FD``.
         """
         words = list(self._ids) or list(config.get("Cmd") or ())
         serves = " envweave serve " in f" {' '.join(config.get('Entrypoint') or ())} "
@@ -140,7 +148,7 @@ class DockerReplica(Replica):
         return words or None
 
     def _give_token(self) -> None:
-        """Send the token; a container that has ended by now reports its error later."""
+        """Send the token over the standard input; if the container has ended already, its error is reported later."""
         if self._stdin is not None:
             with suppress(OSError):
                 self._stdin.send(f"{self.token}\n".encode())
@@ -161,14 +169,13 @@ class DockerReplica(Replica):
         state = self._container.attrs["State"]
         if state["Running"]:
             return None
-        if (
-            state["OOMKilled"] and state["ExitCode"] == _KILLED
-        ):  # otherwise one of its processes was killed, earlier
+        # With another exit code the kernel killed one of its processes earlier, and the server went on.
+        if state["OOMKilled"] and state["ExitCode"] == _KILLED:
             return f"it took more than its memory ({self._options.memory}); give it more with memory="
         return with_code(state["ExitCode"], self.logs(), "" if self.starts else NO_SERVER)
 
     def logs(self) -> str:
-        """The last lines that the container has written."""
+        """Return the last lines of the container's output."""
         from requests import RequestException
 
         if (container := self._container) is None:
@@ -205,10 +212,8 @@ class DockerReplica(Replica):
                 try:
                     container.remove(force=True, v=True)
                 except APIError as error:
-                    if error.status_code not in (
-                        404,
-                        409,
-                    ):  # another process has removed it, or is removing it
+                    # 404: another process has removed it. 409: another process is removing it.
+                    if error.status_code not in (404, 409):
                         raise
             self._container = None
         self._endpoint.reserve()
@@ -218,7 +223,7 @@ class DockerReplica(Replica):
 
 
 def _slots_volume(config: dict[str, Any]) -> dict[str, Any]:
-    """The volume with this machine's slots, if the image sets ``ENVWEAVE_SLOTS``."""
+    """Return a mount of this machine's folder of slot files if the image sets ``ENVWEAVE_SLOTS``, else ``{}``."""
     variables = dict(one.partition("=")[::2] for one in config.get("Env") or ())
     if not (path := variables.get(SLOTS)):
         return {}
@@ -226,20 +231,20 @@ def _slots_volume(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class DockerProvider(Provider):
-    """Starts servers in containers."""
+    """Provider that starts servers in Docker containers."""
 
     name, noun = "docker", "containers"
     uses_images = mounts_data = True
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[DockerReplica]:
-        """A function that starts a container."""
+        """Return a function that starts a container with the container options in ``options``."""
         own = options_in(options, OPTIONS)
         image = image_in(name, own, image)
         with errors_name(name):
             return partial(DockerReplica, image, ContainerOptions(**own))
 
     def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
-        """Remove the containers of owners that are gone, and their network if it is unused."""
+        """Remove the containers of owners that have ended, and their network if it is unused; ignore ``places``."""
         containers, networks, failed = list[str](), list[str](), list[str]()
         try:
             client = engine()

@@ -1,4 +1,4 @@
-"""Takes the options of providers out of the arguments of ``make`` and fleets, and checks them."""
+"""Checks of provider options, such as ``replicas=``, and functions that take them out of keyword arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ MOST_REPLICAS = 256
 
 
 def numbers_in(name: str, kwargs: dict[str, Any], noun: str = "replicas") -> tuple[int, int | None]:
-    """Take ``replicas=`` and ``warm=`` out of ``kwargs``."""
+    """Remove ``replicas=`` and ``warm=`` from ``kwargs`` and return them; ``warm`` is ``None`` if not given.
+
+    ``name`` and ``noun`` are for the error message if one is no valid number.
+    """
     count, warm = kwargs.pop("replicas", 1), kwargs.pop("warm", None)
     check_number(name, "replicas", count, noun)
     if warm is not None:
@@ -23,7 +26,7 @@ def numbers_in(name: str, kwargs: dict[str, Any], noun: str = "replicas") -> tup
 
 
 def check_number(name: str, argument: str, value: Any, noun: str = "replicas", *, least: int = 1) -> None:
-    """Refuse a value that is no number of replicas."""
+    """Raise ``InvalidArgument`` unless ``value`` is an int from ``least`` to :data:`MOST_REPLICAS`."""
     if type(value) is not int or not least <= value <= MOST_REPLICAS:
         raise InvalidArgument(
             f"{name}: {argument}={shown(value)} is no number of {noun} from {least} to {MOST_REPLICAS}"
@@ -31,12 +34,12 @@ def check_number(name: str, argument: str, value: Any, noun: str = "replicas", *
 
 
 def options_in(kwargs: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """Take the ``known`` options out of ``kwargs``."""
+    """Remove the ``known`` options from ``kwargs``, and return those that were given."""
     return {key: kwargs.pop(key) for key in known if key in kwargs}
 
 
 def image_in(name: str, options: dict[str, Any], default: str | None) -> str:
-    """Take the image out of ``options``; ``default`` is that of the environment, if it has one."""
+    """Remove and return ``image=``, by default ``default``; raise ``InvalidArgument`` if neither is a valid name."""
     image = options.pop("image", default)
     if not isinstance(image, str):
         given = "is in no image that is known" if image is None else f"has image={shown(image)}"
@@ -47,14 +50,14 @@ def image_in(name: str, options: dict[str, Any], default: str | None) -> str:
 
 
 def check_start_timeout(patience: Any) -> None:
-    """Refuse a value of ``patience=`` that is no number of seconds."""
+    """Raise ``InvalidArgument`` unless ``patience`` is a number of seconds above 0."""
     if type(patience) not in (int, float) or not 0 < patience < threading.TIMEOUT_MAX:
         raise InvalidArgument(f"patience={shown(patience)} is no number of seconds above 0")
 
 
 @contextmanager
 def errors_name(name: str) -> Generator[None]:
-    """Begin the messages of ``InvalidArgument`` in the block with the name of the environment."""
+    """Put ``name`` before the message of an ``InvalidArgument`` that is raised in the block."""
     try:
         yield
     except InvalidArgument as error:

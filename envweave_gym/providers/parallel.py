@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 def start_all(starts: Sequence[Start]) -> list[Replica]:
-    """Start replicas in parallel; on an error or an interrupt all are stopped, and it is raised."""
+    """Start replicas in parallel and return them; if one fails, or on Ctrl-C, stop all and raise the error."""
     started: list[Replica] = []
     try:
         for error in at_once([lambda start=start: started.append(start()) for start in starts]):
@@ -32,17 +32,17 @@ def start_all(starts: Sequence[Start]) -> list[Replica]:
 
 
 def stop_all(replicas: Sequence[Replica]) -> None:
-    """Stop replicas in parallel; the first error is raised when all have been tried."""
+    """Stop replicas in parallel; raise the first error after all were tried."""
     for outcome in at_once([replica.stop for replica in replicas]):
         if isinstance(outcome, BaseException):
             raise outcome
 
 
 def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
-    """Make each call in a thread of its own; returns the result or the exception of each.
+    """Run each call in a thread of its own; return the result or the exception of each.
 
-    A ``KeyboardInterrupt`` is raised when all calls that had begun are done. At the end of the interpreter no
-    thread can be started, and the calls are made in this one.
+    A ``KeyboardInterrupt`` is raised after all calls that had begun are done. When the interpreter is shutting
+    down no thread can be started, so the calls run in this thread.
     """
     if len(calls) == 1:
         return [_outcome(calls[0])]
@@ -80,7 +80,7 @@ def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
 
 
 def _outcome(call: Callable[[], _T]) -> _T | BaseException:
-    """The result or the exception of a call in this thread; an interrupt is raised."""
+    """Run a call in this thread; return its result or exception, and let interrupts pass."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001 - the caller gets it
@@ -88,7 +88,7 @@ def _outcome(call: Callable[[], _T]) -> _T | BaseException:
 
 
 class _Running(set["Replica"]):
-    """The replicas that end with this process."""
+    """The replicas to stop when this process ends, with a lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -99,7 +99,10 @@ _ending = threading.Event()
 
 
 def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
-    """Stop a replica, in parallel with all others, when this process ends; ``wanted=False`` undoes that."""
+    """Stop a replica, in parallel with all others, when this process ends; ``wanted=False`` undoes that.
+
+    Raise ``NotAvailable`` if the process is ending already.
+    """
     running = _running.value
     with running.lock:
         if not wanted:
@@ -114,7 +117,7 @@ def stop_at_exit(replica: Replica, wanted: bool = True) -> None:
 
 
 def is_ending() -> bool:
-    """Whether this process is ending."""
+    """Return whether the exit handlers of this process have begun."""
     return _ending.is_set()
 
 
@@ -127,5 +130,6 @@ def _stop_at_exit() -> None:
     stop_all(replicas)
 
 
+# A function of its own, as unregister(_stop_at_exit) would remove the registration at import too.
 def _stop_first() -> None:
     _stop_at_exit()

@@ -1,8 +1,8 @@
-"""Pools of replicas with the same options: in use, ready for the next environment, or at rest.
+"""Pools of interchangeable replicas: in use, ready for the next environment, or stopped and retained.
 
-The environments of a process that ask for the same options share replicas. A replica is started when the
-first environment asks and stopped when the last one that used it is closed, or with the process. A forked
-child starts its own.
+Environments of one process that ask for the same options share replicas. A replica is started when the first
+environment needs it, and stopped when the last one that used it is closed, or with the process. A forked child
+starts its own.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from envweave_gym.providers.watch import Watch
 from envweave_gym.remote.upkeep import users_of
 
 _DELAY_S = 0.1
-"""The delay before another ready replica is started, so that the environment that took one starts faster."""
+"""Delay before another replica is made ready, so that it does not slow the environment that took one."""
 _LAST_ROUND_S = 2.0
-"""The longest wait for the last health check of replicas that are no longer kept ready."""
+"""Longest wait for the last health check of replicas that are no longer kept ready."""
 _TRANSITION_S = 5.0
-"""The longest time that a replica takes to be put to rest or started again."""
+"""Longest time for stopping a replica or starting it again."""
 _log = logging.getLogger(__name__)
 
 
 class Pool:
-    """Hands out replicas, and takes them back when the last environment that used them is closed.
+    """Pool of interchangeable replicas; closing the last environment that uses a replica returns it.
 
-    A returned replica is stopped but retained. It is started again when it is needed: at once if the pool
-    keeps some ready, else by the next environment, or by the closed one if that is reset after all.
+    A returned replica is stopped but retained. It is started again at once if the pool keeps some ready.
+    Otherwise the next environment starts it, or the closed one if that is reset after all.
     """
 
     def __init__(self, start: Start) -> None:
@@ -45,15 +45,15 @@ class Pool:
         self._ready: list[Replica] = []
         self._resting: list[Replica] = []
         self._held: Counter[Replica] = Counter()
-        """Replicas that were taken and that no environment uses yet, with how often they were taken."""
+        """For replicas that were taken and have no environment yet: how often each was taken."""
         self._size = self._coming = 0
-        """The number that is kept ready, and the number of those that are being started."""
+        """The number of replicas to keep ready, and how many of them are being started."""
         self._error: Exception | None = None
         self._taking, self._changed = threading.Lock(), threading.Condition()
         self._watch: Watch | None = None
 
     def take(self, count: int) -> list[Replica]:
-        """Take replicas, those in use first; missing ones are started in parallel.
+        """Return ``count`` replicas, first those in use; missing ones are started in parallel.
 
         In a :func:`~envweave_gym.providers.base.release_unused` block they count as used until it ends.
         """
@@ -78,7 +78,7 @@ class Pool:
                 self._release(taken)
 
     def _wake(self, replicas: list[Replica], taken: list[Replica]) -> None:
-        """Start replicas again that were at rest; one that does not start is given up."""
+        """Start stopped ``replicas`` again and add them to ``taken``; drop those that fail to start."""
         errors: list[BaseException | None] = []
         try:
             errors += at_once([one.ensure for one in replicas])
@@ -99,7 +99,7 @@ class Pool:
     # Replicas that were taken and that no environment uses yet
 
     def _hold(self, replicas: list[Replica], taken: list[Replica]) -> None:
-        """Count replicas as used; the caller holds the lock."""
+        """Count replicas as used until :meth:`_release`, and add them to ``taken``; the caller holds the lock."""
         self._held.update(replicas)
         taken += replicas
 
@@ -120,7 +120,7 @@ class Pool:
     # Replicas that are ready
 
     def keep_ready(self, size: int) -> None:
-        """Keep ``size`` replicas ready from now on, beside those in use."""
+        """From now on keep ``size`` replicas ready, beside those in use; a thread starts or replaces them."""
         with self._changed:
             self._size, self._error = size, None
             surplus = _cut(self._ready, len(self._ready) - size)
@@ -137,7 +137,10 @@ class Pool:
             raise error
 
     def wait(self, seconds: float) -> None:
-        """Wait until all replicas that are kept ready are."""
+        """Wait until all replicas that are to be kept ready are ready.
+
+        Raise the error if one fails to start, and ``NotAvailable`` after ``seconds``.
+        """
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) >= self._size or self._error, seconds)
             if self._error is not None:
@@ -147,14 +150,14 @@ class Pool:
                 raise NotAvailable(f"{so_far} are ready after {seconds:g} s")
 
     def _sort(self) -> None:
-        """Move replicas to those in use whose closed environments were reset again."""
+        """List a replica as used again if a closed environment that used it was reset; the caller holds the lock."""
         for replicas in (self._ready, self._resting):
             for replica in [one for one in replicas if users_of(one.url)]:
                 replicas.remove(replica)
                 self._used.append(replica)
 
     def _take_back(self, replica: Replica) -> None:
-        """Put a replica to rest whose last user is gone, unless another has come or will come."""
+        """Stop a replica whose last environment was closed, unless another one uses it by now."""
         if not self._owner.is_here():
             return
         with self._changed:
@@ -176,7 +179,7 @@ class Pool:
         return self._held[replica] > 0 or users_of(replica.url) > 0
 
     def _list_of(self, replica: Replica) -> list[Replica] | None:
-        """The list that a replica is in; none while it is put to rest or started again."""
+        """Return the list that holds ``replica``, or ``None`` while it is being stopped or started."""
         return next((one for one in (self._used, self._ready, self._resting) if replica in one), None)
 
     def _put_to_rest(self, replica: Replica) -> None:
@@ -188,7 +191,10 @@ class Pool:
                 self._changed.notify_all()
 
     def _keep_up(self, replica: Replica) -> bool:
-        """Start a ready replica again that has died; one that was put to rest meanwhile stays so."""
+        """Restart a ready replica that has died; return whether it is still to be checked.
+
+        One that was stopped meanwhile stays stopped.
+        """
         with self._changed:
             if replica not in self._ready:
                 return False
@@ -202,7 +208,7 @@ class Pool:
     # In the background
 
     def _fill_soon(self) -> None:
-        """Start missing ready replicas; the caller holds the lock."""
+        """Start threads that add missing ready replicas; the caller holds the lock."""
         missing = self._size - len(self._ready) - self._coming
         self._coming += max(missing, 0)
         for _ in range(missing):
@@ -229,7 +235,7 @@ class Pool:
             self._put_to_rest(replica)
 
     def _awake(self) -> Replica | None:
-        """Start a replica again that was at rest; ``None`` if there is none, or it does not start."""
+        """Start a stopped replica again and return it; ``None`` if there is none, or it fails to start."""
         with self._changed:
             self._sort()
             replica = self._resting.pop() if self._resting else None
@@ -269,7 +275,7 @@ def _cut(replicas: list[Replica], count: int) -> list[Replica]:
 
 
 class _Pools(dict[str, Pool]):
-    """The pools of this process, by how their replicas are started."""
+    """The pools of this process by the ``repr`` of their start function, with a lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -279,7 +285,7 @@ _pools = ProcessLocal(_Pools)
 
 
 def pool_of(start: Start) -> Pool:
-    """The pool of replicas that ``start`` starts; functions with the same ``repr`` share one."""
+    """Return the pool whose replicas ``start`` starts; start functions with equal ``repr`` share one."""
     pools, key = _pools.value, repr(start)
     with pools.lock:
         if key not in pools:
@@ -288,13 +294,13 @@ def pool_of(start: Start) -> Pool:
 
 
 class ReplicaUrl(str):
-    """The URL of a replica; unpickling it calls ``again`` for a URL that the reading process can use."""
+    """URL of a replica, for one process: unpickling calls :attr:`again` to get a URL for the reading process."""
 
     again: Callable[[], str]
 
     @classmethod
     def of(cls, url: str, again: Callable[[], str]) -> ReplicaUrl:
-        """Create one."""
+        """Return a URL that unpickles as the result of ``again()``."""
         found = cls(url)
         found.again = again
         return found
@@ -306,10 +312,10 @@ class ReplicaUrl(str):
 def shared_urls(
     start: Start, count: int, warm: int | None = None, again: Callable[[], str] | None = None
 ) -> list[str]:
-    """The URLs of ``count`` shared replicas; missing ones are started in parallel.
+    """Return the URLs of ``count`` shared replicas; missing ones are started in parallel.
 
-    ``warm`` more are kept ready from now on. Unpickling a URL calls ``again``, which by default starts or
-    shares a replica of the reading process.
+    ``warm`` more are kept ready from now on; ``None`` changes nothing. Unpickling a URL calls ``again``, which
+    by default shares or starts a replica of the reading process.
     """
     pool = pool_of(start)
     replicas = pool.take(count)

@@ -1,4 +1,4 @@
-"""The base class of replicas: a server that its owner process starts when needed, restarts and stops."""
+"""Base class of replicas: servers that their owner process starts when needed, restarts and stops."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.upkeep import Upkeep, keep_up
 
 AT_REST: Final = "there is none"
-"""The reason for the end of a replica that was put to rest and has not been needed since."""
+"""Value of :meth:`Replica._ended`: the replica was stopped and has not been needed since."""
 NO_SERVER: Final = "its image has to run 'envweave serve', as those of docs/containers.md do"
-"""The advice for a replica that ends before it has ever served."""
+"""Advice for a replica that ends before it has ever served."""
 STOPPED: Final = "it was stopped meanwhile"
 _RETRY_AFTER_S = 1.0
-"""The least time between a start that failed and the next."""
+"""Least seconds between a failed start and the next attempt."""
+# A health check costs little; asking the engine or cluster for the state costs more.
 _HEALTH_EVERY_S, _STATE_EVERY_S = 0.01, 0.1
-_LOG_TAIL = 2000
+_LOG_TAIL_CHARS = 2000
 _log = logging.getLogger(__name__)
 
 
 class Replica(ABC):
-    """One server, in whatever process, container or Pod; clients know it by its URL, which never changes.
+    """One server in a process, container, Pod or Ray actor, behind a URL that survives restarts.
 
-    It belongs to the process that has created it; processes forked from that leave it alone.
+    It belongs to the process that created it; its methods do nothing in forked children.
     """
 
     check_every: float = 1.0
-    """The default of seconds between two health checks."""
+    """Default number of seconds between two health checks."""
     url: str
     token: str
-    """The token that its clients send."""
+    """Access token that its clients send."""
     upkeep: Upkeep
-    """The functions by which clients of this process start it again."""
+    """Callbacks by which clients in this process have it started again."""
     starts: int
-    """How often it has been started."""
+    """Number of starts so far."""
 
     def __init__(self, what: str, token: str | None = None) -> None:
-        """``what`` names it in errors; ``token`` is by default a random one."""
+        """Initialise the state; a subclass then calls :meth:`_begin`.
+
+        ``what`` names the replica in error messages; ``token`` is by default a random one.
+        """
         self.what, self.token = what, token or secrets.token_urlsafe(32)
         # Reentrant: garbage collection in the block may close the last environment that uses it.
         self._owner, self._lock = Owner(), threading.RLock()
@@ -57,39 +61,48 @@ class Replica(ABC):
 
     @abstractmethod
     def _make(self) -> None:
-        """Start a server. What is created is recorded at once, so that a failed start can be removed."""
+        """Start a server.
+
+        Record each created object at once, so that :meth:`_remove` can clean up after a failed start.
+        """
 
     @abstractmethod
     def _ended(self) -> str | None:
-        """Why it has ended; ``None`` while it runs or cannot be asked, ``AT_REST`` if there is none."""
+        """Return why the server has ended.
+
+        ``None`` if it runs or its state is unknown, :data:`AT_REST` if none was started since it was stopped.
+        """
 
     @abstractmethod
     def _remove(self) -> None:
-        """Remove the server, which may have ended; forget it only when it is gone."""
+        """Remove the server, which may have ended; keep the reference to it until it is gone."""
 
     def _end(self) -> None:
-        """End the server gracefully: calls that are under way finish."""
+        """Stop the server gracefully, so that calls under way finish, and remove it."""
         self._remove()
 
     def _close(self) -> None:  # noqa: B027 - not every kind has such a thing
-        """Release what outlives each server, like a port."""
+        """Release what all its servers share, such as a port."""
 
     def place(self) -> tuple[str, int] | None:
-        """A faster address than that of its URL, if there is one."""
+        """Return a faster address than the URL's, as host and port, or ``None``."""
         return None
 
     def answers(self, timeout: float) -> bool:
-        """Whether it answers at all, which is cheaper than asking its engine or cluster."""
+        """Return whether it answers within ``timeout`` seconds, without asking its engine or cluster."""
         return answers(self.url, timeout)
 
     @abstractmethod
     def logs(self) -> str:
-        """The text that it has written."""
+        """Return the output of the server."""
 
     # The same for all
 
     def _begin(self, *, now: bool = True) -> None:
-        """Let clients find it by its URL, stop it with this process, and start it now or when needed."""
+        """Start the server, with ``now=False`` when it is first needed, and stop it when this process ends.
+
+        From now on clients in this process find its token and callbacks by its URL.
+        """
         try:
             stop_at_exit(self)
             if now:
@@ -102,7 +115,10 @@ class Replica(ABC):
         keep_up(self.url, self.upkeep)
 
     def ensure(self) -> None:
-        """Start it behind the same URL unless it runs; the sessions of the server before are lost."""
+        """Start a server behind the same URL unless one runs; the sessions of the previous one are lost.
+
+        Raise ``NotAvailable`` if it cannot be started.
+        """
         if not self._owner.is_here():
             return
         with self._lock:
@@ -115,7 +131,7 @@ class Replica(ABC):
             self._start_again()
 
     def _start_again(self) -> None:
-        """Start another server; a start that has just failed is not tried again at once."""
+        """Start another server; repeat the last error for a second after a failed start instead of trying again."""
         if time.monotonic() < self._not_before:
             raise NotAvailable(self._failed)
         try:
@@ -127,7 +143,7 @@ class Replica(ABC):
             raise NotAvailable(self._failed) from None
 
     def _start(self) -> None:
-        """Start a server, and remove it if that fails."""
+        """Start a server; if that fails, remove what was created."""
         try:
             self._make()
             if self._is_over:
@@ -141,7 +157,7 @@ class Replica(ABC):
         self.starts += 1
 
     def _wait_until_healthy(self, url: str, seconds: float) -> None:
-        """Wait until the health check of a started server succeeds."""
+        """Wait until the health check of a started server succeeds; raise ``NotAvailable`` after ``seconds``."""
         deadline = time.monotonic() + seconds
         looked_at = time.monotonic()
         while not is_healthy(url):
@@ -156,17 +172,17 @@ class Replica(ABC):
             time.sleep(_HEALTH_EVERY_S)
 
     def _why_over(self) -> str | None:
-        """Why a wait for it is over; ``None`` while it may still serve."""
+        """Return why waiting for the server is pointless, because it ended or was stopped, or ``None``."""
         return STOPPED if self._is_over else self._ended()
 
     def rest(self) -> None:
-        """End the server and remove it; ``ensure`` starts another."""
+        """Stop the server and remove it; :meth:`ensure` starts another."""
         if self._owner.is_here():
             with self._lock:
                 self._end()
 
     def stop(self) -> None:
-        """End it for good and remove it, also while it is being started."""
+        """Stop and remove the server for good, even while it is being started."""
         if not self._owner.is_here():
             return
         self._is_over = True
@@ -179,27 +195,29 @@ class Replica(ABC):
 
 
 Start = Callable[..., Replica]
-"""Starts a replica; takes ``token=``, and ``ids=`` to serve."""
+"""Function that starts a replica; it takes ``token=``, and ``ids=``, the environments to serve."""
 
 
 def last_words(log: str) -> str:
-    """The end of a log in one line."""
-    return " | ".join(line.strip() for line in log[-_LOG_TAIL:].splitlines() if line.strip()) or "(no log)"
+    """Return the end of a log in one line."""
+    return (
+        " | ".join(line.strip() for line in log[-_LOG_TAIL_CHARS:].splitlines() if line.strip()) or "(no log)"
+    )
 
 
 def with_code(code: int, log: str, advice: str = "") -> str:
-    """A phrase with an exit code, the end of the log, and advice if there is any."""
+    """Return a phrase with an exit code, the end of the log, and advice if there is any."""
     said = f", and it last said: {last_words(log)}" if log.strip() else ""
     return f"exit code {code}{said}{advice and '; '}{advice}"
 
 
 def is_healthy(url: str, timeout: float = 1.0) -> bool:
-    """Return whether a server takes calls."""
+    """Return whether the server at ``url`` takes calls, by its health check."""
     return bool(_health(url, timeout))
 
 
 def answers(url: str, timeout: float) -> bool:
-    """Return whether a server answers at all: one that is full, or is stopping, does too."""
+    """Return whether a server answers at all; one that is full or shutting down does too."""
     return _health(url, timeout) is not None
 
 

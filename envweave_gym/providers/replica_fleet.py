@@ -1,4 +1,4 @@
-"""Fleets: several equal replicas that are started together, checked, and replaced when they fail."""
+"""``Fleet``: several equal replicas that are started together, health-checked, and replaced when they fail."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _STATUS_TIMEOUT_S = 2.0
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """The state of a replica."""
+    """State of one replica, as of a health check now."""
 
     url: str
     state: Literal["healthy", "unhealthy"]
     sessions: int | None = None
-    """The number of its open sessions, if it says so."""
+    """Number of open sessions; ``None`` if the server does not report it."""
     restarts: int | None = None
-    """How often it was started again, if that is known."""
+    """Number of restarts; ``None`` if unknown, as for a fleet of another process."""
     problem: str = ""
-    """Why it cannot be started again, or does not answer, if that is known."""
+    """Error message: why it does not answer or cannot be started again; empty if there is none."""
 
 
 class Fleet:
@@ -64,11 +64,14 @@ class Fleet:
         misses: int = MISSES,
         **options: Any,
     ) -> None:
-        """``ids`` are served, by default all there are; ``token`` is by default a random one.
+        """Start all replicas.
+
+        The servers offer the environments ``ids``, by default all that there are. ``token`` is the clients'
+        access token, by default a random one.
 
         Each replica is checked every ``check_every`` seconds (by default 1, and 10 for Pods), and replaced
-        after
-        ``misses`` checks without an answer. ``options`` are those of the provider, as in ``memory="512m"``.
+        after ``misses`` checks without an answer. ``options`` are those of the provider, as in
+        ``memory="512m"``.
         """
         self.name = f"Fleet({shown(backend)})"
         provider = provider_of(backend)
@@ -94,21 +97,21 @@ class Fleet:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of the replicas; none once it is closed."""
+        """URLs of the replicas; an empty list after :meth:`close`."""
         return [_known_url(replica.url, self._token) for replica in self._replicas]
 
     @property
     def restarts(self) -> list[int]:
-        """How often each replica was started again."""
+        """Number of restarts of each replica."""
         return [replica.starts - 1 for replica in self._replicas]
 
     @property
     def problems(self) -> dict[str, str]:
-        """Errors of replicas that could not be started again, by URL."""
+        """Error messages of replicas that could not be started again, by URL."""
         return self._watch.problems
 
     def status(self) -> list[ReplicaStatus]:
-        """The state of each replica."""
+        """Check each replica now, and return their states."""
         states: list[ReplicaStatus] = []
         for replica, found in zip(self._replicas, statuses(self.urls, self._token), strict=True):
             problem = self.problems.get(replica.url, found.problem)
@@ -117,11 +120,11 @@ class Fleet:
         return states
 
     def logs(self) -> dict[str, str]:
-        """The text that each replica has written since it was started, by URL."""
+        """Return the output of each replica since its start, by URL."""
         return {replica.url: replica.logs() for replica in self._replicas}
 
     def close(self) -> None:
-        """Stop all replicas."""
+        """Stop all replicas; does nothing in a forked child."""
         if self._owner.is_here():
             self._watch.end()
             replicas, self._replicas = self._replicas, []
@@ -146,7 +149,7 @@ class Fleet:
 
 
 class KnownFleet:
-    """A fleet of another process: its addresses and their token."""
+    """Addresses and token of a fleet that another process owns; closing it stops nothing."""
 
     def __init__(self, urls: Sequence[str], token: str) -> None:
         self._urls, self._token = list(urls), token
@@ -154,7 +157,7 @@ class KnownFleet:
         """The URLs of the replicas."""
 
     def status(self) -> list[ReplicaStatus]:
-        """The state of each replica, as far as the servers report it."""
+        """Check each server now, and return their states, without the number of restarts."""
         return statuses(self.urls, self._token)
 
     def close(self) -> None:
@@ -177,15 +180,22 @@ class KnownFleet:
 
 
 def _known_url(url: str, token: str) -> ReplicaUrl:
-    """The URL of a replica, which pickles with its token."""
+    """Return the URL of a replica, which pickles together with the token; this process remembers the token."""
     remember_token(url, token)
     return ReplicaUrl.of(url, partial(_known_url, url, token))
 
 
 def statuses(urls: Sequence[str], token: str | None) -> list[ReplicaStatus]:
-    """The state of several servers, which are asked in parallel."""
-    states = at_once([partial(_status, str(url), token) for url in urls])
-    return [one if isinstance(one, ReplicaStatus) else _raised(one) for one in states]
+    """Check several servers in parallel, and return their states.
+
+    ``token`` is their access token; ``None`` uses the one that this process remembers.
+    """
+    states: list[ReplicaStatus] = []
+    for outcome in at_once([partial(_status, str(url), token) for url in urls]):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        states.append(outcome)
+    return states
 
 
 def _status(url: str, token: str | None) -> ReplicaStatus:
@@ -198,10 +208,6 @@ def _status(url: str, token: str | None) -> ReplicaStatus:
         return ReplicaStatus(url, "healthy", connector.count_sessions(deadline))
     except (OSError, NotAvailable) as error:
         return ReplicaStatus(url, "unhealthy", problem=str(error))
-
-
-def _raised(error: Any) -> Any:
-    raise error
 
 
 def _check_ids(name: str, ids: Any) -> None:

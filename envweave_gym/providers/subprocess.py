@@ -1,8 +1,8 @@
-"""A private server in a process of its own, on a framed Unix socket, for this process and those it forks.
+"""Provider ``subprocess``: a private server in a child process, reached over a framed Unix socket.
 
-The listening socket belongs to this process: the address is known before the server runs, clients that come
-too early wait in its queue, and a server that died is started again behind the same address. The server holds
-the other end of a pipe and ends when that closes, whichever way its owner ends.
+The owner process holds the listening socket. So the address is known before the server runs, early connections
+wait in the backlog, and a server that died is started again behind the same address. The server holds the other
+end of a pipe and ends when that closes, however its owner ends.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ from envweave_gym.providers.replica import AT_REST, Replica, with_code
 
 _STARTUP_S = 60.0
 _GRACE_S = 2.0
-"""How long a server may take to end once its pipe is closed."""
+"""Time for a server to end after its pipe was closed; then it is killed."""
 _FLUSH_S = 0.5
-"""How long the rest of the log is awaited of a server that has ended."""
+"""Time to wait for the rest of the log after a server has ended."""
 _LOG_LIMIT = 1 << 18
-"""Bytes of a server's log that are retained."""
+"""Number of bytes at the end of a server's log that are retained."""
 _STDERR = 2
 
 
 class PrivateServer(Replica):
-    """One server process, started when it is needed."""
+    """Replica in a child process, started when a client first connects or :meth:`wait` is called."""
 
     def __init__(self, *, token: str | None = None, ids: Sequence[str] = ()) -> None:
-        """``token`` is by default a random one; ``ids`` are served, by default all that can be made."""
+        """Open the listening socket.
+
+        ``token`` is the clients' access token, by default a random one. The server offers the environments
+        ``ids``, by default all that can be made.
+        """
         super().__init__("the server of backend='subprocess'", token)
         self._address = _new_address()
         self._listener = listen(self._address)
@@ -57,7 +61,7 @@ class PrivateServer(Replica):
         self._begin(now=False)
 
     def wait(self) -> PrivateServer:
-        """Start it, and wait until it serves."""
+        """Start the server if it does not run, wait until it is healthy, and return this object."""
         try:
             self.ensure()
             self._wait_until_healthy(self.url, _STARTUP_S)
@@ -106,16 +110,19 @@ class PrivateServer(Replica):
 
     @property
     def pid(self) -> int | None:
-        """The server's process, while it runs."""
+        """Process ID of the server; ``None`` if it does not run."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
     def answers(self, timeout: float) -> bool:
-        """``False`` at once if it has ended: clients can connect to its socket even then, and would wait."""
+        """Return whether the server answers within ``timeout`` seconds; ``False`` at once if its process has ended.
+
+        The owner's listening socket would accept connections even then, and clients would wait.
+        """
         return self.pid is not None and super().answers(timeout)
 
     def logs(self) -> str:
-        """The stderr of the server, which is also copied to that of this process."""
+        """Return the end of the server's stderr, which is also copied to the stderr of this process."""
         return "" if self._log is None else self._log.text()
 
     def _remove(self) -> None:
@@ -136,7 +143,7 @@ class PrivateServer(Replica):
             shutil.rmtree(Path(self._address).parent, ignore_errors=True)
 
     def _forget(self) -> None:
-        """In a process forked from the owner: close what keeps the server alive."""
+        """Close the pipe and the listener in a forked child, where they would keep the server alive."""
         if self._process is not None:
             _close_pipe(self._process)
         self._process = None
@@ -144,20 +151,20 @@ class PrivateServer(Replica):
 
 
 def _new_address() -> str:
-    """An address for a socket: an abstract one where there are such, as it leaves no file behind."""
+    """Return an unused address of a Unix socket: an abstract one on Linux, because that leaves no file behind."""
     if sys.platform == "linux":
         return f"@envweave-{secrets.token_hex(6)}"
     return str(owned_folder("envweave-private-") / "socket")
 
 
 def _close_pipe(process: subprocess.Popen[bytes]) -> None:
-    """Tell a server to end."""
+    """Close the pipe of a server, which makes it end."""
     if process.stdin is not None:
         process.stdin.close()
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a server with all its processes; a stopped one (SIGSTOP) does not see its pipe close."""
+    """End a server; kill its process group if it does not, as when SIGSTOP keeps it from seeing its pipe close."""
     _close_pipe(process)
     try:
         process.wait(_GRACE_S)
@@ -168,10 +175,10 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 class PipeLog:
-    """Copies the stderr of a server to that of this process, in a thread, and retains the end of it."""
+    """Thread that copies a server's stderr to that of this process, and retains its end."""
 
     def __init__(self, descriptor: int) -> None:
-        """``descriptor`` is the reading end of a pipe, which is read until the server has closed it."""
+        """Start the thread; ``descriptor`` is the reading end of a pipe, read until all writers have closed it."""
         self._descriptor, self._retained = descriptor, bytearray()
         self._thread = threading.Thread(target=self._read, name="log of a server", daemon=True)
         self._thread.start()
@@ -185,7 +192,7 @@ class PipeLog:
         os.close(self._descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the server has closed it."""
+        """Wait at most ``seconds`` until the server and its child processes have closed the pipe."""
         self._thread.join(seconds)
 
     def text(self) -> str:
@@ -198,15 +205,15 @@ _server: PrivateServer | None = None
 
 
 def own_url() -> ReplicaUrl:
-    """The URL of the private server of this process; unpickled elsewhere, that of the reading process.
+    """Return the URL of this process's private server, which unpickles as that of the reading process's own server.
 
-    So environments go to other processes without the token, and are served there after this one has ended.
+    So environments go to other processes without the token, and can be used there after this process has ended.
     """
     return ReplicaUrl.of(private_server().url, own_url)
 
 
 def private_server() -> PrivateServer:
-    """The private server of this process, or of the one it was forked from."""
+    """Return the private server of this process, created at the first call; forked children share it."""
     global _server
     with _lock.value:
         if _server is None:
@@ -215,17 +222,17 @@ def private_server() -> PrivateServer:
 
 
 class SubprocessProvider(Provider):
-    """Starts private servers, which have no options."""
+    """Provider that starts private servers in child processes; it has no options."""
 
     name = "subprocess"
     shares_modules = same_packages = True
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[PrivateServer]:
-        """A function that starts a private server."""
+        """Return a function that starts a private server."""
         return partial(_started)
 
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
-        """The URL of the private server of this process, or of ``replicas`` others."""
+        """Return the URL of this process's private server, or the URLs of ``replicas=`` further servers."""
         return super().urls(name, image, options) if {"replicas", "warm"} & options.keys() else [own_url()]
 
 

@@ -1,4 +1,4 @@
-"""Health checks of replicas in a background thread, which replaces those that do not answer."""
+"""Thread that checks the health of replicas, restarts those that ended and replaces those that do not answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envweave_gym.providers.parallel import is_ending
 from envweave_gym.providers.replica import Replica
 
 ROUND_S = 1.0
-"""The time between two rounds; a round checks the replicas that are due."""
+"""Seconds between two rounds; a round checks the replicas that are due."""
 MISSES = 5
-"""A replica is replaced after as many checks in a row without an answer; a busy one misses one or two."""
+"""Checks in a row without an answer after which a replica is replaced; a busy one misses one or two."""
 _CHECK_TIMEOUT_S, _STARTUP_S = 2.0, 60.0
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8,}")
-"""The part of a container's or a Pod's name that differs at every attempt."""
+"""Random part of a container's or Pod's name, which differs at every attempt."""
 _log = logging.getLogger(__name__)
 
 
@@ -27,7 +27,7 @@ def _keep_up(replica: Replica) -> bool:
 
 
 class Watch:
-    """Checks replicas until it is ended."""
+    """Health checks of replicas in a background thread, until :meth:`end`."""
 
     def __init__(
         self,
@@ -37,30 +37,31 @@ class Watch:
         misses: int = MISSES,
         keep_up: Callable[[Replica], bool] = _keep_up,
     ) -> None:
-        """``replicas`` gives the list in each round.
+        """Start the thread.
 
-        Each is checked every ``every`` seconds, by default as often as its kind suggests. ``keep_up`` starts
-        a replica unless it runs, and returns whether it is still to be checked.
+        ``replicas`` returns the list to check and is called in each round. Each replica is checked every
+        ``every`` seconds, by default :attr:`Replica.check_every`, and replaced after ``misses`` checks without
+        an answer. ``keep_up`` starts a replica unless it runs, and returns whether it is still to be checked.
         """
         self._replicas, self._most, self._keep_up = replicas, misses, keep_up
         self._every = every
         self._next: dict[str, float] = {}
-        """The time of the next check of each replica, by URL."""
+        """Time of the next check of each replica, by URL."""
         self._misses: dict[str, int] = {}
         self._starting: dict[str, tuple[int, float]] = {}
-        """For each replica its number of starts, and until when it may be silent after the last one."""
+        """By URL: a replica's number of starts, and until when it may be silent after the last one."""
         self.problems: dict[str, str] = {}
-        """Errors of replicas that could not be started again, by URL."""
+        """Error messages of replicas that could not be started again, by URL."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="health of replicas", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """End the checks, without waiting for a replica that is being started."""
+        """Stop the checks, without waiting for a replica that is being started."""
         self._is_over.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end of the last round, for a limited time."""
+        """Wait at most ``seconds`` until the thread has ended; call :meth:`end` first."""
         if self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
@@ -97,7 +98,7 @@ class Watch:
                 _log.warning("%s cannot be started again: %s", url, error)
 
     def _is_starting(self, replica: Replica) -> bool:
-        """Whether it was started a short time ago, and has not answered yet."""
+        """Return whether a replica was started less than a minute ago and has not answered since."""
         starts, until = self._starting[replica.url]
         if starts != replica.starts:
             until = time.monotonic() + _STARTUP_S

@@ -16,11 +16,10 @@ from servers import until
 from envweave_gym.cli import fleet as fleets
 from envweave_gym.cli import main
 from envweave_gym.cli.fleet_files import FleetFile, find_all
-from envweave_gym.containers.ownership import OWNER
+from envweave_gym.containers.ownership import OWNER, labels_of_owner
 from envweave_gym.providers import docker
 from envweave_gym.providers.kubernetes import manifests
 from envweave_gym.providers.kubernetes.cluster_access import cluster
-from envweave_gym.providers.kubernetes.leftover_pods import marks_of_owner
 from envweave_gym.providers.kubernetes.manifests import PodTemplate
 
 __all__ = ["api", "here", "stand_in"]
@@ -40,7 +39,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def orphan(namespace: str = "default") -> str:
     """A Pod of a process that is not there any more."""
     name = f"envweave-orphan-{secrets.token_hex(4)}"
-    marks = {**marks_of_owner(600), OWNER: "1-0"}
+    marks = {**labels_of_owner(600), OWNER: "1-0"}
     cluster(namespace=namespace).create_pod(
         manifests.pod(name, SERVER, PodTemplate(), labels=marks, annotations=marks)
     )

@@ -12,7 +12,7 @@ from kubernetes_api import VERSION
 from envweave_gym.containers.ownership import BOOT, OWNER, UNTIL, labels_of_owner
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.providers.kubernetes import manifests
-from envweave_gym.providers.kubernetes.leftover_pods import marks_of_owner, processes_seen, was_left_behind
+from envweave_gym.providers.kubernetes.leftover_pods import processes_seen, was_left_behind
 from envweave_gym.providers.kubernetes.manifests import PodTemplate, label_value
 
 FULL = PodTemplate(
@@ -27,7 +27,7 @@ OWNERS = [manifests.owned_by("Pod", "me", "3c0e6a5c-0000-0000-0000-000000000000"
 
 
 def documents(template: PodTemplate) -> list[dict[str, Any]]:
-    marks = marks_of_owner(600)
+    marks = labels_of_owner(600)
     more: dict[str, Any] = {"labels": marks, "annotations": marks, "owners": OWNERS}
     return [
         manifests.pod("one", "image:1", template, args=["my/Env-v0"], **more),
@@ -163,11 +163,11 @@ def test_an_invalid_option_is_refused_in_one_sentence(wrong: dict[str, Any], sen
 
 
 def test_containers_of_this_process_are_no_leftovers() -> None:
-    assert not was_left_behind(marks_of_owner(600))
+    assert not was_left_behind(labels_of_owner(600))
 
 
 def test_a_visible_dead_process_leaves_its_containers_to_be_swept() -> None:
-    dead = {**marks_of_owner(600), OWNER: "1-0"}
+    dead = {**labels_of_owner(600), OWNER: "1-0"}
     assert was_left_behind(dead)
     assert not was_left_behind({**dead, BOOT: f"{processes_seen()}0"})  # another container of this machine
 

@@ -154,7 +154,7 @@ def test_a_port_that_the_cluster_does_not_forward_is_one_sentence_in_time(
     api, over = stand_in, threading.Event()
     before = api.names("pods")
     monkeypatch.setattr(Handler, "_forward", lambda *_: over.wait(60))
-    monkeypatch.setattr(kubernetes_access, "_HANDSHAKE", 0.5)
+    monkeypatch.setattr(kubernetes_access, "_HANDSHAKE_TIMEOUT_S", 0.5)
     try:
         with pytest.raises(
             NotAvailable, match=r"reached .* has not forwarded its port within 0.5 s; see whet"
@@ -168,7 +168,7 @@ def test_a_port_that_the_cluster_does_not_forward_is_one_sentence_in_time(
 def test_a_cluster_that_accepts_and_says_nothing_is_given_up(
     here: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubernetes_access, "_HANDSHAKE", 0.3)
+    monkeypatch.setattr(kubernetes_access, "_HANDSHAKE_TIMEOUT_S", 0.3)
     for scheme in ("http", "https"):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"

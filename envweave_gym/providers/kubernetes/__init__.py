@@ -1,1 +1,1 @@
-"""The provider ``kubernetes``: runs servers in Pods of a Kubernetes cluster."""
+"""Provider ``kubernetes``: servers in Pods of a Kubernetes cluster."""

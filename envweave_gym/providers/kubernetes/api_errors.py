@@ -1,4 +1,4 @@
-"""Errors of the API server: repeats requests that may succeed later, explains all others."""
+"""Errors of the Kubernetes API server: retries of requests that may succeed later, explanations for all others."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-"""Pauses between attempts double from the first to the longest, which also caps a ``Retry-After``."""
+"""Pauses between two attempts: they double from the first to the longest, which also limits a ``Retry-After``."""
 _MAX_MESSAGE_LENGTH = 300
 _QUOTA = "exceeded quota"
 _SETTING_UP = "error looking up service account"
-"""Text in the refusal by a namespace that was just created, and has no service account yet."""
+"""Text of a refusal by a namespace that was just created and has no service account yet."""
 _REFUSAL_MEANINGS = (
     (
         _QUOTA,
@@ -53,18 +53,18 @@ _REFUSAL_MEANINGS = (
         "as in docs/kubernetes.md, or name another with namespace= if there is no such namespace",
     ),
 )
-"""Explanations of a refusal by a pattern of its message: the API server answers 403 to all of these."""
+"""Pairs of a pattern of the API server's message and an explanation: most refusals have the same status, 403."""
 
 
 def is_busy(error: Exception) -> bool:
-    """Return whether the API server has refused a request for now, without carrying it out."""
+    """Return whether the API server refused a request without carrying it out and may accept it later."""
     from kubernetes.client import ApiException
 
     return isinstance(error, ApiException) and (error.status == 429 or _SETTING_UP in message_of(error))
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether the API server, or the connection to it, may have failed only for a while."""
+    """Return whether the error may pass: the API server is busy or failed, or the connection to it broke."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -74,7 +74,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_quota(error: Exception) -> bool:
-    """Return whether the error says that a ResourceQuota is used up."""
+    """Return whether the API server refused a Pod because a ResourceQuota is used up."""
     from kubernetes.client import ApiException
 
     return isinstance(error, ApiException) and _QUOTA in message_of(error)
@@ -87,9 +87,11 @@ def patiently(
     worth: Callable[[Exception], bool],
     pause: Callable[[float], None] = time.sleep,
 ) -> _T:
-    """Repeat ``call`` with growing pauses, as long as its errors are ``worth`` it, until ``deadline``.
+    """Call ``call`` until it succeeds or ``deadline`` (monotonic time), with growing pauses.
 
-    The last error is raised. The ``Retry-After`` of the API server is respected.
+    An error is raised at once unless ``worth(error)`` says that a retry may help; the last error is raised at
+    the deadline. A ``Retry-After`` of the API server makes pauses longer. ``pause`` sleeps, and may raise to
+    give up.
     """
     seconds = _FIRST_PAUSE_S
     while True:
@@ -105,7 +107,7 @@ def patiently(
 
 
 def _retry_after(error: Any) -> float:
-    """Return the seconds of a ``Retry-After`` header; 0 if it is missing or a date."""
+    """Return the seconds in a ``Retry-After`` header; 0 if it is missing or a date."""
     headers = getattr(error, "headers", None) or {}
     given = str(headers.get("Retry-After", ""))
     return float(given) if given.isdecimal() else 0.0
@@ -113,7 +115,10 @@ def _retry_after(error: Any) -> float:
 
 @contextmanager
 def explain_errors(what: str, where: Cluster) -> Generator[None]:
-    """Turn an error of the API server into ``NotAvailable``, with its message and advice in one sentence."""
+    """Turn an error of the API server in the block into ``NotAvailable`` with its message and advice.
+
+    ``what`` begins the sentence, as in ``"the Pod x cannot be deleted"``; ``where`` is the cluster.
+    """
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -160,7 +165,7 @@ def _refusal(error: Any, where: Cluster) -> str:
 
 
 def message_of(error: Any) -> str:
-    """Return the message in an error: that of the API server's ``Status``, or else the underlying reason."""
+    """Return the message in an error: that of the API server's ``Status`` object, or else the reason."""
     try:
         said = json.loads(error.body)["message"]
     except (AttributeError, TypeError, ValueError, LookupError):
@@ -169,6 +174,6 @@ def message_of(error: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return the beginning of a text, as one line."""
+    """Return at most :data:`_MAX_MESSAGE_LENGTH` characters of a text, in one line."""
     line = " ".join(text.split())
     return line if len(line) <= _MAX_MESSAGE_LENGTH else f"{line[:_MAX_MESSAGE_LENGTH]}…"

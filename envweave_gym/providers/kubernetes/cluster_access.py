@@ -1,4 +1,4 @@
-"""Access to a cluster: its address, credentials and namespace, and the requests to its API server."""
+"""Client of a cluster's API server, for one namespace; finds address and credentials."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from urllib.parse import quote
 from envweave_gym.containers.ownership import OWNER
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, nearest, need, shown
 from envweave_gym.os_support.process_local import process_cache
-from envweave_gym.providers.kubernetes.manifests import CONTAINER, GRACE, MANAGED_BY, Manifest
+from envweave_gym.providers.kubernetes.manifests import CONTAINER, GRACE_S, MANAGED_BY, Manifest
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""The folder with the credentials and the namespace that Kubernetes mounts into each Pod."""
+"""Folder with the credentials and the namespace that Kubernetes mounts into each Pod."""
 KUBECONFIG = "~/.kube/config"
-"""The path of the kubeconfig, if the variable ``KUBECONFIG`` is not set."""
+"""Path of the kubeconfig if the variable ``KUBECONFIG`` is not set."""
 _REQUEST_TIMEOUT_S = (5, 30)
-"""Limits in seconds of connecting to the API server, and of its answer."""
-_HANDSHAKE = 10.0
-"""Limit in seconds of each part of connecting to a port of a Pod."""
+"""Time limits of connecting to the API server, and of its answer."""
+_HANDSHAKE_TIMEOUT_S = 10.0
+"""Time limit of each part of connecting to a port of a Pod."""
 _PORT_FORWARD_PROTOCOL = "v4.channel.k8s.io"
 _GONE = 410  # the status for a resource version that is too old
 _QUOTA_LAG_S = 10.0
@@ -35,10 +35,16 @@ _log = logging.getLogger(__name__)
 
 
 class Cluster:
-    """One namespace of a cluster, and the requests to it; each answer has a deadline."""
+    """Requests to the API server about one namespace of a cluster; each has a time limit.
+
+    Methods raise the errors of the ``kubernetes`` client, ``ApiException`` and urllib3's ``HTTPError``.
+    """
 
     def __init__(self, configuration: Any, namespace: str, inside: bool) -> None:
-        """``inside`` says whether this process runs in the cluster, where it can reach Pods directly."""
+        """``configuration`` is that of the ``kubernetes`` client.
+
+        ``inside`` says that this process runs in the cluster, where it can reach Pods directly.
+        """
         from kubernetes import client
 
         self.host, self.namespace, self.inside = configuration.host, namespace, inside
@@ -47,7 +53,10 @@ class Cluster:
         self._is_out, self._freed_at = False, -math.inf
 
     def create_secret(self, manifest: Manifest) -> None:
-        """Create a Secret. Its name is random, so one that exists was created by an earlier attempt."""
+        """Create a Secret, unless it exists.
+
+        Its name is random, so one that exists was created by an earlier attempt of the same call.
+        """
         from kubernetes.client import ApiException
 
         try:
@@ -57,11 +66,11 @@ class Cluster:
                 raise
 
     def create_pod(self, manifest: Manifest) -> Any:
-        """Create a Pod, and return it."""
+        """Create a Pod, and return it as the API server describes it."""
         return self._core.create_namespaced_pod(self.namespace, manifest, _request_timeout=_REQUEST_TIMEOUT_S)
 
     def pod(self, name: str) -> Any:
-        """Return the current state of a Pod, or ``None`` if there is no such Pod."""
+        """Return a Pod with its current state, or ``None`` if it does not exist."""
         from kubernetes.client import ApiException
 
         try:
@@ -74,13 +83,15 @@ class Cluster:
         return found
 
     def warn(self, message: str, *arguments: Any) -> None:
-        """Log the first failure of an outage as a warning, and further ones for debugging until a request
-        succeeds."""
+        """Log a warning about the first failure of an outage; further ones are debug messages.
+
+        The outage is over when :meth:`pod` succeeds.
+        """
         _log.log(logging.DEBUG if self._is_out else logging.WARNING, message, *arguments)
         self._is_out = True
 
     def watch(self, name: str, seconds: float) -> Iterator[Any]:
-        """Yield a Pod at each change of its state, for ``seconds``; yield ``None`` once it is deleted."""
+        """Yield a Pod at each change of its state, for ``seconds``; yield ``None`` when it is deleted."""
         from kubernetes.client import ApiException
         from kubernetes.watch import Watch
 
@@ -101,9 +112,9 @@ class Cluster:
                 raise
 
     def logs(self, name: str) -> str:
-        """Return the log of the server in a Pod; an empty text if it has never run.
+        """Return the log of the server in a Pod; empty if it has never run.
 
-        The container is named, as clusters may inject others into each Pod.
+        The request names the container, because a cluster may inject others into each Pod.
         """
         from kubernetes.client import ApiException
 
@@ -115,7 +126,7 @@ class Cluster:
             raise
 
     def events(self, name: str) -> list[str]:
-        """Return the events of a Pod as texts; an empty list if this user may not read them."""
+        """Return the events of a Pod as texts; an empty list if they cannot be read."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -127,29 +138,31 @@ class Cluster:
         return [f"{event.reason}: {event.message}" for event in found.items]
 
     def owned(self) -> list[Any]:
-        """Return the Pods that any process has started as replicas."""
+        """Return the Pods in the namespace that were started as replicas, by whatever process."""
         return self._request(self._core.list_namespaced_pod, label_selector=f"{_OUR_LABELS},{OWNER}").items
 
     def is_freeing(self) -> bool:
-        """Return whether our Pods are being deleted, or were just now: a quota counts them for a while."""
+        """Return whether one of our Pods is being deleted or was deleted within 10 seconds.
+
+        A quota counts such Pods for a while, so that there may soon be room for another.
+        """
         if any(pod.metadata.deletion_timestamp for pod in self.owned()):
             self._freed_at = time.monotonic()
         return time.monotonic() - self._freed_at < _QUOTA_LAG_S
 
     def delete_pod(self, name: str) -> None:
-        """Delete a Pod and its Secret, unless it is gone. The Pod ends within some seconds."""
+        """Ask for the deletion of a Pod, if it exists; the cluster deletes its Secret too, some seconds later."""
         from kubernetes.client import ApiException
 
         self._freed_at = time.monotonic()
         try:
-            self._request(self._core.delete_namespaced_pod, name, grace_period_seconds=GRACE)
+            self._request(self._core.delete_namespaced_pod, name, grace_period_seconds=GRACE_S)
         except ApiException as error:
             if error.status not in (404, 409):
                 raise
 
     def _request(self, request: Any, *name: str, **options: Any) -> Any:
-        """Make a request that may be made twice, and repeat it if a retained connection turns out to be
-        closed."""
+        """Send an idempotent request, and send it again if the kept-alive connection turns out to be closed."""
         from urllib3.exceptions import ProtocolError
 
         options["_request_timeout"] = _REQUEST_TIMEOUT_S
@@ -159,10 +172,11 @@ class Cluster:
             return request(*name, self.namespace, **options)
 
     def forwarded(self, name: str, port: int) -> Any:
-        """Open a WebSocket whose channels 0 and 1 are the data and the errors of a port of a Pod.
+        """Open a WebSocket to a port of a Pod, through the API server.
 
-        The library's own ``portforward`` waits with ``select``, which is limited to 1024 files: some 200
-        connections. Also, it connects without a deadline.
+        In the protocol ``v4.channel.k8s.io`` channel 0 carries data and channel 1 errors. The library's own
+        ``portforward`` connects without a time limit, and waits with ``select``, which is limited to 1024
+        descriptors: some 200 connections.
         """
         host = self.host.rstrip("/").replace("http", "ws", 1)
         pod = f"api/v1/namespaces/{quote(self.namespace)}/pods/{quote(name)}"
@@ -170,7 +184,7 @@ class Cluster:
 
 
 def _websocket(configuration: Any, url: str) -> Any:
-    """Open a WebSocket to the API server, with the credentials of the configuration."""
+    """Open a WebSocket to the API server with the credentials, proxy and TLS options of the configuration."""
     from kubernetes.client import ApiException
     from kubernetes.stream.ws_client import websocket_proxycare
     from websocket import (
@@ -184,7 +198,7 @@ def _websocket(configuration: Any, url: str) -> Any:
     options: dict[str, Any] = {
         "header": header,
         "subprotocols": [_PORT_FORWARD_PROTOCOL],
-        "timeout": _HANDSHAKE,
+        "timeout": _HANDSHAKE_TIMEOUT_S,
     }
     if configuration.proxy or configuration.proxy_headers:
         websocket_proxycare(options, configuration, url, {})
@@ -196,14 +210,16 @@ def _websocket(configuration: Any, url: str) -> Any:
         refused.body = (error.resp_body or b"").decode(errors="replace")
         raise refused from None
     except (WebSocketTimeoutException, TimeoutError):
-        raise TimeoutError(f"the cluster has not forwarded its port within {_HANDSHAKE:g} s") from None
+        raise TimeoutError(
+            f"the cluster has not forwarded its port within {_HANDSHAKE_TIMEOUT_S:g} s"
+        ) from None
     except WebSocketException as error:
         raise ConnectionError(str(error)) from None
     return connection
 
 
 def _tls(configuration: Any) -> dict[str, Any]:
-    """Return the TLS options of a WebSocket, as the ``kubernetes`` client would set them."""
+    """Return the TLS options of a WebSocket, equal to those that the ``kubernetes`` client uses for HTTP."""
     import certifi
 
     options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
@@ -221,13 +237,16 @@ def _tls(configuration: Any) -> dict[str, Any]:
 
 
 def is_known() -> bool:
-    """Return whether a cluster is configured: by a kubeconfig, or as this process runs in a Pod."""
+    """Return whether a cluster is configured: by a kubeconfig, or because this process runs in a Pod."""
     return _is_inside() or any(path.is_file() for path in _kubeconfigs())
 
 
 def cluster(context: str | None = None, namespace: str | None = None) -> Cluster:
-    """Return the cluster of ``KUBECONFIG`` or ``context``, or else that of this Pod, or of
-    ``~/.kube/config``."""
+    """Return the cluster to use: that of ``context`` or ``KUBECONFIG``, else this Pod's, else ``~/.kube/config``.
+
+    ``namespace`` is by default that of the context or of this Pod. Raise ``NotAvailable`` if no cluster is
+    configured.
+    """
     need("kubernetes", "kubernetes", "backend='kubernetes'")
     files = os.environ.get("KUBECONFIG", "")
     if not files and context is None and _is_inside():
@@ -253,7 +272,7 @@ def _is_inside() -> bool:
 
 @process_cache(maxsize=8)
 def _inside(namespace: str | None) -> Cluster:
-    """Return the cluster of this Pod, one object a process, as forked ones must not share connections."""
+    """Return the cluster of this Pod; cached per process, because forked processes must not share connections."""
     from kubernetes import client, config
 
     configuration = client.Configuration()
@@ -267,7 +286,10 @@ def _inside(namespace: str | None) -> Cluster:
 def _by_kubeconfig(
     files: str, written: tuple[int, ...], context: str | None, namespace: str | None
 ) -> Cluster:
-    """Return the cluster of a kubeconfig, one object for each process and for each change of the files."""
+    """Return the cluster of a kubeconfig; cached per process and modification time of the files.
+
+    ``files`` are paths joined like ``PATH``, and ``written`` their modification times.
+    """
     from kubernetes import client, config
 
     configuration = client.Configuration()
@@ -290,7 +312,7 @@ def _by_kubeconfig(
 
 @contextmanager
 def _configured(what: str) -> Generator[None]:
-    """Turn any error in a configuration into ``NotAvailable``; files written by hand may contain anything."""
+    """Turn any error in a configuration into ``NotAvailable``; a kubeconfig written by hand may contain anything."""
     from kubernetes.config import ConfigException
     from yaml import YAMLError
 

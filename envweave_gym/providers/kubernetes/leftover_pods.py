@@ -1,4 +1,4 @@
-"""Marks Pods with their owner, deletes them, and sweeps those whose owners were killed."""
+"""Deletion of Pods: those of this process, and leftovers of owner processes that were killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from envweave_gym.containers.ownership import (
     OWNER,
     UNTIL,
     is_left_behind,
-    labels_of_owner,
     processes_seen,
 )
 from envweave_gym.core.faults import NotAvailable
@@ -25,15 +24,15 @@ from envweave_gym.providers.kubernetes.cluster_access import ACCOUNT, Cluster
 from envweave_gym.providers.kubernetes.manifests import Manifest, owned_by
 
 _SWEEP_INTERVAL_S = 60.0
-"""Least seconds between two sweeps of a namespace, as many replicas may start at once."""
+"""Least time between two sweeps of a namespace, because many replicas may start together."""
 _DELETE_WITHIN_S = 5.0
-"""Seconds for which the calling thread repeats a deletion; then a thread in the background goes on."""
+"""Time for which the calling thread retries a deletion; then a background thread goes on."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _log = logging.getLogger(__name__)
 
 
 class _Pods:
-    """The Pods that this process must still delete, and the time of its last sweep of each namespace."""
+    """Pods that this process must still delete, and the time of its last sweep of each namespace."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -44,19 +43,11 @@ class _Pods:
 _pods = ProcessLocal(_Pods)
 
 
-def marks_of_owner(lifetime: float) -> dict[str, str]:
-    """Return annotations that identify this process as the owner.
-
-    As labels some values may have to be cut.
-    """
-    return labels_of_owner(lifetime)
-
-
 def was_left_behind(marks: Mapping[str, str]) -> bool:
-    """Return whether a Pod's owner is known to be gone, or its lease has run out.
+    """Return whether a Pod's owner is known to have ended, or its lease has expired.
 
-    Machines that share a cluster may have the same name, and processes the same number. So only a process
-    that sees the owner's own process table can tell that the owner is gone.
+    ``marks`` are the Pod's annotations. Machines that share a cluster may have equal host names, and processes
+    equal PIDs. So only a process in the owner's PID namespace can know that the owner has ended.
     """
     if marks.get(BOOT) == processes_seen():
         return is_left_behind(marks)
@@ -64,14 +55,17 @@ def was_left_behind(marks: Mapping[str, str]) -> bool:
 
 
 def delete(cluster: Cluster, name: str) -> None:
-    """Delete a Pod; repeat that for a while if the API server is busy or out, then raise ``NotAvailable``."""
+    """Delete a Pod; raise ``NotAvailable`` if the API server stays busy or unreachable for some seconds."""
     deadline = time.monotonic() + _DELETE_WITHIN_S
     with explain_errors(f"the Pod {name} cannot be deleted", cluster):
         patiently(lambda: cluster.delete_pod(name), deadline, worth=is_transient)
 
 
-def delete_in_the_end(cluster: Cluster, name: str, lifetime: float) -> None:
-    """Delete a Pod; if that fails, a thread repeats the deletion until it succeeds."""
+def delete_eventually(cluster: Cluster, name: str, lifetime: float) -> None:
+    """Delete a Pod; if that fails, a background thread retries while this process runs.
+
+    ``lifetime`` is for the log message: seconds until the cluster ends the Pod by itself.
+    """
     try:
         delete(cluster, name)
     except NotAvailable as error:
@@ -94,7 +88,7 @@ def delete_in_the_end(cluster: Cluster, name: str, lifetime: float) -> None:
 
 
 def _delete_later() -> None:
-    """Delete the remaining Pods, with growing pauses, until none is left."""
+    """Delete the remaining Pods, with growing pauses between attempts, until none is left."""
     pods, pause = _pods.value, _FIRST_PAUSE_S
     while True:
         time.sleep(pause)
@@ -113,9 +107,10 @@ def _delete_later() -> None:
 
 
 def sweep(cluster: Cluster, failed: list[str] | None = None) -> list[str]:
-    """Delete the Pods whose owners are gone, with their Secrets, and return the Pods' names.
+    """Delete the Pods whose owners have ended, with their Secrets, and return the Pods' names.
 
-    Errors are added to ``failed`` if it is given, or else logged. Pods that are being deleted are left out.
+    Error messages are added to ``failed``, or logged if that is ``None``. Pods that are being deleted already
+    are left out.
     """
     removed: list[str] = []
     for pod in cluster.owned():
@@ -133,7 +128,10 @@ def sweep(cluster: Cluster, failed: list[str] | None = None) -> list[str]:
 
 
 def pods_of(cluster: Cluster, owner: str) -> list[str]:
-    """Return the Pods of a process of this machine or container, including those that are being deleted."""
+    """Return the names of a process's Pods, including those that are being deleted.
+
+    ``owner`` is the owner label of a process in this process's PID namespace.
+    """
     mine = {OWNER: owner, BOOT: processes_seen()}
     return [
         pod.metadata.name
@@ -143,7 +141,7 @@ def pods_of(cluster: Cluster, owner: str) -> list[str]:
 
 
 def sweep_now_and_then(cluster: Cluster) -> None:
-    """Sweep the namespace, unless this process has done so within a minute."""
+    """Sweep the namespace, unless this process did so less than a minute ago."""
     pods, namespace, now = _pods.value, (cluster.host, cluster.namespace), time.monotonic()
     with pods.lock:
         if now - pods.swept.get(namespace, -_SWEEP_INTERVAL_S) < _SWEEP_INTERVAL_S:
@@ -153,10 +151,10 @@ def sweep_now_and_then(cluster: Cluster) -> None:
 
 
 def own_pod(cluster: Cluster) -> list[Manifest]:
-    """Return a reference to the Pod that this process runs in, as an owner; an empty list if that is unknown.
+    """Return a list with an owner reference to the Pod that this process runs in; empty if there is none.
 
-    An owner must be in the same namespace. The Pod's name comes from the variable ``POD_NAME`` (the downward
-    API), or else is the host name.
+    The cluster then deletes the new Pod with this one. Owners must be in the same namespace. The Pod's name is
+    ``POD_NAME`` (set by the downward API), or else the host name.
     """
     from kubernetes.client import ApiException
 

@@ -1,4 +1,4 @@
-"""Builds the manifests of Pods, Secrets, Deployments and Services; makes no request to a cluster."""
+"""Manifests of Pods, Secrets, Deployments and Services as dicts; this module sends no requests."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from envweave_gym.core.sizes import memory_of
 
 Manifest = dict[str, Any]
 PORT = 8000
-"""The port on which the servers of all images listen."""
+"""Port on which the servers in all images listen."""
 USER = 1000
-"""The user ID that all images run as."""
+"""User ID of the server in all images."""
 CONTAINER = "server"
-"""The name of the server's container, as a cluster may inject others into the Pod."""
+"""Name of the server's container; a cluster may inject others into the Pod."""
 MANAGED_BY = {"app.kubernetes.io/managed-by": "envweave"}
 INSTANCE = "app.kubernetes.io/instance"
-"""The key of the label with the name of a replica or deployment."""
+"""Key of the label with the name of the replica or deployment."""
 TOKEN = "token"
-"""The key of the token in its Secret."""
-GRACE = 2
-"""Seconds that steps under way have to finish when a Pod is deleted."""
+"""Key of the access token in its Secret."""
+GRACE_S = 2
+"""Time for steps under way to finish when a replica's Pod is deleted."""
 
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 # The syntax that the API server checks.
@@ -33,46 +33,37 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LEAST_CPU = "100m"
-_SCRATCH = "256Mi"
-_DRAIN = 35
-"""Seconds that a Deployment's server has to end: 30 for calls under way, and some more."""
+_SCRATCH_SIZE = "256Mi"
+_DRAIN_S = 35
+"""Time for a Deployment's server to end: 30 seconds for calls under way, and some more."""
 _MAX_LIFETIME_S = 10 * 365 * 86400
 _TOKEN_DIGEST = "envweave/token-digest"
-"""Key of the annotation with the token's digest.
-
-A new token changes it, so the Deployment replaces its Pods.
-"""
+"""Key of the annotation with the token's digest; a new token changes it, so the Deployment replaces its Pods."""
 _DIGEST_ROUNDS = 100_000
 _LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6}
-"""Settings of the liveness probe: a server without an answer for a minute is restarted.
-
-A busy one may miss a few probes.
-"""
+"""Liveness probe: a server without an answer for a minute is restarted; a busy one may miss a few probes."""
 
 
 @dataclass(frozen=True)
 class PodTemplate:
-    """The resources of a Pod and the nodes it may run on. Its confinement is the same for all.
+    """Resources of a Pod, and the nodes that it may run on.
 
-    A Pod's user is not root and gains no privileges, its root is read-only with scratch space in ``/tmp``, it
-    has no capabilities, and no credentials for the cluster.
+    The security settings are the same for all Pods: a user that is not root and gains no privileges, no
+    capabilities, a read-only root with scratch space in ``/tmp``, and no credentials for the cluster.
     """
 
     memory: int | str = "2g"
-    """The memory limit in bytes, or as text like ``"512m"`` or ``"2Gi"``.
-
-    A server that exceeds it is killed.
-    """
+    """Memory limit in bytes, or as text like ``"512m"`` or ``"2Gi"``; a server that exceeds it is killed."""
     cpus: float | None = None
-    """The CPU limit in cores; ``None`` sets no limit."""
+    """CPU limit in cores; ``None`` sets no limit."""
     lifetime: float = LEASE_S
-    """The limit of a Pod's life in seconds (``activeDeadlineSeconds``), which the cluster enforces."""
+    """Longest life of a Pod in seconds (``activeDeadlineSeconds``), which the cluster enforces."""
     pull_policy: str = "IfNotPresent"
-    """The rule by which a node fetches the image."""
+    """Kubernetes' ``imagePullPolicy``: when a node fetches the image."""
     pull_secret: str | None = None
-    """The name of the Secret with the credentials of the image registry."""
+    """Name of the Secret with the credentials for the image registry."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The labels of the nodes that the Pod may run on."""
+    """Labels that a node must have to run the Pod."""
 
     def __post_init__(self) -> None:
         _bytes_of(self.memory)
@@ -92,7 +83,11 @@ class PodTemplate:
         _check_labels("node_selector", self.node_selector)
 
     def spec(self, image: str, secret: str, args: Sequence[str], **more: Any) -> Manifest:
-        """Return the ``spec`` of a Pod whose token is in this Secret."""
+        """Return the ``spec`` of a Pod.
+
+        ``secret`` is the name of the Secret with the access token, ``args`` are the arguments of the image's
+        entry point, and ``more`` are further fields.
+        """
         pull = {"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}
         where = {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
         return {
@@ -105,7 +100,7 @@ class PodTemplate:
             },
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": _SCRATCH}}],
+            "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": _SCRATCH_SIZE}}],
             **pull,
             **where,
             **more,
@@ -153,7 +148,10 @@ def pod(
     owners: Sequence[Manifest] = (),
     args: Sequence[str] = (),
 ) -> Manifest:
-    """Return the manifest of a Pod that runs once; its token is in the Secret of the same name."""
+    """Return the manifest of a Pod that is not restarted; its access token is in the Secret of the same name.
+
+    ``owners`` are references by :func:`owned_by`, and ``args`` are the arguments of the image's entry point.
+    """
     metadata = _metadata(name, labels, annotations, owners)
     spec = template.spec(
         image,
@@ -161,7 +159,7 @@ def pod(
         args,
         restartPolicy="Never",
         activeDeadlineSeconds=max(1, round(template.lifetime)),
-        terminationGracePeriodSeconds=GRACE,
+        terminationGracePeriodSeconds=GRACE_S,
     )
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -175,7 +173,10 @@ def secret(
     owners: Sequence[Manifest] = (),
     immutable: bool = False,
 ) -> Manifest:
-    """Return the Secret with a token; an ``immutable`` one cannot be applied again with another token."""
+    """Return the manifest of a Secret with an access token.
+
+    Applying another token to an ``immutable`` one fails.
+    """
     metadata = _metadata(name, labels, annotations, owners)
     return {
         "apiVersion": "v1",
@@ -190,12 +191,12 @@ def secret(
 def deployment(
     name: str, image: str, template: PodTemplate, replicas: int, *, token: str, args: Sequence[str] = ()
 ) -> Manifest:
-    """Return a Deployment, whose Pods run until they are removed, without a limit of ``lifetime``.
+    """Return the manifest of a Deployment, whose Pods run until it is deleted; ``template.lifetime`` is not used.
 
-    A Pod reads its Secret only when it starts. So the digest of ``token`` is part of the template: applying
+    A Pod reads its Secret only when it starts. So the Pod template contains a digest of ``token``: applying
     another token replaces the Pods.
     """
-    spec = template.spec(image, name, args, terminationGracePeriodSeconds=_DRAIN)
+    spec = template.spec(image, name, args, terminationGracePeriodSeconds=_DRAIN_S)
     (container,) = spec["containers"]
     container["livenessProbe"] = {"httpGet": {"path": "/health", "port": PORT}, **_LIVENESS}
     metadata = {"labels": labels_of(name), "annotations": {_TOKEN_DIGEST: _digest(name, token)}}
@@ -212,7 +213,7 @@ def deployment(
 
 
 def service(name: str) -> Manifest:
-    """Return a Service: one address for the Pods of a Deployment.
+    """Return the manifest of a Service: one address for the Pods of the Deployment ``name``.
 
     A session lives in one Pod, so all connections from one client address go to the same Pod.
     """
@@ -229,18 +230,18 @@ def service(name: str) -> Manifest:
 
 
 def owned_by(kind: str, name: str, uid: str) -> Manifest:
-    """Return a reference to an owner; when the owner is deleted, so is the object with this reference."""
+    """Return an owner reference; the cluster deletes an object when the owner in its reference is deleted."""
     return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
 
 
 def labels_of(name: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the labels of all objects of one replica or deployment."""
+    """Return the labels for an object of the replica or deployment ``name``, with ``more`` made legal."""
     ours = {"app.kubernetes.io/name": "envweave", INSTANCE: name, **MANAGED_BY}
     return ours | {key: label_value(value) for key, value in (more or {}).items()}
 
 
 def label_value(text: str) -> str:
-    """Return a text as the value of a label; one that is not legal is cut and gets a digest."""
+    """Return a text as a label value; an illegal one is cut and gets a digest."""
     if _LABEL_VALUE.fullmatch(text):
         return text
     legal = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[:50].strip("-_.")
@@ -248,14 +249,14 @@ def label_value(text: str) -> str:
 
 
 def check_service_name(option: str, name: Any) -> str:
-    """Return ``name``, or raise :class:`InvalidArgument` if a Service cannot have it."""
+    """Return ``name``, or raise ``InvalidArgument`` if it is no legal Service name; ``option`` is for the message."""
     if check_name(option, name)[0].isdigit():
         raise InvalidArgument(f"{option}={shown(name)} is no name of a Service; begin it with a letter")
     return name
 
 
 def check_name(option: str, name: Any) -> str:
-    """Return ``name``, or raise :class:`InvalidArgument` if an object of a cluster cannot have it."""
+    """Return ``name``, or raise ``InvalidArgument`` if it is no legal object name; ``option`` is for the message."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"{option}={shown(name)} is no name; give up to 63 lower-case letters, digits and '-'"
@@ -278,12 +279,12 @@ def _metadata(
 
 
 def _digest(name: str, token: str) -> str:
-    """Return a salted, slow digest: it must not help those who may read no Secret to guess a weak token."""
+    """Return a salted, slow digest (PBKDF2); annotations are readable, and must not help to guess a weak token."""
     return hashlib.pbkdf2_hmac("sha256", token.encode(), name.encode(), _DIGEST_ROUNDS, 16).hex()
 
 
 def _bytes_of(memory: Any) -> int:
-    """Return a size in bytes; Kubernetes' own ``"2Gi"`` is accepted beside ``"2g"``."""
+    """Return a size in bytes, from a number or text like ``"2g"`` or Kubernetes' ``"2Gi"``."""
     if isinstance(memory, str) and re.fullmatch(r"\d+[kmgKMG]i", memory):
         return memory_of(memory[:-1])
     return memory_of(memory)

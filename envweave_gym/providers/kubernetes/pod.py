@@ -1,7 +1,7 @@
-"""The provider's replica: a server in a Pod, reached through a forwarded port of the loopback interface.
+"""Replica and provider of ``backend="kubernetes"``: a server in a Pod, behind a forwarded loopback port.
 
-Labels name the Pod's owner. Pods of an owner that was killed are deleted by the next owner that starts, or
-ended by the cluster when their lifetime is over. A Pod that dies is replaced by another behind the same port.
+Labels name the Pod's owner process. Pods of a killed owner are deleted by the next owner that starts, or ended
+by the cluster when their lifetime is over. A Pod that dies is replaced by another behind the same port.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from envweave_gym.containers.engine import is_ours
+from envweave_gym.containers.ownership import labels_of_owner
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
 from envweave_gym.providers.base import Leftovers, Provider
 from envweave_gym.providers.kubernetes import manifests
@@ -29,8 +30,7 @@ from envweave_gym.providers.kubernetes.api_errors import (
 )
 from envweave_gym.providers.kubernetes.cluster_access import cluster, is_known
 from envweave_gym.providers.kubernetes.leftover_pods import (
-    delete_in_the_end,
-    marks_of_owner,
+    delete_eventually,
     own_pod,
     pods_of,
     sweep,
@@ -50,22 +50,22 @@ from envweave_gym.providers.options import check_start_timeout, errors_name, ima
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
 
 _START_TIMEOUT_S = 120.0
-"""Default limit in seconds until a Pod must serve: nodes pull images, and clusters add nodes."""
+"""Default time until a Pod must serve: nodes pull images, and clusters add nodes."""
 _WATCH_S = 2.0
-"""Seconds of one watch of a Pod; between two watches the Pod's state is read anew."""
+"""Time of one watch of a Pod; between two watches the Pod's state is read anew."""
 _WATCH_PAUSE_S = 0.1
-"""Seconds between two watches, as a proxy may end each at once."""
+"""Pause between two watches, because a proxy may end each at once."""
 _REFUSALS = range(400, 500)
-"""Statuses of answers that prove that the cluster has created nothing."""
+"""HTTP statuses that prove that the cluster has created nothing."""
 _CLUSTER_OPTIONS = ("namespace", "context", "patience")
 OPTIONS = ("image", *_CLUSTER_OPTIONS, *(field.name for field in fields(PodTemplate)))
-"""Options that ``make`` takes with ``backend="kubernetes"``, beside ``replicas`` and ``warm``."""
+"""Options of ``backend="kubernetes"``, beside ``replicas`` and ``warm``."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class KubernetesReplica(Replica):
-    """A server in a Pod."""
+    """Replica in a Pod."""
 
     check_every = 10.0  # each check is a connection through the API server, which other users need too
 
@@ -80,10 +80,11 @@ class KubernetesReplica(Replica):
         ids: Sequence[str] = (),
         patience: float = _START_TIMEOUT_S,
     ) -> None:
-        """Start the Pod, and wait until its server is healthy.
+        """Start the Pod, and wait at most ``patience`` seconds until its server is healthy.
 
-        ``template`` defines its resources, ``namespace`` and ``context`` its cluster, and ``ids`` what the
-        server offers: by default all that the image has.
+        ``namespace`` and ``context`` choose the cluster as for :func:`cluster_access.cluster`. The server
+        offers the environments ``ids``, by default all in the image. ``token`` is the clients' access token, by
+        default a random one.
         """
         super().__init__(f"a Pod of {image}", token)
         self.image, self._template, self._ids = image, template or PodTemplate(), ids
@@ -97,8 +98,7 @@ class KubernetesReplica(Replica):
         self._begin()
 
     def place(self) -> tuple[str, int] | None:
-        """Return the address of the Pod itself, or ``None`` outside of the cluster, where it cannot be
-        reached."""
+        """Return the Pod's own address inside the cluster; ``None`` outside, where it cannot be reached."""
         return self._place if self._cluster.inside else None
 
     def _make(self) -> None:
@@ -116,12 +116,13 @@ class KubernetesReplica(Replica):
     def _create(self, deadline: float) -> None:
         """Create the Pod, then its Secret, which the Pod owns, so that no Secret is left over.
 
-        The Pod waits for its Secret if need be.
+        The Pod does not start before its Secret exists.
         """
         from kubernetes.client import ApiException
 
         name = f"envweave-{secrets.token_hex(6)}"
-        marks, owners = marks_of_owner(self._template.lifetime), own_pod(self._cluster)
+        # As annotations too, because a label may have to be cut to a legal value.
+        marks, owners = labels_of_owner(self._template.lifetime), own_pod(self._cluster)
         manifest = manifests.pod(
             name,
             self.image,
@@ -142,12 +143,11 @@ class KubernetesReplica(Replica):
         self._patiently(lambda: self._cluster.create_secret(secret), deadline, is_transient)
 
     def _has_room_soon(self, error: Exception) -> bool:
-        """Return whether the same Pod may be created later: a quota counts those that are still being
-        deleted."""
+        """Return whether the Pod may be created later, because a quota still counts Pods being deleted."""
         return is_busy(error) or (is_quota(error) and self._cluster.is_freeing())
 
     def _patiently(self, call: Callable[[], _T], deadline: float, worth: Callable[[Exception], bool]) -> _T:
-        """Repeat a request until the deadline, or until this replica is closed."""
+        """Call :func:`patiently`, which retries ``call``; raise ``NotAvailable`` if the replica is closed."""
         return patiently(call, deadline, worth=worth, pause=self._wait)
 
     def _wait(self, seconds: float) -> None:
@@ -157,7 +157,11 @@ class KubernetesReplica(Replica):
             time.sleep(min(left, _WATCH_PAUSE_S))
 
     def _ready(self, deadline: float) -> str:
-        """Watch the Pod until it is ready, and return its address; a watch that is cut short is repeated."""
+        """Watch the Pod until it is ready, and return its IP address.
+
+        Raise ``NotAvailable`` at the deadline, or if the Pod will never serve. A watch that is cut short is
+        repeated.
+        """
         name, cause, silence = self._name or "", "", ""
         pod: Any = None
         advice = "" if self.starts else NO_SERVER
@@ -181,15 +185,14 @@ class KubernetesReplica(Replica):
         )
 
     def _raise_if_over(self, why: str | None) -> None:
-        """Raise ``NotAvailable`` if the Pod will never serve, for the reason ``why`` or as the replica is
-        closed."""
+        """Raise ``NotAvailable`` if there is a reason ``why`` the Pod never will serve, or the replica is closed."""
         why = STOPPED if self._is_over else why
         if why is not None:
             name = f"the Pod {self._name} of {self.image}" if self._name else self.what
             raise NotAvailable(f"{name} ended before it served: {why}")
 
     def _dial(self) -> Pipe:
-        """Connect to the current Pod."""
+        """Connect to the server's port in the current Pod, directly or through the API server."""
         name, place = self._name, self._place
         if name is None or place is None:
             raise ConnectionError("there is no Pod now")
@@ -204,15 +207,14 @@ class KubernetesReplica(Replica):
         return None if error is not None else self._why_over_now(pod)
 
     def answers(self, timeout: float) -> bool:
-        """Return whether the server is healthy, or may be: the API server, through which it is reached, is
-        out."""
+        """Return whether the server is healthy, or cannot be checked because the API server does not answer."""
         if super().answers(timeout):
             return True
         error = self._read_pod()[1] if self._name is not None and not self._cluster.inside else None
         return error is not None and is_transient(error)
 
     def _read_pod(self) -> tuple[Any, Exception | None]:
-        """Return the Pod, or ``None`` if it is gone, and the error if the API server did not answer."""
+        """Return the Pod (``None`` if it is gone) and the error if the API server could not be asked."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -226,12 +228,12 @@ class KubernetesReplica(Replica):
             return None, error
 
     def _why_over_now(self, pod: Any, **more: str) -> str | None:
-        """Return why the Pod is over; for a deleted Pod its events are read too."""
+        """Return why the Pod has ended or never will serve; the reason of a deletion comes from its events."""
         why = why_over(pod, self._template, self._last_log, **more)
         return why_deleted(self._cluster.events(self._name or "")) if why == DELETED else why
 
     def _last_log(self) -> str:
-        """Return the log of the Pod, or an empty text if it cannot be read."""
+        """Return the log of the Pod; empty if it cannot be read."""
         try:
             return self.logs()
         except NotAvailable as error:
@@ -253,21 +255,21 @@ class KubernetesReplica(Replica):
     def _remove(self) -> None:
         name, self._name, self._place = self._name, None, None
         if name is not None:
-            delete_in_the_end(self._cluster, name, self._template.lifetime)
+            delete_eventually(self._cluster, name, self._template.lifetime)
 
     def _close(self) -> None:
         self._forward.close()
 
 
 class KubernetesProvider(Provider):
-    """The provider ``kubernetes``, which starts servers in Pods."""
+    """Provider that starts servers in Pods."""
 
     name = "kubernetes"
     uses_images = True
     place_options = ("context", "namespace")
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[KubernetesReplica]:
-        """Return a function that starts a Pod."""
+        """Return a function that starts a Pod with the resources and the cluster in ``options``."""
         own = options_in(options, OPTIONS)
         image = image_in(name, own, image)
         place = options_in(own, _CLUSTER_OPTIONS)
@@ -276,8 +278,7 @@ class KubernetesProvider(Provider):
             return partial(KubernetesReplica, image, PodTemplate(**own), **place)
 
     def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
-        """Delete leftover Pods in the given clusters and namespaces, and in those of the kubeconfig if there
-        is one."""
+        """Delete leftover Pods at ``places`` (contexts and namespaces), and in the namespace of the kubeconfig."""
         removed, failed = list[str](), list[str]()
         found = {tuple(sorted(place.items())) for place in places}
         if is_known() and find_spec("kubernetes") is not None:
@@ -292,7 +293,7 @@ class KubernetesProvider(Provider):
         return Leftovers({"pods": removed}, failed)
 
     def ending(self, owner: str, place: Mapping[str, str]) -> list[str]:
-        """Return the names of an owner's Pods that the cluster is still deleting."""
+        """Return the names of an owner's Pods that the cluster is still deleting; ``owner`` is their owner label."""
         where = cluster(**place)
         with explain_errors("its Pods are being deleted, but cannot be looked for", where):
             return pods_of(where, owner)

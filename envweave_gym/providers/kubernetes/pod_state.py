@@ -1,4 +1,4 @@
-"""Explains the state of a Pod in one sentence, with advice."""
+"""Explanations of a Pod's state: one sentence with advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envweave_gym.providers.replica import with_code
 DELETED = "somebody has deleted it"
 _IMAGE = "push it to a registry that the cluster reaches and name it with image=, or give pull_secret="
 _PULL_FAILED = "ErrImagePull"
-"""Reason of the first failed pull, which has the cause; ``ImagePullBackOff``, which follows, has none."""
+"""Reason of the first failed pull, with the cause; ``ImagePullBackOff``, which follows, has no cause."""
 _BACK_OFF = "ImagePullBackOff"
 _PULL_EVENT = "Failed to pull image"
 _NEVER_STARTS = {
@@ -21,12 +21,9 @@ _NEVER_STARTS = {
     "CreateContainerError": "its container cannot be created",
     "RunContainerError": "its container cannot be run; is it an image of ours, or made from one?",
 }
-"""Reasons of a container that will never start, with advice.
-
-Pods have no restarts, so no CrashLoopBackOff.
-"""
+"""Advice by the reason of a container that never will start; Pods here have no restarts, so no CrashLoopBackOff."""
 _DISRUPTIONS = ("TaintManagerEviction", "Preempted", "Evicted")
-"""Reasons of events that explain why a cluster has deleted a Pod."""
+"""Reasons of events that explain why the cluster has deleted a Pod."""
 
 
 def is_ready(pod: Any) -> bool:
@@ -35,9 +32,9 @@ def is_ready(pod: Any) -> bool:
 
 
 def pull_error(pod: Any, events: Callable[[], list[str]]) -> str:
-    """Return why an image could not be pulled at first; empty if it could, or if no reason is known.
+    """Return why the image could not be pulled; empty if it could, or if no reason is known.
 
-    If the first failure was not seen, its reason is taken from the Pod's events.
+    Only the first failure has the reason. If that was not seen, the reason comes from the Pod's ``events()``.
     """
     waiting = [] if pod is None else [one for _, one in _waiting(pod)]
     for one in waiting:
@@ -51,9 +48,10 @@ def pull_error(pod: Any, events: Callable[[], list[str]]) -> str:
 def why_over(
     pod: Any, template: PodTemplate, logs: Callable[[], str], *, advice: str = "", cause: str = ""
 ) -> str | None:
-    """Return why a Pod has ended or never will start; ``None`` if it runs or still may.
+    """Return why a Pod has ended or never will start; ``None`` if it runs or may still start.
 
-    ``advice`` is for a server that ended by itself; ``cause`` is the result of the first :func:`pull_error`.
+    ``logs()`` returns the server's log, for the sentence. ``advice`` is added if the server ended by itself.
+    ``cause`` is a result of :func:`pull_error`.
     """
     if pod is None:
         return DELETED
@@ -65,21 +63,19 @@ def why_over(
     if pod.status.reason == "DeadlineExceeded":
         return f"its lifetime of {template.lifetime:g} s is over; give it more with lifetime="
     if pod.metadata.deletion_timestamp is not None:
-        # First the deletion: the server of a deleted Pod gets SIGTERM and exits with 0, which explains
-        # nothing.
+        # Before the exit code: the server of a deleted Pod gets SIGTERM and exits with 0, which explains nothing.
         return _why_deleted(pod)
     return _why_ended(pod, template, logs, advice) or _why_not_started(pod, cause)
 
 
 def why_deleted(events: list[str]) -> str:
-    """Return why a Pod was deleted: by the cluster, if one of its events says so, or by somebody."""
+    """Return why a Pod was deleted: by the cluster, if one of its events says so, else by somebody."""
     known = [event for event in events if event.startswith(_DISRUPTIONS)]
     return f"the cluster has deleted it ({_sentence(known[-1])})" if known else DELETED
 
 
 def _why_deleted(pod: Any) -> str:
-    """Return why a Pod was deleted, by a condition that clusters from 1.26 on set when they drain or preempt
-    it."""
+    """Return why a Pod was deleted, by the condition that clusters from 1.26 on set when they drain or preempt it."""
     for condition in pod.status.conditions or []:
         if condition.type == "DisruptionTarget" and condition.status == "True":
             return f"the cluster has deleted it ({condition.reason}: {_sentence(condition.message)})"
@@ -87,7 +83,7 @@ def _why_deleted(pod: Any) -> str:
 
 
 def _why_ended(pod: Any, template: PodTemplate, logs: Callable[[], str], advice: str) -> str | None:
-    """Return why the server's container has ended; injected containers are ignored."""
+    """Return why the server's container has ended, or ``None``; injected containers are ignored."""
     for container in pod.status.container_statuses or []:
         ended = container.state and container.state.terminated
         if container.name != CONTAINER or ended is None:
@@ -110,14 +106,14 @@ def _why_not_started(pod: Any, cause: str) -> str | None:
 
 
 def _waiting(pod: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the containers that wait, by name, with the reason; init containers are included."""
+    """Yield name and waiting state of each container that waits, init containers included."""
     for one in [*(pod.status.init_container_statuses or []), *(pod.status.container_statuses or [])]:
         if one.state is not None and one.state.waiting is not None:
             yield one.name, one.state.waiting
 
 
 def why_late(pod: Any) -> str:
-    """Return the reason why a Pod is not ready yet."""
+    """Return why a Pod is not ready yet."""
     for condition in pod.status.conditions or []:
         if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
             return (

@@ -1,6 +1,6 @@
-"""Port forwarding: carries the connections to a local port to a Pod, each in a thread.
+"""Port forwarding: relays each connection to a local port to a Pod, in a thread of its own.
 
-The port stays open when the Pod is replaced, so the server behind it keeps its URL.
+The port stays open when the Pod is replaced, so the URL of the server behind it stays the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from envweave_gym.os_support.process_local import in_forked_child
 _BACKLOG = 2048  # connections that wait while a Pod is replaced
 _RECEIVE_BYTES = 1 << 18
 _STALL_TIMEOUT_S = 60.0
-"""Limit in seconds for either side to accept data, or to send the rest of a message."""
+"""Time limit for either side to accept data, or to send the rest of a message."""
 _CONNECT_TIMEOUT_S = 10.0
 _ACCEPT_RETRY_S = 0.1
 _DATA, _ERROR = 0, 1
@@ -28,22 +28,22 @@ _log = logging.getLogger(__name__)
 
 
 class Pipe(Protocol):
-    """The protocol of connections to a Pod, over TCP or through the API server."""
+    """Interface of a connection to a Pod, over TCP or through the API server."""
 
     def fileno(self) -> int:
-        """Return the descriptor to poll."""
+        """Return the file descriptor to poll."""
         ...
 
     def pending(self) -> bool:
-        """Return whether data waits in a buffer that polling the descriptor does not show."""
+        """Return whether received data waits in a buffer; polling the descriptor does not show it."""
         ...
 
     def receive(self) -> bytes:
-        """Return the data received, perhaps empty; raise ``EOFError`` at the end."""
+        """Return received data, perhaps none; raise ``EOFError`` at the end of the stream."""
         ...
 
     def send(self, data: bytes) -> None:
-        """Send data."""
+        """Send all of ``data``."""
         ...
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class Pipe(Protocol):
 
 
 class Direct:
-    """A TCP connection to the address of the Pod, for clients inside the cluster."""
+    """TCP connection to a Pod's own address, for clients inside the cluster."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S)
@@ -68,11 +68,11 @@ class Direct:
         return False
 
     def receive(self) -> bytes:
-        """Return the data received."""
+        """Return received data; raise ``EOFError`` at the end of the stream."""
         return _received(self._socket)
 
     def send(self, data: bytes) -> None:
-        """Send data."""
+        """Send all of ``data``."""
         self._socket.sendall(data)
 
     def close(self) -> None:
@@ -81,9 +81,9 @@ class Direct:
 
 
 class Tunnel:
-    """A connection through the API server: ``v4.channel.k8s.io`` over a WebSocket of the client library.
+    """Connection to a Pod through the API server: ``v4.channel.k8s.io`` over a WebSocket.
 
-    The first byte of a message is its channel. The first message of each channel has the number of the port.
+    The first byte of a message is its channel. The first message of each channel contains the port number.
     """
 
     def __init__(self, websocket: Any) -> None:
@@ -100,7 +100,7 @@ class Tunnel:
         return decrypted is not None and decrypted() > 0
 
     def receive(self) -> bytes:
-        """Return the data of the next message, perhaps empty; raise ``EOFError`` at the end."""
+        """Return the data of the next message, perhaps none; raise ``EOFError`` at the end of the stream."""
         from websocket import ABNF
 
         kind, frame = self._websocket.recv_data_frame(True)
@@ -119,7 +119,7 @@ class Tunnel:
         return data
 
     def send(self, data: bytes) -> None:
-        """Send data on the data channel."""
+        """Send all of ``data`` on the data channel."""
         self._websocket.send_binary(bytes([_DATA]) + data)
 
     def close(self) -> None:
@@ -128,10 +128,10 @@ class Tunnel:
 
 
 class PortForward:
-    """A local port whose connections are carried to a Pod."""
+    """Listener on a local port that relays each accepted connection to a Pod."""
 
     def __init__(self, dial: Callable[[], Pipe]) -> None:
-        """``dial`` connects to the current Pod."""
+        """Reserve the port; ``dial`` connects to the current Pod."""
         self._dial = dial
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         # A client may leave between poll and accept(), which would then block for good.
@@ -144,7 +144,7 @@ class PortForward:
         in_forked_child(self, PortForward.forget)
 
     def open(self) -> None:
-        """Start to accept connections, including those that wait in the backlog."""
+        """Start to accept connections, those that wait in the backlog first."""
         if self._thread is None:
             self._waker, woken = socket.socketpair()
             self._thread = threading.Thread(
@@ -219,9 +219,9 @@ class PortForward:
 
 
 def carry(local: socket.socket, remote: Pipe) -> None:
-    """Copy data in both directions until either side hangs up or stalls.
+    """Copy data in both directions until either side closes or stalls.
 
-    One thread does both directions, because a TLS socket must not be used by two threads at once.
+    One thread copies both directions, because two threads must not use a TLS socket at the same time.
     """
     local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     local.settimeout(_STALL_TIMEOUT_S)
@@ -229,7 +229,6 @@ def carry(local: socket.socket, remote: Pipe) -> None:
         waiting.register(local, EVENT_READ)
         waiting.register(remote, EVENT_READ)
         while True:
-            # Decrypted data in a buffer does not make the socket readable.
             # TLS may hold decrypted bytes that poll does not report: then poll without waiting.
             ready = {key.fileobj for key, _ in waiting.select(0 if remote.pending() else None)}
             if local in ready:

@@ -1,1 +1,1 @@
-"""Ray: servers in actors, the transports to them, and vectors whose sub-batches step at their own pace."""
+"""Provider ``ray``: servers in Ray actors, transports to them, and a vector whose sub-batches step independently."""

@@ -1,4 +1,4 @@
-"""The class of Ray actors that serve environments."""
+"""Class of the Ray actors that serve environments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 from envweave_gym.core.faults import NotAvailable
 
 SERVER = "envweave_gym_server.protocols.native.actor"
-"""The module of the server, which actors import on their nodes."""
+"""Module of the server, which actors import by name on their nodes."""
 _LOG_BYTES = 64 << 10
 
 
 class Actor:
-    """Forwards calls to the server, which it imports by name: the client package does not import the server."""
+    """Ray actor that forwards calls to a server.
+
+    It imports the server by name, because the client package must not depend on the server package.
+    """
 
     def __init__(self, server: str, ids: Sequence[str], paths: Sequence[str], socket_name: str) -> None:
         try:
@@ -32,26 +35,27 @@ class Actor:
         self._server.listen_locally(socket_name)
 
     def frames(self, frame: bytes, before: Any = None) -> Any:
-        """Return the reply to a frame, which begins with the prefix of its channel.
+        """Return the reply to one frame; the frame begins with its channel prefix (:func:`channel_prefix`).
 
-        ``before`` is the result of the previous call: Ray waits for it, so calls keep their order.
+        ``before`` is the result of the previous call. Ray starts a call when its arguments are available, so
+        calls keep their order.
         """
         return self._server.frames(frame)
 
     def describe(self, frame: bytes) -> bytes:
-        """Return the frame that describes an environment."""
+        """Return a frame with the spaces and metadata of the environment that a create message would make."""
         return self._server.describe(frame)
 
     def leave(self, channel: bytes) -> None:
-        """Close the channel of a client that has hung up."""
+        """Close the channel (a connection to one session) of a client that has disconnected."""
         self._server.leave(channel)
 
     def ready(self) -> tuple[str, str]:
-        """Return a random id of this process, which changes when Ray restarts the actor, and the id of its node."""
+        """Return a random id of this process, which changes when Ray restarts the actor, and the node's id."""
         return self._identity
 
     def logs(self) -> str:
-        """Return the end of the output of the process."""
+        """Return the end of this process's stdout and stderr."""
         written = b""
         for descriptor in (sys.__stdout__, sys.__stderr__):
             path = "" if descriptor is None else os.path.realpath(f"/proc/self/fd/{descriptor.fileno()}")

@@ -1,4 +1,4 @@
-"""The transport to a Ray actor on any node: each frame is a call of Ray, its result the reply."""
+"""Transport to a Ray actor on any node: each frame is an actor call, and its result is the reply."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ _log = logging.getLogger(__name__)
 
 
 class ActorTransport:
-    """Calls an actor; each call takes the result of the one before it, so that they keep their order."""
+    """Transport that calls an actor; each call takes the result of the previous one, so that Ray keeps their order."""
 
     def __init__(self, address: Address, channel: bytes, deadline: float) -> None:
-        """``channel`` is the prefix of its frames; an empty one is for calls that describe environments."""
+        """Look the actor up.
+
+        ``channel`` is the prefix of all frames (:func:`channel_prefix`); an empty one is for frames that ask
+        for descriptions.
+        """
         self._url, self._owner = address.url, Owner()
         self._ray = cluster()
         self._actor = actor_at(self._ray, address.url, deadline)
@@ -33,7 +37,7 @@ class ActorTransport:
         self._replies: deque[Any] = deque()
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send a frame, and perhaps one before it."""
+        """Send a frame, after ``before`` if that is not empty; raise ``ConnectionError`` if the actor is lost."""
         if before:
             self.send(before, deadline)
         seconds_left(deadline, self._url)
@@ -49,9 +53,9 @@ class ActorTransport:
         self._replies.append(reply)
 
     def receive(self, deadline: float) -> bytes:
-        """Receive the reply to the oldest frame whose reply has not been received.
+        """Return the reply to the oldest unanswered frame; a large one is an array in Ray's shared memory.
 
-        A large one is an array in Ray's shared memory.
+        Raise ``ConnectionError`` if the actor is lost, and ``TimeoutError`` at the deadline.
         """
         if not self._ray.is_initialized():
             raise lost(self._url, "this process has left the cluster")
@@ -66,11 +70,11 @@ class ActorTransport:
 
     @property
     def next_reply(self) -> Any:
-        """The reference that ``ray.wait`` takes to wait for the next reply; ``None`` if no reply is due."""
+        """Reference to the next reply for ``ray.wait``; ``None`` if no reply is due."""
         return self._replies[0] if self._replies and self._ray.is_initialized() else None
 
     def close(self) -> None:
-        """Hang up, and tell the actor if it can be reached."""
+        """Close the channel, and tell the actor if it can be reached."""
         channel, self._channel = self._channel, b""
         self._replies.clear()
         if not channel or not self._owner.is_here() or sys.is_finalizing() or not self._ray.is_initialized():
@@ -82,22 +86,22 @@ class ActorTransport:
 
 
 def channel_prefix(session_id: str, name: str) -> bytes:
-    """Return the prefix of the frames of one connection: a length byte, the session and a name."""
+    """Return the prefix of the frames of one connection: a length byte, then ``session_id/name``."""
     channel = f"{session_id}/{name}".encode()
     return bytes([len(channel)]) + channel
 
 
 def actor_name(url: str) -> str:
-    """Return ``namespace/name`` of an actor from its URL, ``ray+actor://namespace/name``."""
+    """Return ``namespace/name`` of the actor with the URL ``ray+actor://namespace/name``."""
     parts = urlsplit(url)
     return parts.netloc + parts.path
 
 
 def actor_at(ray: Any, url: str, deadline: float) -> Any:
-    """Look up the actor with this URL.
+    """Return the handle of the actor with this URL; raise ``ConnectionError`` if there is none.
 
-    Ray's lookup takes no deadline and blocks for a minute if the head of the cluster is silent, so it runs in a
-    thread that may outlive the call.
+    Ray's lookup takes no deadline and blocks for a minute if the head node is silent. So it runs in a thread
+    that may outlive the call.
     """
     namespace, _, name = actor_name(url).partition("/")
     lookup = Future[Any]()

@@ -1,4 +1,4 @@
-"""Connects to Ray actors: over a Unix socket on the same machine, else by calls of Ray, which are slower."""
+"""Connections to Ray actors: over a Unix socket on the same machine, else by actor calls, which are slower."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from envweave_gym.remote.transports import Transport, lost
 from envweave_gym.wire.messages import TOO_LARGE, socket_of_actor
 
 _CONNECT_TIMEOUT_S = 0.5
-"""A live actor accepts at once: the kernel does it."""
+"""Time limit for the Unix socket; the kernel accepts a connection to a live actor at once."""
 
 
 class ActorConnector:
-    """Reaches a server in a Ray actor."""
+    """Connector to the server in a Ray actor."""
 
     sees_abandoned = True
 
@@ -27,7 +27,7 @@ class ActorConnector:
         self._address = address
 
     def connect(self, session_id: str, deadline: float) -> Transport:
-        """Connect to the Unix socket of the actor on the same machine, else call it through Ray."""
+        """Return a transport over the actor's Unix socket if it is on this machine, else one of actor calls."""
         address, channel = self._address, channel_prefix(session_id, uuid.uuid4().hex)
         until = time.monotonic() + min(_CONNECT_TIMEOUT_S, seconds_left(deadline, address.url))
         try:
@@ -37,7 +37,7 @@ class ActorConnector:
         return LocalActorTransport(address, channel, peer)
 
     def describe(self, create: bytes, deadline: float) -> bytes:
-        """Return the frame that describes the environment that a create would make."""
+        """Return a frame with the spaces and metadata of the environment that the create message would make."""
         transport = ActorTransport(self._address, b"", deadline)
         try:
             transport.send(create, deadline)
@@ -46,20 +46,20 @@ class ActorConnector:
             transport.close()
 
     def delete(self, session_id: str, deadline: float) -> None:
-        """Do nothing: the actor sees which clients have hung up."""
+        """Do nothing: the actor notices when a client disconnects."""
 
     def is_healthy(self, deadline: float) -> bool:
-        """Return ``True`` if the actor answers; raises a loss if it does not."""
+        """Return ``True`` if the actor answers; raise ``ConnectionError`` or ``TimeoutError`` if not."""
         return bool(self.describe(b"", deadline))
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return ``None``: actors do not count for others."""
+        """Return ``None``: an actor does not report its number of sessions."""
 
 
 class LocalActorTransport:
-    """Sends frames over a Unix socket, until a reply is too large for it; calls of Ray take over then.
+    """Transport over a Unix socket, which changes to actor calls when a reply is too large for the socket.
 
-    Unanswered frames are sent again by a call; the server answers with the replies it has stored.
+    It sends unanswered frames again as calls; the server answers from the replies that it has stored.
     """
 
     def __init__(self, address: Address, channel: bytes, peer: FramedSocket) -> None:
@@ -68,7 +68,7 @@ class LocalActorTransport:
         self._calls: ActorTransport | None = None
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send a frame, and perhaps one before it."""
+        """Send a frame, after ``before`` if that is not empty; raise ``ConnectionError`` if the actor is lost."""
         if self._calls is not None:
             self._calls.send(frame, deadline, before)
             return
@@ -79,7 +79,7 @@ class LocalActorTransport:
         self._unanswered += (before, frame) if before else (frame,)
 
     def receive(self, deadline: float) -> bytes:
-        """Receive the reply to the oldest frame whose reply has not been received."""
+        """Return the reply to the oldest unanswered frame; raise ``ConnectionError`` if the actor is lost."""
         if self._calls is None:
             try:
                 reply = self._peer.receive(deadline)
@@ -102,13 +102,13 @@ class LocalActorTransport:
 
     @property
     def next_reply(self) -> Any:
-        """The socket, or the reference for ``ray.wait``, of the next reply; ``None`` if no reply is due."""
+        """Socket of the next reply, or its reference for ``ray.wait``; ``None`` if no reply is due."""
         if self._calls is not None:
             return self._calls.next_reply
         return self._peer if self._unanswered else None
 
     def close(self) -> None:
-        """Hang up; the actor sees that its peer has closed the socket."""
+        """Close the connection; the actor notices that."""
         self._peer.close()
         if self._calls is not None:
             self._calls.close()

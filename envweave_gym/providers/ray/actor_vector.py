@@ -1,4 +1,4 @@
-"""The vector environment of Ray actors, whose sub-batches step together or each at its own pace."""
+"""``RayVectorEnv``: rows on Ray actors, whose sub-batches step together or independently."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class RayVectorEnv(RemoteVectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes; wait for steps under way first, and drop their results."""
+        """Start episodes in all rows; wait for steps under way first, and drop their results."""
         if self._under_way:
             self.recv()
         return super().reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> Results:
-        """Act in every row."""
+        """Step every row; raise ``ResetNeeded`` if steps begun by :meth:`send` are under way."""
         if self._under_way:
             self._refuse(
                 f"steps of {len(self._under_way)} sub-batches are under way; call recv() before step()"
@@ -72,7 +72,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return super().step(actions)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the sessions, and forget the steps under way."""
+        """Close the sessions; results of steps under way are dropped."""
         for shard in self._shards:
             shard.acts = None
         super().close_extras(**kwargs)
@@ -80,9 +80,10 @@ class RayVectorEnv(RemoteVectorEnv):
     # Some rows at a time
 
     def send(self, actions: Any, env_id: Any = None) -> None:
-        """Begin a step in the sub-batches of these rows, which :meth:`recv` has returned, or in all.
+        """Begin a step in the sub-batches of the rows ``env_id``, by default in all.
 
-        Actions are in the order of ``env_id``.
+        Actions are in the order of ``env_id``, which must name whole sub-batches, as :meth:`recv` returned
+        them.
         """
         rows = np.arange(self.num_envs) if env_id is None else self._checked_rows(env_id)
         shards = self._shards_of(rows)
@@ -93,7 +94,10 @@ class RayVectorEnv(RemoteVectorEnv):
             shard.begin(acts, Step(0, packed))
 
     def recv(self, min_ready: int | None = None) -> Results:
-        """Return the results that are ready first, of at least ``min_ready`` rows; by default of all under way."""
+        """Wait for steps under way, and return the results of at least ``min_ready`` rows, by default of all.
+
+        ``info["env_id"]`` are the rows, in the order of the results.
+        """
         waiting = self._under_way
         if not waiting:
             self._refuse("recv() was called with no step under way; call send() first")
@@ -124,7 +128,7 @@ class RayVectorEnv(RemoteVectorEnv):
 
     @property
     def _under_way(self) -> list[PipelinedShard]:
-        """The sub-batches whose step was sent and not received."""
+        """Sub-batches whose step was sent and not received."""
         return [shard for shard in self._shards if shard.acts is not None]
 
     def _refuse(self, why: str) -> NoReturn:
@@ -140,7 +144,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return rows.astype(np.intp)
 
     def _shards_of(self, rows: _Rows) -> list[PipelinedShard]:
-        """Return the sub-batches of these rows; raise if the rows are a part of one."""
+        """Return the sub-batches of these rows; raise ``InvalidArgument`` if they name a part of one only."""
         named = set(rows.tolist())
         shards = [shard for shard in self._shards if not named.isdisjoint(shard.numbers)]
         for shard in shards:
@@ -154,7 +158,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return shards
 
     def _acts(self, actions: Any, rows: _Rows) -> Any:
-        """Check the actions of some rows, and return an array or list of actions for all rows."""
+        """Check the actions of some rows, and return actions for all rows, with placeholders in the others."""
         single, everyone, count = self.single_action_space, self.action_space, len(rows)
         some = everyone if count == self.num_envs else batch_space(single, count)
         if self._choices is not None:
@@ -192,7 +196,7 @@ class RayVectorEnv(RemoteVectorEnv):
 
 
 class _OwnedCalls(ShardCalls):
-    """Calls of a whole vector, whose results users may write to."""
+    """Calls to all sub-batches, whose results are writable, as users own them."""
 
     def step(self, actions: Any, resting: Bools | None = None) -> list[ShardResult]:
         return _owned(super().step(actions, resting))
@@ -202,7 +206,7 @@ class _OwnedCalls(ShardCalls):
 
 
 def _owned(results: list[ShardResult]) -> list[ShardResult]:
-    """Return the results; a single one, which is not copied by joining, gets writable arrays."""
+    """Make the arrays of a single result writable, by a copy; several results are copied when they are joined."""
     if len(results) == 1:
         for name in ("observation", "infos", "reward", "terminated", "truncated"):
             setattr(results[0], name, _writable(getattr(results[0], name)))

@@ -1,4 +1,4 @@
-"""Joins a Ray cluster, or starts one on this machine that ends with this process."""
+"""Joins this process to a Ray cluster, or starts one on this machine that ends with this process."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.os_support.process_local import ProcessLocal, in_forked_child
 
 RAY_ADDRESS = "RAY_ADDRESS"
-"""The environment variable that Ray itself reads for the address of a cluster."""
+"""Environment variable that Ray itself reads for the address of a cluster."""
 _CONNECT_TIMEOUT_S = 3.0
-"""Time to connect to the head of a cluster; Ray itself would try for minutes."""
+"""Time limit for connecting to the head node; Ray itself would try for minutes."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _HEAD, _SETTINGS = 9, b"\x04"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 _USAGE_STATS = "RAY_USAGE_STATS_ENABLED"
 _lock = ProcessLocal(threading.RLock)  # reentrant: garbage collection may close environments in the block
 _is_forked = False
-"""Whether this process was forked from one that was part of a cluster."""
+"""Whether this process was forked from one that was part of a cluster; Ray does not work in such a process."""
 _own: str | None = None
-"""The address of the cluster that was started here."""
+"""Address of the cluster that this process has started."""
 
 
 def cluster(address: str | None = None, *, may_start: bool = False, near: str | None = None) -> Any:
     """Make this process part of a cluster, and return the module ``ray``.
 
-    The first that applies: the cluster it is part of already; the one at ``address`` or :data:`RAY_ADDRESS`; the
-    one at ``near``, if it is still there; with ``may_start`` a new one on this machine, which ends with this
-    process; without it any that this machine is part of.
+    The first that applies: the cluster that it is part of already; the one at ``address`` or
+    :data:`RAY_ADDRESS`; the one at ``near``, if it still answers; with ``may_start`` a new one on this machine;
+    else any that this machine is part of. Raise ``NotAvailable`` if that fails.
     """
     ray: Any = need("ray", "ray", "backend='ray'")
     if _is_forked:
@@ -56,17 +56,17 @@ def cluster(address: str | None = None, *, may_start: bool = False, near: str | 
 
 
 def address_of(ray: Any) -> str:
-    """Return ``host:port`` of the head of the cluster that this process is part of."""
+    """Return ``host:port`` of the head node of the cluster that this process is part of."""
     return ray.get_runtime_context().gcs_address
 
 
 def is_own(ray: Any) -> bool:
-    """Return whether this process started the cluster, so that no node will be added to it."""
+    """Return whether this process started the cluster; then nobody adds nodes to it."""
     return _own == address_of(ray)
 
 
 def is_there(address: str) -> bool:
-    """Return whether a server at ``host:port`` answers in HTTP/2, as the head of a cluster does."""
+    """Return whether the server at ``host:port`` speaks HTTP/2, as the head node of a cluster does."""
     parts = urlsplit(f"//{address}")
     try:
         with socket.create_connection(
@@ -113,9 +113,10 @@ def _start(ray: Any) -> None:
 
 
 def _in_a_thread_that_stays(call: Callable[[], Any]) -> None:
-    """Call it in the main thread, or in a new one that never ends.
+    """Call ``call`` in the main thread, or in a new thread that never ends.
 
-    Ray starts its processes so that Linux ends them with the thread that started them, not with the process.
+    Linux ends Ray's processes together with the thread that started them (``PR_SET_PDEATHSIG``), not with the
+    process.
     """
     if threading.current_thread() is threading.main_thread():
         call()
@@ -139,7 +140,7 @@ def _in_a_thread_that_stays(call: Callable[[], Any]) -> None:
 
 @contextmanager
 def _explain_errors(what: str) -> Generator[None]:
-    """Raise ``NotAvailable`` with one sentence in place of any exception of Ray."""
+    """Turn any exception of Ray in the block into ``NotAvailable`` with one sentence, which ``what`` begins."""
     try:
         yield
     except Exception as error:
@@ -147,7 +148,7 @@ def _explain_errors(what: str) -> Generator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an exception of Ray in one line, shortened: it is often a page."""
+    """Return the message of a Ray exception in one line, shortened, as it may fill a page."""
     text = " ".join(str(error).split()) or type(error).__name__
     if text.startswith("Version mismatch"):
         text += "; install the same versions on both sides"

@@ -1,4 +1,4 @@
-"""Pipelined sessions and row shards: a step is sent first, and its reply is received by a later call."""
+"""Pipelining of steps: a call is sent first, and its reply is received later, when it has arrived."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LARGE_ARRAY_BYTES = 1 << 16
 _OVERDUE_CHECK_S = 1.0
 """Time between two checks for overdue replies."""
 _RAY_WAIT_S = 0.005
-"""One wait for results of Ray, if other replies may come over sockets meanwhile."""
+"""Longest wait for results of Ray while other replies may come over sockets."""
 
 
 def _decode_extension(code: int, data: memoryview) -> Any:
-    """Decode an extension; a large array becomes a read-only view of the frame, without a copy."""
+    """Decode a msgpack extension; a large array becomes a read-only view of the frame, without a copy."""
     if code != ARRAY or len(data) < _LARGE_ARRAY_BYTES:
         return unpack(code, data)
     dtype, shape, start, size = array_header(bytes(data[: 2 + data[0] + 4 * data[1]]))
@@ -36,29 +36,29 @@ def _decode_extension(code: int, data: memoryview) -> Any:
 
 
 class PipelinedSession(RemoteSession):
-    """A session that can send its next call ahead of the method that waits for the reply."""
+    """Session whose next call can be sent before the method that waits for the reply is called."""
 
     _read = staticmethod(msgspec.msgpack.Decoder(Reply, ext_hook=_decode_extension).decode)
     _is_sent_ahead = False
     _polled: Reply | Exception | None = None
 
     def send_ahead(self, message: Step) -> None:
-        """Send the next call now; :meth:`send` will be called with the same one later."""
+        """Send the next call now; a later :meth:`send` or :meth:`call` with the same message does not send it again."""
         super().send(message)
         self._is_sent_ahead = True
 
     def send(self, message: Reset | Step, give_up_s: float = math.inf) -> None:
-        """Send the next call, unless it was sent ahead."""
+        """Send a call, unless it was sent ahead."""
         if not self._is_sent_ahead:
             super().send(message, give_up_s)
 
     def call(self, message: Reset | Step, give_up_s: float = math.inf) -> Reply:
-        """Send the next call, unless it was sent ahead, and return the reply."""
+        """Send a call, unless it was sent ahead, and return the reply."""
         self.send(message, give_up_s)
         return self.receive()
 
     def poll(self) -> None:
-        """Take the reply to the call that was sent ahead; if its attempt failed, send it again."""
+        """Receive the reply to the call that was sent ahead, and keep it, or its error, for :meth:`attempt`."""
         if self._polled is None:
             try:
                 self._polled = super().attempt()
@@ -66,7 +66,7 @@ class PipelinedSession(RemoteSession):
                 self._polled = error
 
     def attempt(self, grace_s: float = 0.0) -> Reply | None:
-        """Return the reply that :meth:`poll` took, else attempt to receive it."""
+        """Return the reply or raise the error that :meth:`poll` has kept, else try to receive the reply."""
         polled, self._polled, self._is_sent_ahead = self._polled, None, False
         if isinstance(polled, Exception):
             raise polled
@@ -74,28 +74,28 @@ class PipelinedSession(RemoteSession):
 
     @property
     def is_answered(self) -> bool:
-        """Whether :meth:`poll` has taken a reply or an error."""
+        """Whether :meth:`poll` has kept a reply or an error."""
         return self._polled is not None
 
     @property
     def handle(self) -> Any:
-        """The socket or reference to wait for; ``None`` if the call is overdue or has no connection."""
+        """Socket or Ray reference to wait for; ``None`` if the call is overdue or has no connection."""
         return getattr(self._transport, "next_reply", None) if time.monotonic() < self.overdue_at else None
 
     def drop(self) -> None:
-        """Hang up, and forget the call that was sent ahead."""
+        """Disconnect, and forget the call that was sent ahead."""
         super().drop()
         self._is_sent_ahead, self._polled = False, None
 
 
 class PipelinedShard(Shard):
-    """Rows on one server, whose step may be sent ahead."""
+    """Rows of a vector on one server, whose step can be sent before its result is waited for."""
 
     acts: Any = None
-    """The actions of all rows of the vector while a step is under way, else ``None``."""
+    """Actions of all rows of the vector while a step is under way, else ``None``."""
 
     def session(self) -> PipelinedSession:
-        """Return the current session, or a new one, which its first call opens."""
+        """Return the open session, or a new one; the server creates it at its first call."""
         if not isinstance(self.current, PipelinedSession):
             upkeep.join(self.address.url, self)
             self.current = PipelinedSession(self.address, self._create, self._call_deadline)
@@ -103,19 +103,22 @@ class PipelinedShard(Shard):
         return self.current
 
     def begin(self, acts: Any, message: Step) -> None:
-        """Send a step, if the episodes of these rows are live."""
+        """Send a step without waiting for the reply; nothing is sent if the episodes of these rows are lost.
+
+        ``acts`` are the actions of all rows of the vector, and ``message`` is the packed step of these rows.
+        """
         self.acts = acts
         if self.live:
             self.session().send_ahead(message)
 
     @property
     def is_answered(self) -> bool:
-        """Whether the result of its step is known; rows that are lost take no step."""
+        """Whether the reply to the step has arrived; lost rows send no step and count as answered."""
         return not self.live or self.session().is_answered
 
 
 def first_answered(shards: Sequence[PipelinedShard], rows: int) -> list[PipelinedShard]:
-    """Wait until the answered shards have ``rows`` rows together, and return them."""
+    """Wait until shards with at least ``rows`` rows together have their replies, and return these shards."""
     while True:
         unanswered = [shard.session() for shard in shards if not shard.is_answered]
         ready = _ready(unanswered, 0.0)
@@ -129,7 +132,7 @@ def first_answered(shards: Sequence[PipelinedShard], rows: int) -> list[Pipeline
 
 
 def _ready(sessions: Sequence[PipelinedSession], seconds: float) -> list[Any]:
-    """Return the handles that become ready within ``seconds``, and ``None`` for sessions without one."""
+    """Return the handles that become ready within ``seconds``; ``None`` stands for sessions without a handle."""
     handles = {session.handle for session in sessions}
     if None in handles:  # an overdue call must be sent again, so do not wait
         seconds = 0.0
@@ -146,7 +149,7 @@ def _ready(sessions: Sequence[PipelinedSession], seconds: float) -> list[Any]:
 
 
 def _readable(sockets: Sequence[FramedSocket], seconds: float) -> list[Any]:
-    """Return the sockets that have data to read."""
+    """Return the sockets with data to read; wait for at most ``seconds``."""
     poll, known = select.poll(), {one.fileno(): one for one in sockets}
     for descriptor in known:
         poll.register(descriptor, select.POLLIN)
@@ -155,7 +158,7 @@ def _readable(sockets: Sequence[FramedSocket], seconds: float) -> list[Any]:
 
 
 def _finished(calls: list[Any], seconds: float) -> list[Any]:
-    """Return the calls of Ray that have finished."""
+    """Return the finished calls of Ray; wait for at most ``seconds``."""
     import ray
 
     return ray.wait(calls, num_returns=1 if seconds else len(calls), timeout=seconds)[0]

@@ -16,21 +16,20 @@ _NODE = re.compile(r"node:([0-9a-f]{56})")
 
 @dataclass(frozen=True)
 class Placement:
-    """The resources and the node that each actor requests."""
+    """Resources and node that each actor requests."""
 
     num_cpus: float | None = None
-    """Cores reserved for it; ``None`` reserves none, and needs a free one when it starts."""
+    """Cores reserved for an actor; ``None`` reserves none, but one must be free when it starts."""
     num_gpus: float | None = None
-    """GPUs reserved for it."""
+    """GPUs reserved for an actor."""
     resources: Mapping[str, float] | None = None
-    """Custom resources, by name."""
+    """Custom Ray resources, amounts by name."""
     placement: str = "SPREAD"
-    """``SPREAD`` over the nodes; ``PACK`` prefers the node of this process; ``DEFAULT`` is Ray's own; or one
-    node by its id, ``node:…``."""
+    """``SPREAD`` over the nodes; ``PACK``, which prefers this node; ``DEFAULT``, Ray's own; or ``node:<id>``."""
     runtime_env: Mapping[str, Any] | None = None
     """Ray's runtime environment, as in ``{"pip": ["my-package"]}``."""
     ray_address: str | None = None
-    """The cluster: ``host:port``, or ``auto`` for the one that this machine is part of."""
+    """Address of the cluster: ``host:port``, or ``auto`` for the one that this machine is part of."""
 
     def __post_init__(self) -> None:
         for name in ("num_cpus", "num_gpus"):
@@ -51,7 +50,7 @@ class Placement:
             raise InvalidArgument(f"ray_address={shown(self.ray_address)} is not 'host:port' or 'auto'")
 
     def options(self, ray: Any) -> dict[str, Any]:
-        """Return these as options of a Ray actor."""
+        """Return the options for ``ray.remote(Actor).options``."""
         given = {
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
@@ -73,13 +72,13 @@ class Placement:
         return NodeAffinitySchedulingStrategy(self.placement.partition(":")[2], soft=False)
 
     def wanted(self) -> dict[str, float]:
-        """Return the resources that must be free on one node."""
+        """Return the amounts of resources that must be free on one node."""
         cpus = 1 if self.num_cpus is None else self.num_cpus
         return {"CPU": cpus, **({"GPU": self.num_gpus} if self.num_gpus else {}), **(self.resources or {})}
 
 
 def check_room(ray: Any, placement: Placement) -> None:
-    """Refuse requests that no node can satisfy, on a cluster of this process, to which no node is added."""
+    """Raise ``NotAvailable`` if no node is large enough; only on a cluster of this process, which gets no nodes."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = placement.wanted().items()
     if is_own(ray) and not any(all(node.get(name, 0) >= most for name, most in wanted) for node in nodes):
@@ -87,7 +86,10 @@ def check_room(ray: Any, placement: Placement) -> None:
 
 
 def no_room(ray: Any, placement: Placement, when: str) -> NotAvailable:
-    """Return the error that no node has these resources, with those of the cluster."""
+    """Return an error that no node has the resources, with those that the cluster has.
+
+    ``when`` ends the statement, as in ``"within 60 s"``.
+    """
 
     def listed(amounts: dict[str, float]) -> str:
         known = {name: f"{amount:g}" for name, amount in sorted(amounts.items()) if "node:" not in name}

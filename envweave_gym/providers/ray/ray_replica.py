@@ -1,7 +1,7 @@
-"""The provider ``backend="ray"``: servers in Ray actors.
+"""Replica and provider of ``backend="ray"``: a server in a Ray actor.
 
-An actor ends with its owner. Ray restarts one that dies, on any node with room; the owner starts another if Ray
-gives up. The URL stays the same, and episodes in an actor that died are lost.
+An actor ends with its owner process. Ray restarts one that dies, on any node with room; the owner starts
+another if Ray gives up. The URL stays the same, and episodes in an actor that died are lost.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from envweave_gym.providers.ray.placement import Placement, check_room, no_room
 from envweave_gym.providers.replica import AT_REST, Replica
 
 NAMESPACE = "envweave"
-"""The Ray namespace of the actors, apart from those of other programs."""
+"""Ray namespace of the actors, apart from those of other programs."""
 OPTIONS = ("patience", *(field.name for field in fields(Placement)))
-"""The arguments of ``make`` for this backend, beside ``replicas`` and ``warm``."""
+"""Options of ``backend="ray"``, beside ``replicas`` and ``warm``."""
 _MAX_CONCURRENCY = 256
-"""Concurrent calls of an actor; each has a thread."""
+"""Number of concurrent calls of an actor; each has a thread."""
 _START_TIMEOUT_S = 60.0
-"""Time until an actor must serve; Ray may install packages and clusters may add nodes meanwhile."""
+"""Default time until an actor must serve; Ray may install packages and clusters may add nodes meanwhile."""
 _STOP_TIMEOUT_S = 2.0
 """Time for steps under way when the server is stopped."""
 _PING_TIMEOUT_S = 5.0
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class RayReplica(Replica):
-    """One server in one actor."""
+    """Replica in a Ray actor."""
 
     def __init__(
         self,
@@ -52,16 +52,17 @@ class RayReplica(Replica):
         ids: Sequence[str] = (),
         patience: float = _START_TIMEOUT_S,
     ) -> None:
-        """Start it, and wait until it serves ``ids``, or every ID that its node has.
+        """Start the actor, and wait at most ``patience`` seconds until it serves.
 
-        It needs no token: members of a Ray cluster may run any code there.
+        The server offers the environments ``ids``, by default all on its node. Access tokens are not checked,
+        because members of a Ray cluster may run any code there.
         """
         super().__init__("an actor of Ray", token)
         self._placement, self._ids, self._patience = placement or Placement(), tuple(ids), patience
         self._known = ""
-        """The id of its process when it was last asked."""
+        """Id of the actor's process, as of the last call."""
         self.node = ""
-        """The id of the node that it was on when it was last asked."""
+        """Id of the actor's node, as of the last call."""
         self._actor: Any = None
         self._name = f"replica-{secrets.token_hex(8)}"
         self.url = f"ray+actor://{NAMESPACE}/{self._name}"
@@ -80,7 +81,7 @@ class RayReplica(Replica):
             raise self._explained(ray, error) from error
 
     def _created(self, ray: Any, deadline: float) -> Any:
-        """Create the actor; retry while the one before it still holds the name."""
+        """Create the actor; retry until the deadline while its predecessor still holds the name."""
         kind = ray.remote(Actor).options(
             name=self._name,
             namespace=NAMESPACE,
@@ -98,7 +99,7 @@ class RayReplica(Replica):
             time.sleep(_NAME_RETRY_S)
 
     def _explained(self, ray: Any, error: Exception) -> NotAvailable:
-        """Return an error that says why it did not start."""
+        """Return an error that says why the actor did not start."""
         from ray.exceptions import GetTimeoutError
 
         if isinstance(error, GetTimeoutError):
@@ -131,7 +132,7 @@ class RayReplica(Replica):
         return None
 
     def answers(self, timeout: float) -> bool:
-        """Return whether it has not ended; a busy actor counts as answering."""
+        """Return whether the actor has not ended; a busy one counts as answering. ``timeout`` is not used."""
         with self._lock:  # _ended notes a changed process id
             return self._ended() is None
 
@@ -164,14 +165,14 @@ class RayReplica(Replica):
 
 
 class RayProvider(Provider):
-    """Starts servers in actors; they run in no container image."""
+    """Provider that starts servers in Ray actors."""
 
     name = "ray"
     shares_modules = True
     survives_fork = False
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> partial[RayReplica]:
-        """Return a function that starts an actor."""
+        """Return a function that starts an actor on the placement in ``options``."""
         own = options_in(options, OPTIONS)
         patience = options_in(own, ("patience",))
         with errors_name(name):
@@ -179,7 +180,7 @@ class RayProvider(Provider):
             return partial(RayReplica, Placement(**own), **patience)
 
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:
-        """Return the URLs of shared actors; a pickled URL leads to the same cluster."""
+        """Return the URLs of shared actors; an unpickled URL stands for an actor in the same cluster."""
         count, warm = numbers_in(name, options)
         return _urls(None, self.start(name, image, options), count, warm)
 
@@ -190,5 +191,5 @@ def _urls(near: str | None, start: partial[RayReplica], count: int = 1, warm: in
 
 
 def _again(near: str, start: partial[RayReplica]) -> str:
-    """Return the URL of an actor for an unpickled environment, on the cluster at ``near`` if it is still there."""
+    """Return the URL of an actor for an unpickled environment, in the cluster at ``near`` if it still answers."""
     return _urls(near, start)[0]
