@@ -1,7 +1,7 @@
-"""Checks an action against its space and converts it to JSON, in one pass.
+"""Checks an action against its space and converts it to JSON for the stream, in one pass.
 
-``space.contains`` costs more than a step of a small environment, and the stream needs the action as plain
-JSON besides. :func:`admission` returns a closure for a space that does both.
+``space.contains`` alone costs more than a step of a small environment. :func:`admission` returns a faster closure
+for a space, which does both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Admission = Callable[[Any], Any]
 
 
 def admission(space: Space[Any]) -> Admission:
-    """Return the function that checks values against ``space`` and converts its members to JSON."""
+    """Return a function that converts a member of ``space`` to JSON, and returns :data:`REFUSED` for others."""
     make = _ADMISSIONS.get(type(space))
     return partial(_any_space, space) if make is None else make(space)
 
@@ -109,15 +109,12 @@ class AgentActions:
     """
 
     def __init__(self, name: str) -> None:
-        """``name`` is the name of the game in errors."""
+        """Prepare the checks; ``name`` is the name of the game in errors."""
         self._name = name
         self._admissions: dict[str, tuple[Space[Any], Admission]] = {}
 
     def admit(self, env: Any, agent: str, action: Any) -> Any:
-        """Return the JSON form of an action.
-
-        Raise :class:`InvalidAction` if it is not in the agent's space.
-        """
+        """Convert an action to JSON; raise :class:`InvalidAction` if it is not in the agent's action space."""
         space = env.action_space(agent)
         known = self._admissions.get(agent)
         if known is None or known[0] is not space:  # an episode may have spaces of its own
@@ -129,10 +126,9 @@ class AgentActions:
         return admitted
 
     def admit_all(self, env: Any, agents: Iterable[str], actions: Any) -> dict[str, Any]:
-        """Return the JSON forms of the actions of ``agents``, by agent.
+        """Convert the actions of ``agents`` to JSON, by agent; ignore those of other agents of the game.
 
-        Actions of other agents of the game are ignored. A missing action and an unknown agent raise
-        :class:`InvalidAction`.
+        Raise :class:`InvalidAction` for a missing or invalid action, and for an agent that the game does not have.
         """
         if not isinstance(actions, Mapping):
             raise InvalidAction(

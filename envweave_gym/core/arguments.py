@@ -1,4 +1,7 @@
-"""Checks of constructor and reset arguments; each refusal is one sentence that names the ID."""
+"""Checks constructor and reset arguments; raises ``InvalidArgument`` with one sentence that names the ID.
+
+In all functions ``name`` is the ID or another name of the environment, for errors.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _MIN_DEADLINE_S, _MAX_DEADLINE_S = 0.001, 604_800.0  # from a millisecond to a w
 
 
 def check_num_envs(name: str, num_envs: Any) -> None:
-    """Refuse a ``num_envs`` that is no positive int."""
+    """Raise ``InvalidArgument`` unless ``num_envs`` is a positive int."""
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise InvalidArgument(
             f"{name}: num_envs={shown(num_envs)} is not a number of environments; give an int >= 1"
@@ -23,7 +26,7 @@ def check_num_envs(name: str, num_envs: Any) -> None:
 
 
 def check_autoreset(name: str, autoreset: Any) -> None:
-    """Refuse an ``autoreset`` that is no bool."""
+    """Raise ``InvalidArgument`` unless ``autoreset`` is a bool."""
     if not isinstance(autoreset, bool):
         raise InvalidArgument(
             f"{name}: autoreset={shown(autoreset)} is not True or False; "
@@ -32,28 +35,28 @@ def check_autoreset(name: str, autoreset: Any) -> None:
 
 
 def check_reproducible(name: str, reproducible: Any) -> None:
-    """Refuse a ``reproducible`` that is no bool."""
+    """Raise ``InvalidArgument`` unless ``reproducible`` is a bool."""
     if not isinstance(reproducible, bool):
         raise InvalidArgument(f"{name}: reproducible={shown(reproducible)} is not True or False")
 
 
 def check_faults(name: str, on_fault: Any, reset_deadline: Any) -> None:
-    """Refuse unknown values of ``on_fault`` and ``reset_deadline``."""
+    """Raise ``InvalidArgument`` unless ``on_fault`` and ``reset_deadline`` have valid values."""
     if not isinstance(on_fault, str) or on_fault not in ("raise", "truncate"):
         raise InvalidArgument(f"{name}: on_fault={shown(on_fault)} is not 'raise' or 'truncate'")
     check_deadline(name, "reset_deadline", reset_deadline, least=0.0)
 
 
 def check_deadline(name: str, which: str, seconds: Any, least: float = _MIN_DEADLINE_S) -> None:
-    """Refuse a deadline that is no number of seconds up to a week."""
-    # Type() and not isinstance(), as True is an int. NaN fails the comparison.
+    """Raise ``InvalidArgument`` unless the argument ``which`` is a number of seconds, from ``least`` to a week."""
+    # Not isinstance(), as True is an int. NaN fails the comparison.
     if type(seconds) not in (int, float) or not least <= seconds <= _MAX_DEADLINE_S:
         allowed = f"from {least:g} to {_MAX_DEADLINE_S:g} (a week)"
         raise InvalidArgument(f"{name}: {which}={shown(seconds)} is not a number of seconds {allowed}")
 
 
 def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
-    """Convert a string to its ``AutoresetMode``; refuse an unknown one."""
+    """Convert a string to its ``AutoresetMode``; raise ``InvalidArgument`` if there is none."""
     try:
         return AutoresetMode(mode)
     except ValueError:
@@ -63,7 +66,7 @@ def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
 
 
 def one_limit(name: str, max_steps: Any, max_episode_steps: Any) -> Any:
-    """Return the step limit, given as ``max_steps`` or as ``max_episode_steps``; refuse both at once."""
+    """Return ``max_steps`` or its alias ``max_episode_steps``; raise ``InvalidArgument`` if both are given."""
     if max_steps is not None and max_episode_steps is not None:
         raise InvalidArgument(f"{name}: max_steps and max_episode_steps are the same limit; give one of them")
     return max_episode_steps if max_steps is None else max_steps
@@ -83,10 +86,10 @@ def step_limit(name: str, max_steps: Any) -> int | None:
 def check_options(
     name: str, options: Any, metadata: Mapping[str, Any], *, also: tuple[str, ...] = ()
 ) -> None:
-    """Refuse reset options that the environment does not know.
+    """Raise ``InvalidArgument`` for reset options that the environment does not know.
 
     An environment that lists its options in ``metadata["reset_options"]`` takes no others; without the list
-    it takes any. ``also`` names options of a wrapper, which the error lists beside them.
+    it takes any. ``also`` are further options, of a wrapper, that the error lists as allowed.
     """
     if options is None:
         return
@@ -104,7 +107,7 @@ def check_options(
 
 
 def check_render_mode(name: str, env: Any, mode: Any) -> None:
-    """Refuse a render mode that ``env``, a class or an instance, does not list in its metadata."""
+    """Raise ``InvalidArgument`` for a render mode that ``env``, a class or an instance, has not in its metadata."""
     metadata = getattr(env, "metadata", None)
     modes = metadata.get("render_modes") if isinstance(metadata, dict) else None
     if mode is not None and modes is not None and mode not in modes:

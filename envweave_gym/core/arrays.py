@@ -31,7 +31,7 @@ def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> 
     or parsed from text.
     """
     given = np.asarray(value)
-    # Astype() would parse texts and unpack objects, so only numbers and bools pass.
+    # NumPy's astype() would parse texts and unpack objects, so only numbers and bools pass.
     if given.dtype.kind not in "biuf" or given.shape != space.shape:
         raise ValueError(f"{shown(value)} is not an array of numbers of shape {space.shape}")
     with np.errstate(all="ignore"):
@@ -46,7 +46,7 @@ def as_array(space: Box[Any] | MultiDiscrete[Any] | MultiBinary, value: Any) -> 
 def foreign_array(value: Any) -> NDArray[Any] | None:
     """Convert an array of another library (jax, torch, PIL, …) by ``__array__`` or DLPack.
 
-    Returns ``None`` if the value is no array, or cannot be read from the memory of this process.
+    Return ``None`` if the value is no array, or cannot be read from the memory of this process.
     """
     if isinstance(value, type) or not any(hasattr(value, name) for name in _ARRAY_PROTOCOLS):
         return None

@@ -36,12 +36,15 @@ class _Named(Protocol):
 
 
 def wire(doc: str, only: Sequence[str] = ()) -> msgspec.Meta:
-    """Describe an argument that remote clients may give, with any value or with one of ``only``."""
+    """Return the annotation of an argument that remote clients may give, with any value or one of ``only``.
+
+    ``doc`` is its description in tables and docs.
+    """
     return msgspec.Meta(description=doc, extra={"wire": tuple(only) or True})
 
 
 def local(doc: str) -> msgspec.Meta:
-    """Describe an argument that remote clients may not give."""
+    """Return the annotation of an argument that remote clients may not give; ``doc`` is its description."""
     return msgspec.Meta(description=doc)
 
 
@@ -83,9 +86,9 @@ def signature_of(config: type[Config]) -> inspect.Signature:
 
 
 def configured(config: type[Config]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a constructor that takes a config: callers give the config's fields, or the config itself.
+    """Decorate a constructor that takes a config, so that callers can give the config's fields as arguments.
 
-    The class has a ``name``, which stands before the text of every :class:`InvalidArgument`.
+    Callers may also give the config itself. The class must have a ``name``; errors begin with it.
     """
     signature = signature_of(config)
 
@@ -103,7 +106,7 @@ def configured(config: type[Config]) -> Callable[[Callable[..., None]], Callable
                 construct(self, config(**given))
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        # Inspect.signature() reads this instead of (*args, **kwargs).
+        # The function inspect.signature() reads this instead of (*args, **kwargs).
         vars(__init__)["__signature__"] = signature.replace(parameters=[own, *signature.parameters.values()])
         return __init__
 
@@ -113,7 +116,7 @@ def configured(config: type[Config]) -> Callable[[Callable[..., None]], Callable
 def takes_arguments_of(
     config: type[Config], **defaults: Any
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function that passes its ``**kwargs`` on: its signature shows the fields of a config.
+    """Decorate a function that passes its ``**kwargs`` on, so that its signature shows the fields of a config.
 
     ``defaults`` are defaults of the function that differ from those of the config.
     """
@@ -143,7 +146,7 @@ def named(name: str) -> Generator[None]:
 
 
 def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Refuse a value that is none of ``allowed``."""
+    """Raise ``InvalidArgument`` unless the argument ``name`` has one of the ``allowed`` values."""
     if not isinstance(value, str) or value not in allowed:
         known = " and ".join(map(repr, allowed))
         raise InvalidArgument(f"{name}={shown(value)} is unknown; there are {known}")

@@ -46,14 +46,14 @@ class EnvweaveError(Exception):
 
 
 class InvalidAction(EnvweaveError, gymnasium.error.InvalidAction, ValueError):
-    """The action is not in the action space; it had no effect and the episode goes on."""
+    """Raised for an action that is not in the action space; it had no effect and the episode goes on."""
 
 
 class InvalidArgument(EnvweaveError, TypeError, ValueError):
-    """An argument of ``make``, ``reset`` or a constructor is unknown or has a wrong value.
+    """Raised if an argument of ``make``, ``reset`` or a constructor is unknown or has a wrong value.
 
-    ``gymnasium.make`` raises a constructor's ``TypeError`` again with all arguments appended to its text.
-    That tail is cut off here: it may contain secrets.
+    ``gymnasium.make`` raises a constructor's ``TypeError`` again with all arguments appended to its text. The
+    constructor here cuts them off again, as they may contain secrets.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -64,29 +64,29 @@ _TAIL = " was raised from the environment creator for "
 
 
 class ResetNeeded(EnvweaveError, gymnasium.error.ResetNeeded):
-    """``step`` was called before ``reset`` or after the end of the episode."""
+    """Raised if ``step`` is called before ``reset`` or after the end of the episode."""
 
 
 class UnknownEnvironment(EnvweaveError, gymnasium.error.UnregisteredEnv):
-    """No environment has this name."""
+    """Raised if no environment has the given name."""
 
 
 class NotAvailable(EnvweaveError):
-    """The call needs something that this environment, server or installation does not have."""
+    """Raised if a call needs something that this environment, server or installation does not have."""
 
 
 class MissingExtra(NotAvailable, ImportError):
-    """An optional dependency is not installed; the message names the pip command."""
+    """Raised if an optional dependency is not installed; the message contains the pip command."""
 
 
 class SessionLost(EnvweaveError):
-    """The session of a remote environment is gone; raised with ``on_fault="raise"``."""
+    """Raised if the session of a remote environment is gone; with ``on_fault="truncate"`` this is a fault."""
 
 
 class EnvironmentCrashed(EnvweaveError):
-    """An environment on a server raised an exception; raised with ``on_fault="raise"``.
+    """Raised if an environment on a server raises an exception; with ``on_fault="truncate"`` this is a fault.
 
-    If its constructor raised a built-in exception, this is an instance of that type as well.
+    If the environment's constructor raised a built-in exception, this is an instance of that type as well.
     """
 
     cause: str = ""
@@ -94,19 +94,19 @@ class EnvironmentCrashed(EnvweaveError):
 
 
 class ToolError(EnvweaveError):
-    """A tool failed; the text is for the program or the model that called it."""
+    """Raised if a tool fails; the text is for the program or the model that called it."""
 
 
 class AtCapacity(EnvweaveError):
-    """The server has no room for another session."""
+    """Raised if all slots of a limited number are taken, such as the sessions of a server."""
 
 
 class FaultStorm(EnvweaveError):
-    """Too many episodes in a row were lost: trying again does not help."""
+    """Raised if too many episodes in a row were lost, so that trying again does not help."""
 
 
 REFUSALS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, FaultStorm)
-"""Exceptions after which the episode goes on; every other exception ends it."""
+"""Exceptions of ``step`` after which the episode goes on; every other exception ends it."""
 
 HARMLESS = (gymnasium.error.InvalidAction, InvalidArgument, NotAvailable, ResetNeeded)
 """Exceptions which prove that the call had no effect."""
@@ -127,7 +127,7 @@ MAX_MESSAGE_LENGTH = 2000
 def fault_of(error: BaseException) -> Fault:
     """Convert an exception of an environment to a fault.
 
-    It is retryable unless the next episode would fail in the same way: code is missing or wrong
+    The fault is retryable unless the next episode would fail in the same way: code is missing or wrong
     (``ImportError``, ``AttributeError``, ``NameError``, ``NotImplementedError``, ``SyntaxError``,
     ``TypeError``), the environment has exited (``SystemExit``), or it failed too often (``FaultStorm``).
     """
@@ -156,7 +156,7 @@ _KINDS = {
 
 
 class FaultCount:
-    """Counts faults in a row: episodes of one environment that were lost one after the other."""
+    """Counter of faults in a row: episodes of one environment that were lost one after the other."""
 
     def __init__(self, name: str) -> None:
         self._name, self._in_a_row = name, 0
@@ -169,7 +169,7 @@ class FaultCount:
         return fault
 
     def clear(self) -> None:
-        """Count from zero again: an episode was played to its end."""
+        """Set the count to zero, after an episode that was played to its end."""
         self._in_a_row = 0
 
 
@@ -183,7 +183,10 @@ def shown(value: object) -> str:
 
 
 def need(module: str, extra: str | None, purpose: str, *, package: str = PACKAGE) -> ModuleType:
-    """Import ``module``, or raise :class:`MissingExtra` with the extra of ``package`` that installs it."""
+    """Import ``module`` and return it, or raise :class:`MissingExtra` with the pip command that installs it.
+
+    ``extra`` is the extra of ``package`` that the command installs; ``purpose`` says in the error what needs it.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -195,7 +198,7 @@ def need(module: str, extra: str | None, purpose: str, *, package: str = PACKAGE
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'x' or 'y'?)"`` for a mistyped name, or an empty text if no known name is similar."""
+    """Return ``" (did you mean 'x' or 'y'?)"`` for a mistyped name, or ``""`` if no known name is similar."""
     if len(name) > MAX_NAME_LENGTH:
         return ""
     matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)

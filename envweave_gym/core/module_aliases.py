@@ -1,4 +1,4 @@
-"""Imports of modules under former names: ``import old.name`` returns the module at its new name."""
+"""An import hook for former names of modules: ``import old.name`` returns the module at its new name."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class _Alias(MetaPathFinder, Loader):
 
 
 def alias_modules(targets: Mapping[str, str]) -> None:
-    """Install the import hook for a mapping of former to new names; imports no module yet."""
+    """Install the import hook for a mapping of former to new names, without importing a module yet."""
     sys.meta_path.append(_Alias(targets))

@@ -1,4 +1,4 @@
-"""Tables of named objects that are loaded when they are used: ours, and those of installed packages."""
+"""Lazily loaded tables of named objects: built-in ones, and those of installed packages (entry points)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PlugInTable(Generic[_T]):
         self._loaded: dict[str, _T] = {}
 
     def find(self, name: str) -> _T | None:
-        """Return the object of this name, or ``None``.
+        """Load and return the object with this name, or return ``None`` if there is none.
 
         Raise ``NotAvailable`` if a plug-in cannot be loaded.
         """

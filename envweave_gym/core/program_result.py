@@ -11,12 +11,12 @@ from envweave_gym.core.faults import InvalidArgument, shown
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The outcome of running a program; an environment with more fields makes a subclass."""
+    """The outcome of running a program; environments with more fields define a subclass."""
 
     success: bool = True
-    """Whether it ran without an error."""
+    """Whether the program ran without an error."""
     value: Any = None
-    """The value of its last expression, as JSON or as the text of its ``repr``."""
+    """The value of the program's last expression, as JSON or as the text of its ``repr``."""
     stdout: str = ""
 
     def __post_init__(self) -> None:
@@ -24,7 +24,7 @@ class Result(msgspec.Struct, frozen=True):
             raise InvalidArgument(f"Result: success={shown(self.success)} is not True or False")
 
     def answers(self) -> Iterator[Any]:
-        """Yield the value and, if that is empty, the last line printed as well."""
+        """Yield what may be the program's answer: the value and, if that is empty, the last line printed too."""
         yield self.value
         if self.value is None or (isinstance(self.value, str) and self.value.strip() in ("", "None")):
             yield from self.stdout.strip().splitlines()[-1:]

@@ -1,7 +1,7 @@
-"""Optional methods of environments, and functions that find them under any wrappers.
+"""Protocols for optional methods of environments, and functions that find them under any wrappers.
 
-An environment with state to show defines ``episode_state``, which :func:`state_of` calls. One whose actions a
-language model can phrase in words defines ``parse_action`` (see :mod:`envweave_gym.core.reply_parsing`).
+An environment with state to show defines ``episode_state``, which :func:`state_of` calls. An environment whose
+actions can be named in words defines ``parse_action`` (see :mod:`envweave_gym.core.reply_parsing`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AGENT = "agent"
 
 @runtime_checkable
 class HasEpisodeState(Protocol):
-    """An environment that adds fields to :func:`state_of`."""
+    """An environment that adds fields of its own to :func:`state_of`."""
 
     def episode_state(self) -> dict[str, Any]:
         """Return the fields, as JSON."""
@@ -29,10 +29,10 @@ class HasEpisodeState(Protocol):
 
 @runtime_checkable
 class ParsesActions(Protocol):
-    """An environment that parses a model's reply itself, and raises ``ValueError`` if it cannot read it."""
+    """An environment that parses a language model's reply by rules of its own."""
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Return the action that ``text`` means."""
+        """Return the action that ``text`` means; raise ``ValueError`` if it means none."""
         ...
 
 
@@ -60,12 +60,12 @@ def name_of(env: Any) -> str:
 
 
 def no_agent(name: str, given: Any, known: Iterable[str]) -> str:
-    """Return the error text for an unknown agent."""
+    """Return the error text for the unknown agent ``given``; ``known`` are those of the game ``name``."""
     return f"{name}: {shown(given)} is no agent; there are {', '.join(map(repr, known))}"
 
 
 def check_agent(name: str, env: Any, agent: Any) -> None:
-    """Refuse an unknown agent, if the game lists its ``possible_agents``."""
+    """Raise ``InvalidArgument`` for an unknown agent, if the game lists its ``possible_agents``."""
     known = getattr(env, "possible_agents", None)
     if known is not None and agent not in known:
         raise InvalidArgument(no_agent(name, agent, known))
@@ -92,7 +92,7 @@ def state_of(env: Any) -> Any:
 
 
 def require_env(function: str, env: Any) -> None:
-    """Refuse a value that is no environment; ``function`` names the caller's function in the error."""
+    """Raise ``InvalidArgument`` for a value that is no environment; ``function`` is the caller, for the error."""
     if not hasattr(env, "unwrapped"):
         raise InvalidArgument(f"{function}({shown(env)}): that is no environment of Gymnasium or PettingZoo")
 

@@ -84,7 +84,7 @@ _MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError,
 
 
 def read_action(space: Space[Any], text: str) -> Any:
-    """Parse ``text`` into a member of ``space``, or raise :class:`InvalidAction`.
+    """Parse ``text`` into a member of ``space``; raise :class:`InvalidAction` if that is impossible.
 
     A text space takes the text itself, ``Discrete`` an integer, all others JSON: arrays and tuples as lists,
     ``Dict`` as an object. Unknown members of the object are ignored: a model may put its reasoning there.
@@ -101,7 +101,7 @@ def read_action(space: Space[Any], text: str) -> Any:
 
 
 def require_text(text: Any) -> None:
-    """Refuse a reply that is not a string."""
+    """Raise ``InvalidAction`` for a reply that is not a string."""
     if not isinstance(text, str):
         raise InvalidAction(f"an action is parsed from text, not from {type(text).__name__}")
 
@@ -159,7 +159,7 @@ def _shaped(space: Space[Any], value: Any) -> Any:
 
 
 def _integer(space: Discrete, value: Any) -> int:
-    # Type() and not isinstance(), as JSON's true is no integer here.
+    # Not isinstance(), as JSON's true would be an integer.
     if type(value) is not int or not space.start <= value < space.start + space.n:
         raise ValueError(f"expected an integer from {space.start} to {space.start + space.n - 1}")
     return value

@@ -62,7 +62,7 @@ def mix_many(keys: NDArray[np.uint64], step: int = 0) -> NDArray[np.uint64]:
 
 
 def chance(probability: float) -> int:
-    """Return the threshold below which ``mix(key, step)`` lies with this probability."""
+    """Return the threshold that a 64-bit hash, such as ``mix(key, step)``, is below with this probability."""
     return int(probability * 2.0**64)
 
 
@@ -77,7 +77,10 @@ def fresh_seed() -> int:
 
 
 def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
-    """Return ``seed`` as a Python int; refuse other values. ``call`` names the method in the error."""
+    """Return ``seed`` as a Python int; raise ``InvalidArgument`` unless it is an int of 64 bits.
+
+    ``name`` and ``call`` name the environment and the method in the error.
+    """
     is_number = isinstance(seed, int | np.integer) and not isinstance(seed, bool | np.timedelta64)
     if is_number and 0 <= int(seed) <= _MASK:
         return int(seed)
@@ -87,14 +90,14 @@ def checked_seed(seed: Any, name: str, call: str = "reset") -> int:
 
 
 class Seeds:
-    """Draws the seeds of one environment's resets."""
+    """Generator of the seeds of one environment's resets."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._state: int | None = None
 
     def next(self, seed: Any) -> int:
-        """Return the given seed, or draw one from the last given seed, as :func:`draw_seed` does."""
+        """Return the given seed; for ``None``, draw one from the last given seed, as :func:`draw_seed` does."""
         if seed is not None:
             seed = checked_seed(seed, self._name)
             self._state = (seed ^ _SALT) + _GOLDEN
@@ -108,13 +111,13 @@ class Seeds:
 
 
 class SeedRows:
-    """Draws the seeds of a vector's rows, the same as :class:`Seeds` draws for single environments."""
+    """Generator of the seeds of a vector's rows, in arrays; each row gets the same ones as from :class:`Seeds`."""
 
     def __init__(self, rows: int) -> None:
         # 31 bits, like every drawn seed.
         fresh = np.random.SeedSequence().generate_state(rows, np.uint64) >> _C_33
         self.states = (fresh ^ _C_SALT) + GOLDEN
-        """The state of each row, from which its next seed is hashed."""
+        """The state of each row's generator; its hash is the row's next seed."""
 
     def upcoming(self) -> NDArray[np.uint64]:
         """Return the seeds that the rows would draw next, without drawing them."""
@@ -137,7 +140,7 @@ class SeedRows:
 
 
 class HashedRandomness(gym.Env[ObsType, ActType]):
-    """A ``gymnasium.Env`` that draws by hashing and builds its ``np_random`` only on access.
+    """A ``gymnasium.Env`` whose random numbers are hashes, and which builds ``np_random`` only on access.
 
     Building a generator at every seeded reset costs as much as several steps of a small environment.
     """
@@ -162,6 +165,6 @@ class HashedRandomness(gym.Env[ObsType, ActType]):
             self._np_random_seed, self._generator = seed, None
 
     def episode_key(self, seed: int | None) -> int:
-        """Seed the environment and return the key of the episode: the seed, or else a drawn number."""
+        """Seed the environment and return the key for the hashes of the episode: the seed, or a drawn number."""
         self.seed_late(seed)
         return int(self.np_random.integers(1 << SEED_BITS)) if seed is None else seed & _MASK

@@ -19,7 +19,10 @@ def bytes_of(size: Any) -> int | None:
 
 
 def memory_of(memory: Any) -> int:
-    """Return the bytes of a memory limit; refuse other values, and sizes too small for any program."""
+    """Return the bytes of a memory limit, given as an int or a text.
+
+    Raise ``InvalidArgument`` for other values, and for sizes that are too small for any program.
+    """
     size = bytes_of(memory)
     if size is not None and size >= _LEAST_MEMORY_BYTES:
         return size

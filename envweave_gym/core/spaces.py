@@ -50,7 +50,7 @@ class Unicode(Text):
         min_length: int = 0,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        """``max_length=None`` sets no bound; such a space needs ``AsyncVectorEnv(shared_memory=False)``."""
+        """Make the space; ``max_length=None`` means no bound, which needs ``AsyncVectorEnv(shared_memory=False)``."""
         bound = UNBOUNDED if max_length is None else max_length
         super().__init__(bound, min_length=min_length, charset=_SAMPLED, seed=seed)
         vars(self).update(_ALPHABET)  # replaces the tables that Text has just built
@@ -60,7 +60,7 @@ class Unicode(Text):
         _register(cls)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Copy the space and share its alphabet: Gymnasium copies the spaces of a vector once a row."""
+        """Copy the space but share its alphabet, as Gymnasium copies the space of a vector for each row."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         for name, value in vars(self).items():
@@ -80,7 +80,7 @@ class Unicode(Text):
         return "".join(self.np_random.choice(list(_SAMPLED), size=length))
 
     def encode(self, x: Any) -> str:
-        """Return a member as text. A text is its own encoding; subclasses encode other values."""
+        """Return a member as text, for shared memory; a text is returned as it is, subclasses encode other values."""
         return x
 
     def decode(self, text: str) -> Any:
@@ -172,7 +172,7 @@ class _LiveTexts(tuple[Any, ...]):
 
 
 def _look_again(name: str) -> Callable[..., Any]:
-    """Return a method of ``tuple`` that works on the texts of this moment."""
+    """Return a method that calls the method ``name`` of ``tuple`` on the texts that the memory holds now."""
 
     def method(self: _LiveTexts, *args: Any) -> Any:
         return getattr(self.now(), name)(*(arg.now() if isinstance(arg, _LiveTexts) else arg for arg in args))
@@ -273,8 +273,7 @@ class Json(Unicode):
             raise ValueError(f"{self} holds nothing; give it a max_length of at least {len(self._nothing)}")
 
     def contains(self, x: Any) -> bool:
-        """Return whether ``x`` is JSON (dict with text keys, list, str, number, bool, None) of the right
-        size."""
+        """Return whether ``x`` is JSON (dict with text keys, list, str, number, bool, None) and not too long."""
         try:
             return _is_json(x, _DEPTH) and super().contains(self.encode(x))
         except ValueError:  # NaN, infinity, or an int with more digits than Python formats

@@ -42,7 +42,7 @@ def without_thinking(reply: str) -> str:
 def _outside(line: str, kept: list[str], is_thinking: bool) -> tuple[str, bool]:
     """Return the part of a line that is not reasoning, and whether the next line begins within reasoning.
 
-    The line is not in a fence. ``kept`` holds the text before it. A closing tag without an opening one
+    The line must not be in a Markdown fence. ``kept`` is the text before it. A closing tag without an opening one
     empties ``kept``, as everything before such a tag is reasoning.
     """
     before = ""
@@ -56,7 +56,7 @@ def _outside(line: str, kept: list[str], is_thinking: bool) -> tuple[str, bool]:
             before, is_thinking = before + line[: tag.start()], True
         elif _BEGIN.search("".join(kept) + before + line[: tag.start()]):  # a pair in the text of a program
             before += line[: tag.end()]
-        else:  # it closes what the prompt has opened
+        else:  # the opening tag was in the prompt
             kept.clear()
             before = ""
         line = line[tag.end() :]

@@ -29,12 +29,12 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 
 def options_of(options: Options, row: int) -> dict[str, Any] | None:
-    """Return the options of one row."""
+    """Return the options of one row, from options for all rows or a list with one dict for each."""
     return options[row] if isinstance(options, list) else options
 
 
 class RecordColumns:
-    """The state of the episodes of N rows, and the rules of the three autoreset modes.
+    """The state of the episodes of N rows in arrays, and the rules of Gymnasium's three autoreset modes.
 
     Streams refer to the arrays ``seq``, ``turns`` and ``seeds``, so these are replaced and never written to.
     """
@@ -48,13 +48,13 @@ class RecordColumns:
         self.seq, self.turns = np.zeros((2, rows), np.int64)
         """The number of each row's last event, and the count of its steps in this episode."""
         self.over: Bools = np.zeros(rows, np.bool_)
-        """The rows whose episode has ended and which were not reset afterwards."""
+        """The mask of rows whose episode has ended and which were not reset since then."""
         self.has_begun = False
-        """Whether every row has an episode, or has had one that ended."""
+        """Whether there was a reset, so that every row has an episode or has had one."""
         self.cut_short = ""
-        """The name of the exception that interrupted the last call, or ``""``.
+        """The type name of the exception that interrupted the last call, after which only a reset is allowed.
 
-        After one only a reset is allowed.
+        ``""`` if it was not interrupted.
         """
         # Masks of all rows and of none.
         self.everyone: Bools = np.ones(rows, np.bool_)
@@ -65,9 +65,10 @@ class RecordColumns:
     # Order of calls and autoreset
 
     def check_step(self, name: str, rows: Rows | None = None) -> None:
-        """Refuse a step before a reset, after an interrupted call, and of rows whose episode is over.
+        """Raise ``ResetNeeded`` before the first reset, after an interrupted call, or if an episode is over.
 
-        ``rows`` are the rows that act; ``None`` stands for all.
+        ``rows`` are the indices of the rows that act; ``None`` means all. In next-step mode the step itself resets
+        rows whose episode is over.
         """
         if self.cut_short:
             raise ResetNeeded(f"{name}: {self.cut_short} stopped the last call halfway; call reset()")
@@ -84,11 +85,14 @@ class RecordColumns:
 
     @property
     def waiting(self) -> Bools:
-        """The rows that the next step resets, so that their actions are ignored."""
+        """The mask of rows that the next step resets (next-step mode), so that their actions are ignored."""
         return self.over if self.mode is AutoresetMode.NEXT_STEP else self.nobody
 
     def end(self, over: Bools, rows: Rows | None = None) -> Bools:
-        """Record which of ``rows`` (``None``: all) are over after a step; return the rows that it resets."""
+        """Record the mask of ``rows`` (``None``: all) that are over after a step; return the mask of rows to reset.
+
+        Next-step mode resets the rows that were over before the step, same-step mode those that are over now.
+        """
         resetting = self.over if rows is None else self.over[rows]
         if self.mode is AutoresetMode.SAME_STEP:
             over, resetting = self.nobody[: len(over)], over
@@ -101,7 +105,7 @@ class RecordColumns:
         return resetting
 
     def reset(self, rows: Bools) -> None:
-        """Record that a reset of ``rows`` has been done."""
+        """Record a reset of the rows in the mask ``rows``."""
         self.over = self.over & ~rows
         self.has_begun, self.cut_short = True, ""
 
@@ -112,13 +116,16 @@ class RecordColumns:
     # Counters
 
     def begin(self, rows: Rows, seeds: NDArray[np.uint64], seq: int = 0) -> None:
-        """Start the episodes of ``rows``, which open with the events 0 to ``seq``."""
+        """Record the start of episodes in ``rows``, whose first events have the numbers 0 to ``seq``."""
         self.seeds, self.seq, self.turns = self.seeds.copy(), self.seq.copy(), self.turns.copy()
         self.seeds[rows], self.seq[rows], self.turns[rows] = seeds, seq, 0
         self.episodes[rows] += 1
 
     def act(self, rewards: NDArray[np.float64], terminated: Bools, waiting: Rows) -> Bools:
-        """Count a step, zero its results in the ``waiting`` rows, and return which rows are truncated."""
+        """Count a step, and return the mask of rows that are truncated by the step limit.
+
+        Rewards and flags of the rows ``waiting``, which the step resets, are set to zero in place.
+        """
         # New arrays: streams of earlier steps refer to the old ones.
         self.turns = self.turns + _ONE
         truncated = self.turns >= self._max_steps
@@ -133,18 +140,18 @@ class RecordColumns:
         """Return the number of a row's episode, and the count of its steps."""
         return {"episode": int(self.episodes[row]), "step_count": int(self.turns[row])}
 
-    # Rows of servers, which number the events themselves
+    # Rows on servers, which number the events themselves
 
     def adopt_reset(self, rows: Bools, seq: NDArray[np.int64]) -> None:
-        """Take over a reset of ``rows`` by their servers; ``seq`` has the number of each row's last event."""
+        """Record a reset of ``rows`` on their servers; ``seq`` has the number of each row's last event."""
         self.reset(rows)
         self.episodes[rows] += 1
         self.seq[rows], self.turns[rows] = seq[rows], 0
 
     def adopt_step(self, begun: Bools, seq: NDArray[np.int64], rows: Rows | None = None) -> None:
-        """Take over a step of ``rows`` (``None``: all) by their servers.
+        """Record a step of ``rows`` (``None``: all) on their servers; it has reset the rows in the mask ``begun``.
 
-        Those of ``begun`` were reset in it.
+        ``seq`` has the number of each row's last event.
         """
         every = slice(None) if rows is None else rows
         self.turns[every] += 1
@@ -168,7 +175,7 @@ class RecordColumns:
 
 
 class StepColumns:
-    """The results of a step in arrays, from which the stream of a row is built."""
+    """The results of a step in arrays, from which the stream of any row can be built later."""
 
     def __init__(
         self,
@@ -180,7 +187,7 @@ class StepColumns:
         seq: NDArray[np.int64],
         turns: NDArray[np.int64],
     ) -> None:
-        """``actions`` count from 0; events show them with ``start`` added."""
+        """Store the arrays; ``actions`` count from 0, and events show them with ``start`` added."""
         self.actions, self.start = actions, start
         self.rewards, self.terminated, self.truncated = rewards, terminated, truncated
         self.seq, self.turns = seq, turns
@@ -202,7 +209,7 @@ class StepColumns:
 
 
 class ColumnStreams:
-    """Builds the stream of one row after a reset or step of a native vector, from the vector's arrays."""
+    """Callable that builds the stream of a row after a reset or step of a native vector, from the vector's arrays."""
 
     def __init__(
         self,
@@ -214,7 +221,7 @@ class ColumnStreams:
         options: Options = None,
         rows: Bools | None = None,
     ) -> None:
-        """The rows of ``reset`` were reset with their ``seeds``; the others acted in ``step``.
+        """Store the arrays: the rows in the mask ``reset`` were reset with ``seeds``; the others acted in ``step``.
 
         ``opening`` is ``None`` if episodes open without events of their own. ``rows`` marks the rows that
         have a stream; ``None`` stands for all.

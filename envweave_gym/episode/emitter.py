@@ -1,4 +1,4 @@
-"""The mix-in with which an environment adds events of its own to the stream."""
+"""The mixin by which an environment adds events of its own to the stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from envweave_gym.episode.stream import Event
 
 
 class Emitter:
-    """Mix-in for environments that emit events: ``self.emit(message("user", prompt))``.
+    """Mixin for environments that emit events: ``self.emit(message("user", prompt))``.
 
     The stream wrapper drains the events after every reset and step, numbers them and puts them into the
     stream. Events are dropped as long as no wrapper has called :meth:`listen`.

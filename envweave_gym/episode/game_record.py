@@ -1,4 +1,4 @@
-"""The state machine of an episode with several agents: events, who may see them, who must act.
+"""The state machine of an episode with several agents: events, the agents that see them, open requests.
 
 The streams of games, their turn-based parallel form and the games of a server all use this one. It does no
 I/O and reads no clock.
@@ -34,17 +34,17 @@ ParallelStep = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str
 class GameRecord(EpisodeState):
     """The record of the current episode of a game, which all its agents share.
 
-    :attr:`events` is the operator's view, with everything hidden in it; an agent reads its part by
-    :meth:`since`. The events are also the journal of the episode: ``episode_start`` has the seed and the
+    :attr:`events` also has the events that are hidden from some agents; :meth:`since` returns those that one agent may
+    see. The events are also the journal of the episode: ``episode_start`` has the seed and the
     options, ``act`` and ``ignored`` the actions, ``reward`` the rewards, ``episode_end`` the flags of each
     agent.
     """
 
     def __init__(self, name: str = "") -> None:
-        """``name`` is the name of the game in errors."""
+        """Make a record without an episode; ``name`` is the name of the game in errors."""
         super().__init__(name)
         self.events: list[Event] = []
-        """The events so far; a client of a server has only those that it has added itself."""
+        """The events so far; in a remote game only those that the client itself has added."""
         self.failed = False
         """Whether an exception ended the episode, so that the state of its agents is unknown."""
 
@@ -70,7 +70,7 @@ class GameRecord(EpisodeState):
     def acted(
         self, actions: Mapping[str, Any], rewards: Mapping[str, float], emitted: Sequence[Event] = ()
     ) -> None:
-        """Record a round: actions, which are JSON already, events of the game, and rewards."""
+        """Record a round: actions as JSON, events that the game emitted, and rewards."""
         self.turn += 1
         acts = [Event(UNNUMBERED, EventKind.ACT, who, None, {"action": one}) for who, one in actions.items()]
         paid = [
@@ -102,7 +102,7 @@ class GameRecord(EpisodeState):
         acted: Mapping[str, Any] | None = None,
         ignored: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record the round that lost the game or reports the pending fault; ``live`` agents are truncated.
+        """Record the round in which the game is lost, or the pending fault reported; truncate the ``live`` agents.
 
         ``acted`` are the actions of agents that had a request, as JSON; ``ignored`` actions had no effect.
         """
@@ -128,7 +128,7 @@ class GameRecord(EpisodeState):
         self.pending_fault = fault
 
     def played(self) -> None:
-        """Count faults in a row from zero again, as the game was played to its end."""
+        """Set the count of faults in a row to zero, as the game was played to its end."""
         self._faults.clear()
 
     def _count(self, fault: Fault) -> None:
@@ -138,7 +138,7 @@ class GameRecord(EpisodeState):
             self.abandon()
             raise
 
-    # Replies of a server, whose own record has made the streams
+    # Replies of a server, which has a record of its own
 
     def begin(self) -> None:
         """Start an episode whose events a server records."""
@@ -176,7 +176,10 @@ class GameRecord(EpisodeState):
         since: int,
         unread: tuple[Event, ...] = (),
     ) -> dict[str, Any]:
-        """Return a fresh info of an agent, with its ``unread`` events and those after number ``since``."""
+        """Return a new info of an agent: the fields of ``own``, and the stream with the numbers.
+
+        The stream has the ``requests``, the events ``unread``, and the agent's events after number ``since``.
+        """
         stream = Stream(requests, unread + self.since(since, agent))
         active = agent in [request.agent for request in requests]
         return {**own, "stream": stream, "seq": self.seq, "active": active}
@@ -184,12 +187,12 @@ class GameRecord(EpisodeState):
     # For the caller
 
     def check_begun(self, call: str) -> None:
-        """Refuse a call that needs an episode, if none has begun."""
+        """Raise ``ResetNeeded`` if no episode has begun; ``call`` names the caller's method in the error."""
         if self.episode < 0:
             raise self.refusal(call)
 
     def step_after_end(self, actions: Any) -> ParallelStep:
-        """Return the empty result of a parallel step with no actions after the end; refuse actions."""
+        """Return the empty result of a parallel step after the end; raise ``ResetNeeded`` if it has actions."""
         if self.episode < 0 or not isinstance(actions, Mapping) or actions:
             raise self.refusal()
         return {}, {}, {}, {}, {}

@@ -19,14 +19,14 @@ Content = str | list[dict[str, Any]] | None
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of a chat; :meth:`as_dict` is what an API takes."""
+    """One message of a chat; :meth:`as_dict` returns the form that chat APIs take."""
 
     role: str
     content: Content = None
     tool_calls: list[dict[str, Any]] | None = None
-    """The calls of an assistant, each ``{"id": …, "type": "function", "function": {…}}``."""
+    """The tool calls of an assistant, each ``{"id": …, "type": "function", "function": {…}}``."""
     tool_call_id: str | None = None
-    """The call that a message with role ``tool`` answers."""
+    """The ID of the tool call that a message with role ``tool`` answers."""
     name: str | None = None
 
     @classmethod
@@ -56,9 +56,8 @@ def message(
 ) -> Event:
     """Return the event of a chat message.
 
-    ``replace=True`` starts a new history: readers drop the messages before it. ``token_ids`` and
-    ``logprobs``, lists or arrays, are those a model produced: they travel beside the message, for trainers,
-    and are never rendered.
+    ``replace=True`` starts a new history: readers drop the messages before it. ``token_ids`` and ``logprobs``, lists
+    or arrays, are those of the model that wrote the message; trainers read them from the event's data.
     """
     data: dict[str, Any] = {"role": role}
     if content is not None:

@@ -1,7 +1,7 @@
 """The state machine of an episode with one agent: sequence numbers, turn, open request, faults.
 
-Wrappers, remote environments and the server all use this one, so an episode reads the same wherever it is
-played. It does no I/O and reads no clock.
+Wrappers, remote environments and the server all use it, so an episode has the same stream wherever it is played. It
+does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EpisodeState:
         self.seq, self.turn = -1, 0
         """The number of the last event, and the count of steps or rounds that were played."""
         self.pending_fault: Fault | None = None
-        """A fault that was found outside of a step, and which the next step reports."""
+        """A fault that was found outside of a step, and that the next step reports; ``None`` if there is none."""
         self._faults = FaultCount(name)
 
     def counters(self) -> dict[str, int]:
@@ -55,7 +55,7 @@ class EpisodeState:
 
 
 class EpisodeRecord(EpisodeState):
-    """The record of the current episode: each method records what happened and returns its stream or info.
+    """The record of the current episode: each method records one transition and returns its stream or info.
 
     The journal of an episode is the events of all these streams, one after the other: ``episode_start`` has
     the seed and the options, ``act`` the actions, ``reward`` the rewards, ``episode_end`` the two flags.
@@ -63,7 +63,7 @@ class EpisodeRecord(EpisodeState):
     """
 
     def __init__(self, name: str = "", *, seq: int = -1, turn: int = 0) -> None:
-        """``name`` is the name of the environment in errors."""
+        """Make a record without an episode; ``name`` is the name of the environment in errors."""
         super().__init__(name)
         self.seq, self.turn = seq, turn
         self.live = False
@@ -81,8 +81,8 @@ class EpisodeRecord(EpisodeState):
         return Stream((Request(self.seq, _ASK_ACT, AGENT, 0),), events)
 
     def acted(self, action: Any, reward: float, emitted: Sequence[Event] = ()) -> Stream:
-        """Record a step after which the episode goes on; ``action`` is JSON already."""
-        # Every environment pays for this at every step: events are built with their numbers, in a tuple.
+        """Record a step after which the episode goes on; ``emitted`` are events of the environment."""
+        # The hot path of every step, so events are built with their numbers, in a tuple.
         seq = self.seq + 1
         self.turn = turn = self.turn + 1
         events: tuple[Event, ...] = (Event(seq, _ACT, AGENT, None, {"action": action}),)
@@ -114,7 +114,7 @@ class EpisodeRecord(EpisodeState):
     # Losses
 
     def lost(self, fault: Fault, action: Any, emitted: Sequence[Event] = ()) -> dict[str, Any]:
-        """Record a step in which the episode was lost, and return its info; it contains no reward event."""
+        """Record a step in which the episode was lost, and return its info, whose stream has no reward event."""
         self._count(fault)
         return self._lost(fault, EventKind.ACT, action, emitted)
 
@@ -165,10 +165,10 @@ class EpisodeRecord(EpisodeState):
         else:
             self._faults.add(fault)
 
-    # Replies of a server, whose own record has made the stream
+    # Replies of a server, which has a record of its own
 
     def adopt_reset(self, info: dict[str, Any]) -> None:
-        """Take over the numbers of a reset that a server has recorded."""
+        """Set the numbers from the info of a reset that a server has recorded."""
         self._begin()
         self.adopt_step(info, is_over=False)
         fault = info.get("fault")
@@ -176,7 +176,7 @@ class EpisodeRecord(EpisodeState):
             self.lost_between_steps(fault)
 
     def adopt_step(self, info: dict[str, Any], is_over: bool) -> None:
-        """Take over the numbers of a step that a server has recorded."""
+        """Set the numbers from the info of a step that a server has recorded."""
         request = info["stream"].requests[0]
         self.seq, self.turn = request.seq, request.turn
         if is_over:

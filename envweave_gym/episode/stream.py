@@ -6,8 +6,8 @@
 - ``turn`` counts the steps or rounds of the episode so far; simultaneous requests share it.
 - ``info["seq"]`` is the number of the last event, a plain int for replay buffers and logs.
 
-There are no clocks and no random ids in it: two runs with the same seed give equal streams. The ``data`` of
-an event is always JSON, see :func:`envweave_gym.core.jsonable.jsonable`.
+A stream contains no times and no random IDs: two runs with the same seed give equal streams. The ``data`` of an
+event is always JSON, see :func:`envweave_gym.core.jsonable.jsonable`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RequestKind(StrEnum):
 
 
 class EventKind(StrEnum):
-    """The kinds of events, and their ``data``."""
+    """The kinds of events, each with the content of its ``data``."""
 
     EPISODE_START = "episode_start"
     """A new episode began; ``data``: ``seed`` and, where given, ``options``."""
@@ -76,7 +76,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened; ``to`` lists the agents that may see it (``None``: all), ``data`` is JSON."""
+    """One thing that happened in an episode.
+
+    ``to`` lists the agents that may see the event (``None``: all); ``data`` is JSON.
+    """
 
     seq: int
     kind: EventKind
@@ -101,9 +104,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stream(msgspec.Struct, frozen=True, gc=False):
-    """The open requests, and the events since the last step.
+    """The open requests, and the events since the last step, in ``info["stream"]``.
 
-    It has no length, so NumPy does not unpack it.
+    The class defines no ``__len__``, so that NumPy does not unpack a stream into an array.
     """
 
     requests: tuple[Request, ...] = ()
@@ -119,7 +122,7 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
 
 
 def metrics(**numbers: float) -> Event:
-    """Return an event with numbers that a trainer should log."""
+    """Return an event with named numbers that a trainer should log."""
     return Event(UNNUMBERED, EventKind.METRICS, None, None, jsonable(numbers))
 
 

@@ -1,6 +1,6 @@
 """Infos of a vector whose streams are built on demand.
 
-Building the streams of 1,024 rows takes as long as fifty steps.
+Building the streams of 1,024 rows at every step would take as long as fifty steps.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def infos_of_rows(rows: Sequence[dict[str, Any] | None]) -> VectorInfos:
 
 
 def rows_of_infos(infos: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
-    """Return the infos of a vector as one dict for each row, without those of :data:`FINAL_KEYS`."""
+    """Split the infos of a vector into one dict for each row, without the keys in :data:`FINAL_KEYS`."""
     split: list[dict[str, Any]] = [{} for _ in range(rows)]
     for key, column in infos.items():
         known = infos.get(f"_{key}")

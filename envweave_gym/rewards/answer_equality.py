@@ -1,4 +1,8 @@
-"""Compares a found answer with the expected one, whether they are numbers, lists, values or texts."""
+"""Compares the answer of a program with the expected one, whether they are numbers, lists, values or texts.
+
+The answers to GSM8K's word problems are not compared here but in :mod:`envweave_gym.envs.gsm8k.gsm8k`, exactly, as
+fractions that :mod:`envweave_gym.envs.gsm8k.number_answers` reads from replies.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _WRAPPED_NUMBER = re.compile(
 
 
 def equal(found: Any, expected: Any, tolerance: float) -> bool:
-    """Return whether an answer is right: numbers within ``tolerance``, anything else by its value or text."""
+    """Return whether an answer equals the expected one: numbers within ``tolerance``, others by value or text."""
     found, expected = _plain(found), _plain(expected)
     left, right = _number(found), _number(expected)
     if left is not None and right is not None:
@@ -69,7 +73,7 @@ def _number_in(text: str) -> Number | None:
 
 
 def _is_beyond(number: Number, text: str) -> bool:
-    """Return whether digits exceed the range of floats: all such numbers would equal the same infinity."""
+    """Return whether ``text`` is a number beyond the range of floats, which would equal all others as infinity."""
     return isinstance(number, float | complex) and cmath.isinf(number) and any(map(str.isdigit, text))
 
 

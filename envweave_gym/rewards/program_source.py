@@ -1,10 +1,10 @@
-"""Reads a program's syntax tree without running it: its code in a reply, and its unsafe names and imports.
+"""Finds the program in a model's reply, and unsafe names and imports in its syntax tree, without running it.
 
-A program comes bare or in the Markdown fences of a model's reply. If the text itself is no Python, the code
-in its fences is read, whatever language they claim.
+The reply may be a bare program, or have it in Markdown fences. If the reply itself is no Python, the code in its
+fences is read, also if they are marked as another language.
 
-The result teaches a policy, it does not protect: a program can reach anything in more ways than a list can
-name. Protection is the job of the sandbox that runs the program.
+The result is for rewards, not for protection: a program can reach anything in more ways than a list can name. The
+sandbox that runs the program protects.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _QUOTE = re.compile(r"(?:[ \t]*>)+")
 
 
 class Reading(NamedTuple):
-    """The result of reading a text that should be a program."""
+    """The program in a text, whether it is Python, and its violations."""
 
     code: str
     """The program: the text, or the code in its fences."""
@@ -133,7 +133,7 @@ class Reading(NamedTuple):
 
 @lru_cache(maxsize=8)
 def read_program(text: str) -> Reading:
-    """Read the program in ``text``; of several fences, each is parsed on its own."""
+    """Find the program in ``text`` and its violations; code in several fences is parsed separately."""
     if _is_too_long(text):
         return Reading(text, False, frozenset({TOO_LONG}))
     tree = parse(text)
@@ -196,8 +196,7 @@ def parse(source: str) -> ast.Module | None:
     except (SyntaxError, ValueError, MemoryError):  # null bytes raise ValueError, deep nesting MemoryError
         return None
     except RecursionError:
-        # The parser's limit of depth counts from the caller's stack; an empty stack gives every caller the
-        # same.
+        # The parser's depth limit counts from the caller's stack, so a new thread gives all callers the same limit.
         with ThreadPoolExecutor(1) as thread:
             reading = thread.submit(_parse_quietly, source)
             return None if reading.exception() else reading.result()
@@ -276,7 +275,7 @@ def _module_of(node: ast.ImportFrom) -> str:
 
 
 def _formats(nodes: _Nodes) -> bool:
-    """Return whether the program mentions a formatter, so that any text in it may be a format string."""
+    """Return whether the program mentions ``format`` or the like, so that any text in it may be a format string."""
     is_read = any(node.attr in _FORMATTERS for node in nodes.of(ast.Attribute))
     return is_read or any(
         isinstance(node.value, str) and node.value in _FORMATTERS for node in nodes.of(ast.Constant)
@@ -297,7 +296,7 @@ def _unsafe_module(path: str) -> Iterator[str]:
 
 
 def _unsafe_attribute(name: str, module: str | None = None) -> Iterator[str]:
-    """Yield the violations of an attribute, of a module given by its path or of an unknown object."""
+    """Yield the violations of reading an attribute of ``module`` (a dotted path), or of an unknown object (None)."""
     if name in UNSAFE_ATTRIBUTES or (module is not None and name in OPENERS):
         yield name
     elif module is not None:
@@ -350,7 +349,7 @@ def _modules(nodes: _Nodes) -> dict[str, str]:
 
 
 def _starred(nodes: _Nodes) -> dict[str, str]:
-    """Return the unsafe names that ``from module import *`` may have brought, with their full names."""
+    """Return the unsafe names that ``from module import *`` may have bound, with their full names."""
     starred: dict[str, str] = {}
     packages = {
         _module_of(node).rpartition(".")[2]

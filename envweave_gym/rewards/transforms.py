@@ -57,7 +57,7 @@ RewardFunction = Callable[[str, Any, Mapping[str, Any]], float]
 
 
 class RewardFailed(EnvweaveError):
-    """A reward function raised, or returned no finite number, so the step must not be trained on."""
+    """Raised if a reward function raises or returns no finite number, so the step must not be trained on."""
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ def score_of(function: RewardFunction, action: str, observation: Any, info: Mapp
     try:
         returned: Any = (function.score if is_transform else function)(action, observation, info)
     except RewardFailed:
-        raise  # it names the member of a composite
+        raise  # its text names the member of a composite already
     except Exception as error:  # a function may raise anything, also what the stream takes for a refusal
         raise RewardFailed(f"{_named(function)} raised {type(error).__name__}: {error}") from error
     if isinstance(returned, Score):
@@ -146,7 +146,7 @@ def _is_number(value: Any) -> bool:
 
 
 def require_function(value: Any) -> None:
-    """Refuse a value that is no reward function."""
+    """Raise ``InvalidArgument`` for a value that is no reward function."""
     if not callable(value):
         raise InvalidArgument(
             f"a transform is a function (action, observation, info) -> reward, not {shown(value)}"
@@ -187,7 +187,7 @@ def _truth(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class MathAnswer(Transform):
-    """Rewards the expected answer with 1.0, another one with 0.0 and a failed program with -0.5.
+    """Transform that rewards the expected answer with 1.0, another one with 0.0 and a failed program with -0.5.
 
     Numbers, also those in lists and those given as text (``"42.0"``, ``"1/3"``, ``"np.float64(42.0)"``), may
     differ by ``tolerance``. NaN equals nothing, so it cannot be expected; ``True`` is no number. Everything
@@ -222,7 +222,7 @@ class MathAnswer(Transform):
 
 @dataclass(frozen=True)
 class TaskCompletion(Transform):
-    """Rewards a completed task with 1.0, a failed program with -0.5 and anything else with 0.0.
+    """Transform that rewards a completed task with 1.0, a failed program with -0.5 and anything else with 0.0.
 
     A task is completed if ``completed(action, observation, info)`` returns true; without that function, by
     any program that runs.
@@ -249,7 +249,7 @@ class TaskCompletion(Transform):
 
 @dataclass(frozen=True)
 class CodeQuality(Transform):
-    """Rewards a program of at most 100 characters with 0.1, and one that is no Python with -0.2.
+    """Transform that rewards a program of at most 100 characters with 0.1, and text that is no Python with -0.2.
 
     Of a reply with Markdown fences only the code in the fences is measured, and all of it must be Python.
     """
@@ -263,7 +263,7 @@ class CodeQuality(Transform):
 
 @dataclass(frozen=True)
 class CodeSafety(Transform):
-    """Penalises with -1.0 a program that uses files, processes, the network or the interpreter.
+    """Transform that penalises a program that uses files, processes, the network or the interpreter with -1.0.
 
     Violations are: a mention of one of ``UNSAFE_NAMES`` (so ``e = eval`` is one), an import of one of
     ``UNSAFE_MODULES``, an access to one of ``UNSAFE_ATTRIBUTES`` (also in the fields of a format string), and
@@ -307,7 +307,7 @@ def safe_transform() -> Composite:
 
 
 class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
-    """Replaces the reward of an environment with text actions by the total of ``transform``.
+    """Wrapper that replaces the reward of an environment with text actions by the total of ``transform``.
 
     The environment's own reward stays in ``info["env_reward"]``, where the transform may read it, and in the
     ``reward`` event of the stream; the parts of the score are in ``info["reward_parts"]``. A lost step and
@@ -343,7 +343,10 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
 def judged(
     name: str, function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]
 ) -> Score:
-    """Return the score of a step that was done, with penalties found before; ``name`` is for errors."""
+    """Return the score of a finished step, with the violations that inner wrappers found added.
+
+    ``name`` is the name of the environment in errors.
+    """
     try:
         return score_of(function, action, observation, info) + _inner_violation(info)
     except (RewardFailed, InvalidArgument) as error:  # both scores are right, and their sum is too large

@@ -1,4 +1,4 @@
-"""The execution of a step: the clock and open tool calls while it runs, and the outcome after it.
+"""The execution of a program in a session: clocks and open tool calls while it runs, the outcome after it.
 
 The outcome is built from the worker's report. The program shares the worker's process and may have forged the
 report, so every field is checked.
@@ -113,7 +113,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def execution_from(report: Message, stdout: str, stderr: str, longest: int, snapshot: int) -> Execution:
-    """Build the outcome from a worker's report, field by field; a field of a wrong type becomes empty.
+    """Convert a worker's report to an outcome, field by field; a field of a wrong type becomes empty.
 
     ``longest`` limits the characters of the value's ``repr``, ``snapshot`` those of each variable's.
     """

@@ -154,7 +154,8 @@ def _copy_owner(name: str, source: int, target: int) -> None:
 def remove(folder: str) -> None:
     """Remove the folder of an episode, and the folders above it that contain no other episode's folder.
 
-    Those above are removed with all content: programs that run under this process's user may have written there.
+    The folders above are removed with all content, as programs that run under this process's user may have written
+    there.
     """
     root = _roots.pop(folder, None)
     remove_tree(folder)

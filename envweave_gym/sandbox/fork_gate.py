@@ -1,4 +1,4 @@
-"""Decides about forks of workers: the kernel suspends each until the host allows or denies it.
+"""Allows or denies forks of workers: the kernel suspends each fork until the host has decided.
 
 The mechanism is seccomp's user notifications (``SECCOMP_RET_USER_NOTIF``).
 """

@@ -36,7 +36,10 @@ print(json.dumps([sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), 
 
 
 def require(level: str) -> None:
-    """Raise if the level is unknown or this machine does not support it; a weaker level is never used instead."""
+    """Raise if the level is unknown (``InvalidArgument``) or this machine does not support it (``NotAvailable``).
+
+    A weaker level is never used instead.
+    """
     if level not in LEVELS:
         raise InvalidArgument(
             f"isolation={shown(level)} is unknown; there are {', '.join(map(repr, LEVELS))}"

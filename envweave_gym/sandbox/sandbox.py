@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """Forks workers from one zygote, some of them before they are needed, so that an episode opens fast."""
+    """Starts one zygote and forks workers from it, some before they are needed, so that episodes open fast."""
 
     def __init__(self, setup: Setup | None = None, *, ready: int = 1) -> None:
         """Prepare a sandbox whose zygote starts on first use; ``ready`` is the number of workers forked ahead."""
@@ -58,7 +58,7 @@ class Sandbox:
         self._end = weakref.finalize(self, _end, self._forks, self._cgroups, self._root, self._owner)
 
     def is_usable(self) -> bool:
-        """Return whether it can open episodes: it is not closed, and this process has created it."""
+        """Return whether the sandbox can open episodes: it is not closed, and this process has created it."""
         return not self.is_closed and self._owner.is_here()
 
     def open(self) -> Session:

@@ -74,7 +74,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepOptions(TypedDict, total=False):
-    """The options of a step."""
+    """The options of running one program, see :meth:`Session.run`."""
 
     timeout: float
     """Seconds of the program's own time, 10 by default. Then it is interrupted, and its variables are retained; if
@@ -88,7 +88,7 @@ class StepOptions(TypedDict, total=False):
 
 
 class Session:
-    """An episode in a worker process, for one thread at a time; a forked process cannot use it."""
+    """An episode of programs in one worker process; for one thread at a time, and not in forked processes."""
 
     def __init__(
         self,

@@ -3,9 +3,9 @@
 ``infos[agent]`` holds ``stream`` (all open requests, and the events visible to the agent), ``seq`` (the
 number of the last event) and ``active`` (whether the agent must act now), from the reset on.
 
-Agents that are to act at once do not see each other's actions before all of them have acted: actions are held
-back until their round is closed. So a simultaneous game keeps its meaning when it is played one agent at a
-time, and its AEC and its parallel form record the same events.
+Agents that act simultaneously do not see each other's actions before all of them have acted: the events are held back
+until the round is complete. So a simultaneous game has the same rules if it is played one agent at a time, and its AEC
+and parallel forms record the same events.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from envweave_gym.wrappers.game_stream import GameStream
 
 
 class HasAgentsToAct(Protocol):
-    """The optional method of an AEC environment in which several agents act at once.
+    """Protocol for AEC environments in which several agents act simultaneously.
 
-    ``agent_selection`` is one of them; once it has acted, it is the next of them. They form one round: no
-    agent sees the round's actions before all have acted. The environment cuts a round short by selecting
-    another agent.
+    The agents that :meth:`agents_to_act` returns form one round: no agent sees the round's actions before all have
+    acted. ``agent_selection`` is one of them at a time. The environment ends a round early by selecting an agent
+    that is not one of them.
     """
 
     def agents_to_act(self) -> list[str]:
@@ -39,14 +39,14 @@ class HasAgentsToAct(Protocol):
 
 
 class AECStream(GameStream, BaseWrapper[str, Any, Any]):
-    """Adds the stream to an AEC environment: each agent's info has the events since its last action.
+    """Wrapper that adds the stream to an AEC environment: an agent's info has the events since its last action.
 
-    A wrong action raises :class:`InvalidAction` and nothing is done; a call out of order raises
+    A wrong action raises :class:`InvalidAction` and has no effect; a call out of order raises
     :class:`ResetNeeded`. An exception of the environment is raised, and ends the episode.
     """
 
     def __init__(self, env: Any, *, name: str | None = None, reproducible: bool = True) -> None:
-        """See :class:`GameStream`."""
+        """Wrap ``env``; the arguments are those of :class:`GameStream`."""
         super().__init__(env, name=name, reproducible=reproducible)
         self._several: HasAgentsToAct | None = next(
             (layer for layer in layers(env) if hasattr(type(layer), "agents_to_act")), None
@@ -75,7 +75,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
 
     @property
     def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The agents that have not left; none before the first reset, and after a failure."""
+        """The agents that have not left the game; empty before the first reset, and after a failure."""
         return [] if self.record.failed else self._agents
 
     @property
@@ -122,8 +122,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         waiting = [other for other in self.to_act if other != agent]
         self._read_agents()
         done = [one for one in self._agents if one not in self.live_agents and one not in self._ended]
-        # A round also ends when an agent is selected that was not waiting in it.
-        # The round is closed when an agent is done or selected that was not waiting in it.
+        # A round also ends when an agent is done, or when one is selected that was not waiting in it.
         if done or not self.to_act or any(one not in waiting for one in self.to_act):
             self._close_round(done)
 
@@ -144,7 +143,7 @@ class AECStream(GameStream, BaseWrapper[str, Any, Any]):
         self._read_agents()
 
     def _read_agents(self) -> None:
-        """Read once which agents are present, live and must act: attributes behind wrappers are slow."""
+        """Store which agents are present, live and must act, as attributes behind wrappers are slow to read."""
         env = self.env
         terminated, truncated = env.terminations, env.truncations
         self._agents, self._selected = env.agents, env.agent_selection

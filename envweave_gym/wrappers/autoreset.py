@@ -1,4 +1,7 @@
-"""A wrapper that resets a single environment in the step after the end of its episode."""
+"""A wrapper that resets a single environment in the step after the end of its episode.
+
+The autoreset rules of vectors (next-step, same-step, disabled) are in :mod:`envweave_gym.episode.columns`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from envweave_gym.core.protocols import state_of
 
 
 class Autoreset(gym.wrappers.Autoreset):
-    """Next-step autoreset: the step after the end resets, ignores its action and has reward 0.
+    """Wrapper for next-step autoreset: the step after an episode's end resets, ignores its action and earns 0.
 
     The stream of that step begins with ``episode_start``, as in Gymnasium's next-step vector mode, and
     :func:`envweave_gym.trainable` is False for it.
     """
 
     def step(self, action: Any) -> Any:
-        """Act, or reset after the end; an invalid action is refused in both cases."""
+        """Step, or reset after the end of an episode; an invalid action raises :class:`InvalidAction` in both cases."""
         if self.autoreset and not contains(self.action_space, action):
             name = getattr(self.env, "name", None) or type(self.env.unwrapped).__name__
             raise InvalidAction(f"{name}: action {shown(action)} is not in {self.action_space}")
@@ -31,9 +34,9 @@ class Autoreset(gym.wrappers.Autoreset):
 
 
 class LaunchedAutoreset(Autoreset):
-    """Autoreset of an environment made by ID: its spec is that of the ID."""
+    """Autoreset wrapper of an environment made by ID; its spec is that of the ID."""
 
     @property
     def spec(self) -> Any:
-        """The spec of the ID."""
+        """The spec that the ID is registered with, which lists no wrappers."""
         return self.unwrapped.spec

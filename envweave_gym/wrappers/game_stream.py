@@ -1,4 +1,4 @@
-"""The base of the streams of PettingZoo games, whose agents act in turn or all at once."""
+"""The base class of the stream wrappers for PettingZoo games, AEC and parallel."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from envweave_gym.episode.game_record import GameRecord
 
 
 class GameStream:
-    """Gives every reset of a game a seed, keeps the game's record, and refuses wrong calls.
+    """Mixin for wrappers of games: gives every reset a seed, keeps the game's record, and refuses wrong calls.
 
-    A subclass lists it among its bases before the wrapper class of PettingZoo that it extends.
+    A subclass lists it before the PettingZoo wrapper class, so that its methods override those.
     """
 
     env: Any
 
     def __init__(self, env: Any, *, name: str | None = None, reproducible: bool = True) -> None:
-        """``name`` is the name of the environment in errors: its ID, if it has one.
+        """Wrap ``env``; ``name`` is the name of the environment in errors, by default its ID.
 
         With ``reproducible=False`` only the first reset without a seed draws one. Later ones pass ``None``,
         so that the environment goes on with its own generator.
@@ -34,17 +34,17 @@ class GameStream:
         check_reproducible(self.name, reproducible)
         self.reproducible, self._keeps_generator = reproducible, False
         self.record = GameRecord(self.name)
-        """The numbered events of the episode: the operator's view, with everything hidden in it."""
+        """The record of the episode; its events include those that are hidden from some agents."""
         self.agent_actions = AgentActions(self.name)
         self._seeds = Seeds(self.name)
         self._emitter = (self._core if isinstance(self._core, Emitter) else Emitter()).listen()
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset the environment with a given or drawn seed, record the start, and return the reply."""
+        """Reset the environment with a given or drawn seed, record the start, and return what ``reset`` returned."""
         check_options(self.name, options, getattr(self._core, "metadata", None) or {})
         chosen = None if seed is None and self._keeps_generator else self._seeds.next(seed)
         self.record.abandon()
-        drain(self._emitter)  # events after the last episode are of neither
+        drain(self._emitter)  # events between two episodes belong to neither
         reply = self.env.reset(seed=chosen, options=options)
         self.record.began(chosen, options, drain(self._emitter))
         self._keeps_generator = not self.reproducible
@@ -61,7 +61,7 @@ class GameStream:
         return self.env.action_space(agent)
 
     def render(self) -> Any:
-        """Return the picture of the environment's own ``render``."""
+        """Return the result of the environment's own ``render``."""
         self.record.check_begun("render")
         return self.env.render()
 

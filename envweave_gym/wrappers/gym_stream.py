@@ -1,4 +1,4 @@
-""":class:`RequestStream`, which adds stream, seeds, checks and faults to a Gymnasium environment."""
+"""The wrapper ``RequestStream``, which adds stream, seeds, checks and faults to a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Puts the stream into ``info``, gives every reset a seed, and refuses wrong calls.
+    """Wrapper that puts the stream into ``info``, gives every reset a seed, and refuses wrong calls.
 
     - A reset without a seed gets one drawn from the last given seed, so the episode is reproducible
       anywhere. With ``reproducible=False`` only the first does: later ones reach the environment without a
@@ -71,7 +71,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         reproducible: bool = True,
         reward: Callable[[Any], Any] | str | None = None,
     ) -> None:
-        """``name`` is the name in errors, by default the ID.
+        """Wrap ``env``; ``name`` is the name in errors, by default the ID.
 
         ``reward`` converts rewards that are lists, arrays or dicts to one number: ``"sum"``, ``"first"``, or
         a function of the reward.
@@ -110,7 +110,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         check_faults(self.name, on_fault, reset_deadline)
 
     def _compile(self) -> None:
-        """Build the closures that the step loop calls; pickles leave them out."""
+        """Build the closures that :meth:`step` calls; pickles leave them out."""
         self._space = self.env.action_space
         self._admit = admission(self._space)
         self._scalar = scalar_reward(self.name, self._reward)
@@ -165,7 +165,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act, record the step and return its result, with the stream in the info."""
+        """Step the environment, record the step, and return its result with the stream in the info."""
         record, emitter = self.record, self._emitter
         if not record.live:
             return self._step_without_episode(action)
@@ -207,7 +207,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, info
 
     def _step_without_episode(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Report the fault of a failed reset; refuse the step if there is none."""
+        """Report the fault of a failed reset as a truncated step; raise ``ResetNeeded`` if there is none."""
         record = self.record
         if record.pending_fault is None:
             raise record.refusal()
@@ -250,14 +250,14 @@ def _past_checker(env: Any, *, has_begun: bool) -> Any:
 
 
 def has_stream(env: Any) -> bool:
-    """Return whether some layer of ``env``, an environment or a game, adds the stream."""
+    """Return whether ``env``, an environment or a game, or anything that it wraps adds the stream."""
     return any(hasattr(type(layer), "stream_state") for layer in layers(env))
 
 
 class LaunchedStream(RequestStream):
-    """The stream of an environment made by ID: its spec is that of the ID, which lists no wrappers."""
+    """Stream wrapper of an environment made by ID; its spec is that of the ID."""
 
     @property
     def spec(self) -> Any:
-        """The spec of the ID."""
+        """The spec that the ID is registered with, which lists no wrappers."""
         return self.unwrapped.spec

@@ -19,8 +19,8 @@ from envweave_gym.episode.stream import trainable
 def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of ``info`` that are numbers, booleans or arrays of them, plus ``trainable``.
 
-    The stream and the fault are not numbers; :func:`envweave_gym.trainable` stands for them. Without it a
-    trainer could not tell a lost episode from a bad one.
+    The stream and the fault are removed, as they are no numbers. So ``trainable`` is added, the result of
+    :func:`envweave_gym.trainable`: without it a trainer would take a lost episode for a bad one.
     """
     values = {key: _own_array(value) for key, value in info.items()}
     numbers = {key: value for key, value in values.items() if _is_numeric(value)}
@@ -66,14 +66,14 @@ def _numeric_columns(infos: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class NumericInfo(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Removes all entries of infos that are not numbers.
+    """Wrapper that removes all entries of infos that are not numbers, and adds ``trainable``.
 
     ``NumericInfo(env)`` takes Gymnasium, vector, AEC and parallel environments, and returns a wrapper of the
     same kind.
     """
 
     def __new__(cls, env: Any) -> Any:
-        """Return the wrapper for the kind of ``env``."""
+        """Make the wrapper for the kind of ``env``: Gymnasium, vector, AEC or parallel."""
         for kind, wrapper in _BY_KIND.items():
             if isinstance(env, kind):
                 return wrapper(env)

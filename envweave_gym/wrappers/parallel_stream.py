@@ -12,7 +12,7 @@ from envweave_gym.wrappers.game_stream import GameStream
 
 
 class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
-    """Adds the stream to a ParallelEnv: all live agents act, and each sees its part of the last step.
+    """Wrapper that adds the stream to a ParallelEnv: an agent's info has the events of the last step that it may see.
 
     Wrong actions, calls out of order and exceptions of the environment have the same effects as in
     :class:`envweave_gym.wrappers.AECStream`.
@@ -20,7 +20,7 @@ class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
 
     @property
     def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The live agents; none before the first reset, and after a failure."""
+        """The live agents; empty before the first reset, and after a failure."""
         record = self.record
         return [] if record.failed or record.episode < 0 else self.env.agents
 

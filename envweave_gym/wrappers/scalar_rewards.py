@@ -26,7 +26,7 @@ def is_scalar_reward(given: Any) -> bool:
 
 
 def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
-    """Return the function that a ``reward=`` argument stands for, or ``None`` for ``None``."""
+    """Return the function for a ``reward=`` argument, or ``None`` for ``None``; raise if it is invalid."""
     if given is None:
         return None
     if not is_scalar_reward(given):
@@ -36,7 +36,7 @@ def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
 
 
 def as_number(name: str, reward: Any) -> float:
-    """Return the reward as a float; the ``TypeError`` for other values recommends ``reward=``."""
+    """Return the reward as a float; raise ``TypeError``, with the advice to give ``reward=``, if it is no number."""
     try:
         if isinstance(reward, str | bytes):  # float() would read "1"
             raise TypeError

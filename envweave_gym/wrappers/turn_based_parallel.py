@@ -18,7 +18,7 @@ _Outcome = tuple[Any, bool, bool, dict[str, Any]]
 
 
 class TurnBasedParallel(ParallelEnv[str, Any, Any]):
-    """Any AEC environment as a ParallelEnv: the open requests say whose actions count.
+    """Adapter of an AEC environment to ``ParallelEnv``, in which only agents with an open request act.
 
     - One step plays the open round: the agents of the ``act`` requests act, in turn. From the reset on
       ``infos[agent]["active"]`` says whether the agent is one of them.
@@ -32,7 +32,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
     """
 
     def __init__(self, aec_env: AECEnv[str, Any, Any]) -> None:
-        """``aec_env`` is wrapped in an :class:`AECStream`, unless it contains one already."""
+        """Wrap ``aec_env`` in an :class:`AECStream`, unless it contains one already, and adapt it."""
         if not isinstance(aec_env, AECEnv):
             raise InvalidArgument(
                 f"TurnBasedParallel takes a pettingzoo.AECEnv, not a {type(aec_env).__name__}"
@@ -44,7 +44,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
 
     @property
     def agents(self) -> list[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The live agents; none before the first reset, and after a failure."""
+        """The live agents; empty before the first reset, and after a failure."""
         return [] if self._stream.record.failed else self._stream.live_agents
 
     def reset(
@@ -132,7 +132,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         return self.aec_env.state()
 
     def render(self) -> Any:
-        """Return the picture of the environment's own ``render``."""
+        """Return the result of the environment's own ``render``."""
         return self.aec_env.render()
 
     def close(self) -> None:
