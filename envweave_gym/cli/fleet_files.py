@@ -44,8 +44,7 @@ class FleetFile(msgspec.Struct, kw_only=True):
         return self.boot == processes_seen() and began(self.pid) == self.began != ""
 
     def is_there(self) -> bool:
-        """Return whether the file on disk still belongs to this fleet, and not to a newer one of the same
-        name."""
+        """Return whether the file on disk still belongs to this fleet, and not to a newer one with its name."""
         found = find(self.name)
         return found is not None and (found.pid, found.began, found.boot) == (self.pid, self.began, self.boot)
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_single(name: str, kwargs: Mapping[str, Any]) -> Any:
-    """Make a Gymnasium environment or a game; refuse arguments that make a vector."""
+    """Make a Gymnasium environment or a game; raise ``InvalidArgument`` for arguments that make a vector."""
     env = make(name, **kwargs)
     if not isinstance(env, gym.Env | AECEnv | ParallelEnv):
         env.close()

@@ -11,7 +11,7 @@ from envweave_gym.registry.catalog import EnvCard, cards
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the IDs of this package and of every installed plug-in."""
+    """Print a table (or JSON) of the IDs of this package and of every installed plug-in."""
     known = [card for _, card in sorted(cards().items())]
     if args.json:
         print_json([_document(card) for card in known])

@@ -81,7 +81,7 @@ def _as_game(env: Any) -> Any:
 
 
 class _Solo:
-    """A Gymnasium environment in the form of a parallel game with one agent."""
+    """Adapter of a Gymnasium environment to a parallel game with one agent."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         self.env, self.agents = env, [AGENT]
@@ -183,7 +183,7 @@ class Seats:
         return f"{how} ({count}; {numbers})" if numbers else f"{how} ({count})"
 
     def _seat(self, agent: str) -> None:
-        """Hand the terminal to an agent; wipe it first if another player's hidden events are on it."""
+        """Let an agent use the terminal; clear the screen first if another player's hidden events are on it."""
         shared = len(self.totals) > 1 and sys.stdin.isatty() and sys.stdout.isatty()
         if shared and agent != self._seated:
             _read(f"{_CLEAR}{agent}, it is your turn: press Enter ")

@@ -1,4 +1,4 @@
-"""Aligned tables that fit the terminal, and JSON output."""
+"""Prints aligned tables that fit the terminal, and JSON."""
 
 from __future__ import annotations
 

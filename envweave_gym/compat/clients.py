@@ -1,8 +1,8 @@
 """Typed clients: play an environment through ``reset``, ``step`` and ``state`` with typed values.
 
-The environment usually runs on a server. Clients use :func:`envweave_gym.make` rather than plain HTTP. So a
-call is carried out once however often the connection breaks, and containers are started and removed as
-everywhere. A client without a server plays in this process.
+The environment runs on a server, or in this process if no server is given. Clients use :func:`envweave_gym.make`
+rather than HTTP requests of their own. So each call is carried out exactly once even if the connection breaks, and
+containers are started and removed like those of ``make``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Observation:
 
 @dataclass(kw_only=True)
 class State:
-    """The state of a running episode."""
+    """The state of a running episode; environments with more fields define a subclass."""
 
     episode_id: str | None = None
     """An identifier that differs for each episode; ``None`` before the first."""
@@ -59,7 +59,7 @@ class State:
 
 
 class TypedClient(Generic[ActionType, ObservationType]):
-    """Plays one environment with typed actions and observations.
+    """Base class of clients that play one environment with typed actions and observations.
 
     A subclass names its environment in ``env_id``. It overrides ``_step_payload``, ``_parse_result`` and
     ``_parse_state`` where its types differ from their plain JSON form. A number in a payload also stands for
@@ -69,10 +69,10 @@ class TypedClient(Generic[ActionType, ObservationType]):
     """
 
     env_id: ClassVar[str] = ""
-    """The ID of the environment; empty for the only one of a server."""
+    """The ID of the environment; empty if the server serves exactly one."""
 
     def __init__(self, base_url: str | None = None, *, env_id: str | None = None, **kwargs: Any) -> None:
-        """``base_url`` is that of a server; without one the environment runs in this process.
+        """Make the environment, on the server at ``base_url``, or without it in this process.
 
         ``kwargs`` are those of :func:`envweave_gym.make`, such as ``token="env:NAME"``.
         """
@@ -102,7 +102,7 @@ class TypedClient(Generic[ActionType, ObservationType]):
         return self._result(observation, None, False, info)
 
     def step(self, action: ActionType) -> StepResult[ObservationType]:
-        """Act, and return the result."""
+        """Take one step with a typed action, and return the result."""
         member = self._member(self._payload_of(action))
         observation, reward, terminated, truncated, info = self._env.step(member)
         return self._result(observation, float(reward), bool(terminated or truncated), info)
@@ -201,7 +201,7 @@ class EchoObservation(Observation):
 
 
 class EchoEnv(TypedClient[EchoAction, EchoObservation]):
-    """Plays ``envweave/Echo-v0``."""
+    """Typed client of ``envweave/Echo-v0``."""
 
     env_id = "envweave/Echo-v0"
 
@@ -247,7 +247,7 @@ class CodeState(State):
 
 
 class CodingEnv(TypedClient[CodeAction, CodeObservation]):
-    """Plays ``envweave/Coding-v0``."""
+    """Typed client of ``envweave/Coding-v0``."""
 
     env_id = "envweave/Coding-v0"
 

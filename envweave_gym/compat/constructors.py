@@ -16,15 +16,15 @@ _ID = "envweave/CodeAct-v0"
 
 
 class WithTransform(gym.Wrapper[Any, str, Any, str]):
-    """An environment whose reward may be replaced at any time: ``env.transform = math_transform(42)``.
+    """Wrapper whose reward function can be replaced at any time: ``env.transform = math_transform(42)``.
 
-    Gymnasium would put such an attribute on the outermost wrapper, where it changes nothing. ``state`` and
-    ``parse_action`` are here for the same reason.
+    Without it, Gymnasium would set the attribute on the outermost wrapper, where it has no effect. ``state`` and
+    ``parse_action`` are defined here too, as Gymnasium's wrappers do not forward them.
     """
 
     @property
     def spec(self) -> Any:
-        """The spec of the ID, which lists no wrappers."""
+        """The spec that the ID is registered with, which lists no wrappers."""
         return self.unwrapped.spec
 
     @property

@@ -108,10 +108,10 @@ class CodeState(State):
 
 
 class CodeActEnvironment:
-    """``envweave/CodeAct-v0`` with the interface of EnvTorch, in which all results are in the observation."""
+    """Adapter of ``envweave/CodeAct-v0`` to EnvTorch's interface, in which all results are in the observation."""
 
     def __init__(self, env: WithTransform) -> None:
-        """``env`` is the result of :func:`envweave_gym.compat.constructors.codeact_env`."""
+        """Adapt ``env``, the result of :func:`envweave_gym.compat.constructors.codeact_env`."""
         self.env = env
 
     @property

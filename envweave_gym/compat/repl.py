@@ -70,10 +70,10 @@ class REPLState(State):
 
 class REPLEnv(TypedClient[REPLAction, REPLObservation]):
     """
-    Plays the REPL, where programs work on a context and ask other models.
+    Typed client of the REPL, where programs work on a context and query other models.
 
-    It is the same on a server and in this process. Programs may end an episode by printing ``FINAL(…)`` here,
-    as ``compat="stdout"`` lets them.
+    It has the same behaviour on a server and in this process. Programs may end an episode by printing ``FINAL(…)``,
+    as ``compat="stdout"`` is the default here.
 
     Examples:
         >>> # Connect to a running server
@@ -114,7 +114,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         message_timeout_s: float = 60.0,
         **kwargs: Any,
     ) -> None:
-        """``base_url`` is that of a server; without one the environment runs in this process.
+        """Make the environment, on the server at ``base_url``, or without it in this process.
 
         ``kwargs`` are those of the environment and of :func:`envweave_gym.make`, such as ``token=``.
         Functions that answer sub-calls must run in the process of the environment, so they cannot be combined

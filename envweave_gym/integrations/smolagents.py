@@ -1,4 +1,4 @@
-"""The sandbox as the Python executor of smolagents: ``CodeAgent(…, executor=SandboxExecutor())``.
+"""A Python executor for smolagents that runs programs in our sandbox: ``CodeAgent(…, executor=SandboxExecutor())``.
 
 Programs run in a confined process, at the speed of Python and with the whole language. Tools run in this
 process. smolagents itself is not imported.
@@ -43,7 +43,7 @@ _TYPES = {
 
 
 class ProgramFailed(EnvweaveError):
-    """A program raised, took too long, or was killed; the error text is its traceback, for the model."""
+    """Raised if a program raises, takes too long, or is killed; the text is the traceback, for the model."""
 
 
 class CodeOutput(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class CodeOutput(msgspec.Struct, frozen=True):
 
 
 class SandboxExecutor:
-    """Runs the programs of one agent; variables last until :meth:`cleanup`.
+    """Runs the programs of one agent in a sandbox session; variables persist until :meth:`cleanup`.
 
     Arguments and results of tools, variables and the final answer travel as JSON. An answer without a JSON
     form becomes its text.
@@ -72,9 +72,11 @@ class SandboxExecutor:
         python: str | None = None,
         warm: Sequence[str] = (),
     ) -> None:
-        """``step_timeout`` limits the seconds of a program, without its tools.
+        """Make an executor; its process starts with the first program.
 
-        ``warm`` names modules to import early.
+        ``step_timeout`` limits the seconds of a program, without the time in tools. ``isolation`` is a level of the
+        sandbox, ``python`` the interpreter of programs, ``memory`` the memory limit. ``warm`` are modules that are
+        imported before the first program.
         """
         config = ProgramConfig(
             step_timeout=step_timeout, isolation=isolation, memory=memory, python=python, warm=warm
@@ -85,7 +87,7 @@ class SandboxExecutor:
         self._timeout, self._sandbox = config.step_timeout, SharedSandbox(setup_of(config))
         self._session: Session | None = None
         self._closing: weakref.finalize[..., Any] | None = None
-        """Ends the session when called, or when the executor is garbage collected."""
+        """The finalizer that ends the session when it is called, or when the executor is garbage-collected."""
         self._tools, self._finish = ToolRegistry(), None
         self._variables: dict[str, Any] = {}
         self._unsent: dict[str, Any] | None = {}
@@ -94,7 +96,7 @@ class SandboxExecutor:
     # The interface of smolagents
 
     def send_tools(self, tools: Mapping[str, Any]) -> None:
-        """Replace all tools by these; ``final_answer`` among them is called with the final answer."""
+        """Replace all tools by these; a tool ``final_answer`` is called with the final answer."""
         rest = {name: tool for name, tool in tools.items() if name != _ANSWER}
         self._tools = ToolRegistry([_tool(name, tool) for name, tool in rest.items()])
         self._finish = tools.get(_ANSWER)

@@ -1,4 +1,4 @@
-"""Checks of PettingZoo environments: PettingZoo's own tests, and a comparison of the AEC and parallel forms."""
+"""Checks of PettingZoo environments: runs PettingZoo's own tests, and compares the AEC and parallel forms."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _lasts(form: Form, seed: int) -> bool:
 
 
 class _Rendered:
-    """Passes everything on to an environment, but declares only these render modes."""
+    """Proxy of an environment whose metadata declares only the given render modes."""
 
     def __init__(self, env: Any, modes: list[str]) -> None:
         self._env, self.metadata = env, {**env.metadata, "render_modes": modes}
@@ -151,7 +151,7 @@ class _Rendered:
 
 
 class _Seeded:
-    """Passes everything on to an environment, but seeds each reset and the action spaces, as the test does not."""
+    """Proxy of an environment that seeds each reset and the action spaces, which PettingZoo's test does not do."""
 
     def __init__(self, env: Any, seed: int) -> None:
         self._env, self._seed = env, seed

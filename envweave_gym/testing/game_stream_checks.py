@@ -34,7 +34,7 @@ def check_game_stream_is_well_formed(subject: Subject) -> None:
 
 
 class _Reading:
-    """Checks the infos of one episode as they come, and keeps the events that each agent has got so far."""
+    """Checks the infos of one episode as they come, and stores the events that each agent has got so far."""
 
     def __init__(self, form: Form, env: Any, seed: int) -> None:
         self.env, self.seed = env, seed

@@ -1,4 +1,4 @@
-"""Checks of Gymnasium environments: Gymnasium's own checkers, the spec, and rendering."""
+"""Checks of Gymnasium environments: runs Gymnasium's own checkers, and checks the spec and rendering."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_SUCH_MODE = "no_such_mode"
 
 
 class InNumpy(gym.Wrapper[Any, Any, Any, Any]):
-    """Converts arrays of other packages to NumPy, because ``check_env`` evaluates ``bool(a == b)``."""
+    """Wrapper that converts arrays of other packages to NumPy, because ``check_env`` evaluates ``bool(a == b)``."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -125,7 +125,7 @@ def check_render_modes(subject: Subject) -> None:
 
 
 def _render(form: Form, mode: str) -> str | None:
-    """Render after a reset and after a step; return which package is missing, or ``None`` if none is."""
+    """Render after a reset and after a step; return a text if a package for rendering is missing, else ``None``."""
     what = f"{form.label}: render_mode={mode!r}"
     with translated(f"{what} fails", "render() must answer after reset() and after step()"):
         try:

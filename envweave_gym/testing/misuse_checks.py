@@ -1,4 +1,4 @@
-"""Checks of arguments and of the order of calls: valid ones are accepted, invalid ones raise and change nothing.
+"""Checks that valid arguments and calls are accepted, and that invalid ones raise and change nothing.
 
 They apply to Gymnasium and to PettingZoo environments.
 """
@@ -65,7 +65,7 @@ def _expect_finite(where: str, reward: Any) -> None:
 
 
 def _observed(player: Player, observation: Any) -> list[tuple[Space[Any], Any]]:
-    """Return the observations of a moment, each with the space that must contain it."""
+    """Return the observations in a reset or step, each with the space that must contain it."""
     if isinstance(player, GymPlayer):
         return [(player.env.observation_space, observation)]
     if observation is None:

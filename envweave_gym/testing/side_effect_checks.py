@@ -1,4 +1,4 @@
-"""Checks of side effects: rendering does not change the episode, and observations are not written to later.
+"""Checks that rendering does not change the episode, and that steps do not write to earlier observations.
 
 They apply to Gymnasium and to PettingZoo environments.
 """

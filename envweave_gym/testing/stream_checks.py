@@ -1,4 +1,4 @@
-"""Checks of the stream of a single-agent environment: its requests and events fit the calls and their results."""
+"""Checks that the requests and events in a single-agent environment's stream fit the calls and their results."""
 
 from __future__ import annotations
 

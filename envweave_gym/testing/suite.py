@@ -17,7 +17,7 @@ from envweave_gym.testing.subject import RAISED, ConformanceError, NotApplicable
 
 SLOW_START_METHODS = ("fork", "spawn", "forkserver")
 PLAYABLE = "can_be_played"
-"""Name of the one item that replaces all checks of an environment whose constructor, reset or first step raises."""
+"""Name of the pytest item that replaces all checks of an environment whose constructor, reset or first step raises."""
 NOT_MADE = (EnvweaveError, ConformanceError, gymnasium.error.Error)
 """Exceptions that mean that the name or its arguments are wrong, so that the pytest run ends at once."""
 SHOWN_FRAMES = 6

@@ -27,7 +27,7 @@ from envweave_gym.episode.stream import Stream
 
 
 class Moment(NamedTuple):
-    """The results of one reset (``acted`` is ``None``) or of one move."""
+    """The results of one reset (``acted`` is ``None``) or of one step with the action ``acted``."""
 
     acted: Any
     observation: Any
@@ -56,7 +56,10 @@ class Sampler:
 
 
 class Player:
-    """Plays one environment with sampled actions; a copy of the player copies the environment in mid-episode."""
+    """Base class that plays one environment with sampled actions, whatever its API.
+
+    A copy or pickle of the player copies the environment in mid-episode.
+    """
 
     def __init__(self, env: Any) -> None:
         self.env = env

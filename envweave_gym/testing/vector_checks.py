@@ -209,7 +209,7 @@ def _moment(
 
 
 class _AsRow:
-    """Converts observations to the form that a row of a batch has, where scalars have NumPy's types."""
+    """Callable that converts an observation to the form that it has as a row of a batch, with NumPy's scalar types."""
 
     def __init__(self, space: Space[Any]) -> None:
         self._space, self._one_row = space, batch_space(space, 1)

@@ -1,4 +1,4 @@
-"""Check of wrong calls of vectors: each raises an error with the ID, before any row has moved."""
+"""Checks that each wrong call of a vector raises an error with the ID, before any row has moved."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Policy gradient on CodeFix: a transformer encoder of two layers, trained from scratch, one file.
+"""Demo that trains a two-layer transformer encoder on CodeFix from scratch by policy gradient, in one file.
 
     python -m envweave_gym.training.codefix --num-envs 32
 
 An episode is one step: read a program, choose the operator that fixes it, get 1.0 if its tests pass. The
 vector environment resets in the same step, so every row of every step is an episode. The final evaluation
-draws its programs with seeds never trained on. It also reports the success on those programs among them that
-did not occur in training by chance.
+draws programs with seeds that were not used in training. Some of these programs may have occurred in training all
+the same, so the success on the others is reported too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Options(CommonOptions):
     threads: int = option(1, "CPU threads of torch; more than there are idle cores slow it down")
 
     def __post_init__(self) -> None:
-        """Refuse a width that is not a multiple of the number of attention heads."""
+        """Raise ``InvalidArgument`` for a width that is not a multiple of the number of attention heads."""
         super().__post_init__()
         if self.width % HEADS:
             raise ValueError(
@@ -57,7 +57,7 @@ class Options(CommonOptions):
 
 
 def build_policy(vocabulary: int, length: int, actions: int, width: int) -> nn.Module:
-    """Build the policy: token and position embeddings, two encoder layers, a mean, a score for each action.
+    """Build the policy network: token and position embeddings, two encoder layers, mean pooling, action logits.
 
     Padding is moved to the end and cut off before the encoder, which saves half of its work.
     """
@@ -108,7 +108,7 @@ class Learner:
         self.seen: set[bytes] = set()
 
     def act(self, observations: Any) -> Any:
-        """Draw an action for each row."""
+        """Sample an action for each row from the policy."""
         import torch
 
         with torch.no_grad():
@@ -123,7 +123,7 @@ class Learner:
             return self.policy(torch.from_numpy(observations)).argmax(-1).numpy()
 
     def learn(self, observations: Any, actions: Any, rewards: Any) -> float:
-        """Take one step up the policy gradient, and return the loss."""
+        """Update the policy by one gradient step of REINFORCE, and return the loss."""
         import torch
 
         self.seen.update(row.tobytes() for row in observations)
@@ -140,7 +140,7 @@ class Learner:
 
 
 def make_env(options: Options, num_envs: int) -> Any:
-    """Make the vector of environments; the step that ends an episode also starts the next."""
+    """Make the vector of environments, in same-step autoreset mode."""
     return envweave_gym.make(ID, num_envs=num_envs, autoreset_mode="SameStep", **options.backend_arguments)
 
 
@@ -162,7 +162,7 @@ def play(env: Any, observations: Any, learner: Learner, steps: int) -> tuple[tup
 
 
 def evaluate(learner: Learner, options: Options) -> dict[str, float]:
-    """Return the success rate on held-out programs, of all of them and of those never seen in training."""
+    """Return the success rates on all held-out programs, and on those that did not occur in training."""
     env = make_env(options, options.evaluation)
     observations, _ = env.reset(seed=HELD_OUT_SEED + options.seed)
     _, rewards, *_ = env.step(learner.best(observations))

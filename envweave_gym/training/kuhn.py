@@ -1,4 +1,4 @@
-"""Self-play on Kuhn poker: one policy in both seats, policy gradient towards the equilibrium, one file.
+"""Demo that trains a policy on Kuhn poker by policy gradient in self-play, in one file.
 
     python -m envweave_gym.training.kuhn
 
@@ -78,7 +78,10 @@ def play_hand(env: Any, bets: Floats, rng: np.random.Generator) -> list[tuple[in
 
 
 def worth_of_betting(env: Any, policy: Floats, options: Options, rng: np.random.Generator) -> Floats:
-    """Return how much more betting won than passing, by information set; 0 if only one of them was tried."""
+    """Play hands, and return how much more betting won than passing on average, by information set.
+
+    It is 0 where only one of the two was tried.
+    """
     bets = (1 - options.exploration) * policy + options.exploration / 2
     sums, counts = np.zeros((len(INDEX), 2)), np.zeros((len(INDEX), 2))
     for _ in range(options.hands):

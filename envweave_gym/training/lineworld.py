@@ -1,10 +1,10 @@
-"""Policy gradient on LineWorld in plain NumPy: a vector of environments, one weight matrix, one file.
+"""Demo that trains a linear softmax policy on LineWorld by policy gradient, in plain NumPy and one file.
 
     python -m envweave_gym.training.lineworld --num-envs 16 --episodes 400
 
-The policy is a softmax over a linear function of the observation. Each update plays ``horizon`` vector steps,
-discounts the rewards back from the ends of the episodes, and follows the gradient of REINFORCE with Adam.
-Rows that were no transition of the policy's own (resets, faults) are masked out by ``trainable(infos)``.
+Each update plays ``horizon`` steps of a vector of environments, discounts the rewards back from the ends of the
+episodes, and follows the gradient of REINFORCE with Adam. Rows whose step was no action of the policy (resets,
+faults) are masked out by ``trainable(infos)``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Options(CommonOptions):
 
 
 class Policy:
-    """A softmax over ``features @ weights``, trained with Adam."""
+    """A softmax policy over ``features @ weights``, trained with Adam."""
 
     def __init__(self, rng: np.random.Generator, features: int = 3, actions: int = 2) -> None:
         self.weights = rng.normal(0.0, 0.01, (features, actions))
@@ -57,7 +57,7 @@ class Policy:
         return exps / exps.sum(axis=-1, keepdims=True)
 
     def act(self, observations: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw an action for each row."""
+        """Sample an action for each row from the policy."""
         chances = self.probabilities(observations)
         # Of two actions, one number decides.
         return (rng.random(len(chances)) > chances[:, 0]).astype(np.int64)
@@ -65,7 +65,7 @@ class Policy:
     def improve(
         self, observations: NDArray[np.float32], actions: NDArray[np.int64], advantages: Floats, rate: float
     ) -> None:
-        """Take one step of Adam up the policy gradient."""
+        """Update the weights by one step of Adam along the policy gradient; ``rate`` is the step size."""
         errors = np.eye(self.weights.shape[1])[actions] - self.probabilities(observations)
         gradient = self._features(observations).T @ (errors * advantages[:, None]) / len(actions)
         self._updates += 1
@@ -117,7 +117,7 @@ def play(
 
 
 def learn(policy: Policy, rollout: Rollout, options: Options) -> None:
-    """Improve the policy by the returns of a rollout, each less the mean and over the standard deviation."""
+    """Update the policy with a rollout; the advantages are its returns, normalised to mean 0 and deviation 1."""
     mask = rollout.trainable
     returns = rollout.returns(options.discount)[mask]
     advantages = (returns - returns.mean()) / (returns.std() + 1e-8)
@@ -180,8 +180,7 @@ def train(options: Options) -> dict[str, Any]:
 
 
 def measures(rollout: Rollout) -> dict[str, float]:
-    """Return the success rate of the episodes that ended, and the rewards and steps of the rollout per
-    episode."""
+    """Return metrics of a rollout: the success rate of ended episodes, and rewards and steps per episode."""
     ended = int(rollout.ended.sum())
     if not ended:
         return {}

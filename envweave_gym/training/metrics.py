@@ -1,4 +1,4 @@
-"""Metrics of a training run: ``metrics.jsonl``, a JSON object per update, and curves in ``metrics.png``."""
+"""Writes the metrics of a training run: ``metrics.jsonl``, a JSON object per update, and ``metrics.png``, curves."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envweave_gym.core.faults import InvalidArgument, need
 
 
 class RunMetrics:
-    """Appends each update to the file at once, and draws the curves at the end, also after Ctrl-C."""
+    """Context manager that appends each update to a file at once, and draws curves at the end, also after Ctrl-C."""
 
     def __init__(self, folder: str | Path, curves: tuple[str, ...]) -> None:
-        """``curves`` are the metrics to draw, each in its own panel.
+        """Create the folder and the file; ``curves`` are the metrics to draw, each in its own panel.
 
-        A folder that cannot be written to is refused here, before the training.
+        A folder that cannot be written to raises an error here, before the training.
         """
         need("matplotlib", "demo", "drawing metrics.png")
         self.folder = Path(folder)

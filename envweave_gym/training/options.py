@@ -1,4 +1,4 @@
-"""Command-line options of the demos: one dataclass each, which is also the ``--help`` page."""
+"""Command-line options of the demos, declared as dataclasses from which the ``--help`` pages are made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CommonOptions:
     """The options that every demo takes."""
 
     demo: ClassVar[str] = "demo"
-    """The default name of its runs."""
+    """The name of the demo, and the default name of its runs."""
 
     seed: int = option(
         0,
@@ -53,7 +53,7 @@ class CommonOptions:
     out: str = option("runs", "folder of all runs")
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range, a run name that is a path, and an image without containers."""
+        """Raise ``InvalidArgument`` for numbers out of range, a run name that is a path, or an image without Docker."""
         for field in dataclasses.fields(self):
             if isinstance(field.default, int | float):
                 _check_number(field, getattr(self, field.name))
@@ -90,7 +90,7 @@ def _check_number(field: dataclasses.Field[Any], value: float) -> None:
 
 
 def parse_options(kind: type[Options], description: str, argv: Sequence[str] | None = None) -> Options:
-    """Parse the command line into ``kind``; a wrong value ends the program with one line."""
+    """Parse the command line (by default ``sys.argv``) into ``kind``; a wrong value exits with one line on stderr."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Typed environments: authors write dataclasses or ``msgspec.Struct``, and users see Gymnasium."""
+"""Typed environments: authors write methods with dataclasses or ``msgspec.Struct``, users get a ``gymnasium.Env``."""
 
 from envweave_gym.typed.json_of import JsonOf as JsonOf
 from envweave_gym.typed.models import from_model as from_model

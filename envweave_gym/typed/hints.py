@@ -1,4 +1,4 @@
-"""Reads type hints: models, annotations, types with few values, and names for errors."""
+"""Reads type hints of typed environments: models, annotations, enumerations, and names for errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNIONS = (Union, types.UnionType)
 
 
 def is_model(hint: Any) -> bool:
-    """Return whether ``hint`` is a model: a dataclass or a Struct."""
+    """Return whether ``hint`` is a model: a dataclass or a ``msgspec.Struct`` class."""
     return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
 
 
@@ -32,7 +32,7 @@ def fields_of(model: type) -> dict[str, Any]:
 
 
 def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type and its annotations."""
+    """Split ``Annotated[type, …]`` into the type and its annotations; other hints have none."""
     return (get_args(hint)[0], hint.__metadata__) if get_origin(hint) is Annotated else (hint, ())
 
 
@@ -54,7 +54,7 @@ def bounds_in(extras: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def choices(base: Any) -> list[Any]:
-    """Return the values of a type that has few of them; an empty list for any other type."""
+    """Return the values of a bool, Literal, Enum or union of these, in order; an empty list for other types."""
     if base is bool:
         return [False, True]
     if base is types.NoneType:
@@ -70,7 +70,7 @@ def choices(base: Any) -> list[Any]:
 
 
 def is_container(base: Any) -> bool:
-    """Return whether the values of a type have no fixed shape, so that they travel as JSON."""
+    """Return whether the values of a type have no fixed shape, like lists, so that they are encoded as JSON."""
     return (get_origin(base) or base) in (list, dict, tuple, *UNIONS)
 
 

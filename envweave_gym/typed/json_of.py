@@ -1,4 +1,4 @@
-"""A space of the JSON values of a Python type, as msgspec writes and reads them."""
+"""The space ``JsonOf``: the JSON values of a Python type, as msgspec encodes them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from envweave_gym.typed.scalars import MISFITS, plain, scalar_codec, scalar_spac
 
 
 class JsonOf(Json):
-    """The JSON values that msgspec reads as a Python type: ``JsonOf(list[int])``, ``JsonOf(str | None)``."""
+    """Space of JSON values that msgspec can convert to a Python type: ``JsonOf(list[int])``, ``JsonOf(str | None)``."""
 
     def __init__(
         self, hint: Any, max_length: int | None = 65536, *, seed: int | np.random.Generator | None = None
     ) -> None:
-        """``hint`` is any type that a field of a model can have, except arrays."""
+        """Make the space; ``hint`` is any type that a field of a model can have, except arrays."""
         _check(hint, set())
         msgspec.json.Decoder(hint)
         self.hint = hint
@@ -71,7 +71,7 @@ copyreg.pickle(msgspec.Meta, _rebuild_meta)  # spaces travel to other processes 
 
 
 def _check(hint: Any, seen: set[Any]) -> None:
-    """Refuse a type with a part that cannot travel as JSON; the error names the part."""
+    """Raise for a type with a part that has no JSON form; the error names the part."""
     base, extras = split(hint)
     if chosen(extras):
         raise InvalidArgument(

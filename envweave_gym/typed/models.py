@@ -1,4 +1,4 @@
-"""Dataclasses and ``msgspec.Struct`` as Gymnasium spaces, and conversions between objects and members.
+"""Converts models (dataclasses, ``msgspec.Struct``) to Gymnasium spaces, and objects to members of them and back.
 
 ===============================================  ====================================================
 a field of type                                  has the space
@@ -61,9 +61,9 @@ def from_model(obj: Any) -> dict[str, Any]:
 
 
 def codec_of(model: Any, left_out: frozenset[str] = frozenset()) -> Codec:
-    """Return the codec of a model.
+    """Return the codec of a model: its space, and the conversions to members and back.
 
-    The space of the codec leaves out the fields in ``left_out``. Objects that are converted may have them.
+    The fields in ``left_out`` are not in the space, but objects may have them.
     """
     if not is_model(model):
         raise InvalidArgument(f"{name_of(model)} is not a model; give a dataclass or a msgspec.Struct")
@@ -117,7 +117,7 @@ def _tuple(codecs: list[Codec]) -> Codec:
 
 
 def _checked(codec: Codec, where: str) -> Callable[[Any], Any]:
-    """Return ``codec.member`` with errors that name the field of a value that does not fit."""
+    """Return ``codec.member`` with errors that name the field (``where``) whose value does not fit."""
 
     def member(value: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Spaces of fields that are no models, and conversions between their values and members."""
+"""Spaces of fields with simple types (text, numbers, enumerations), and conversions of their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class Codec:
-    """A space, with conversions to typed values and back; a value that does not fit raises ``ValueError``."""
+    """A space with two functions: ``typed`` converts its members to typed values, ``member`` converts back.
+
+    Values that do not fit raise ``ValueError``.
+    """
 
     space: Any
     typed: Callable[[Any], Any]
@@ -77,8 +80,8 @@ def _real_space(bounds: dict[str, Any]) -> Box:
 def scalar_codec(hint: Any, space: Space[Any]) -> Codec:
     """Return the codec between a type and its space.
 
-    A sample of a space that the author has annotated is converted here, to refuse one that does not fit the
-    type.
+    If the author has annotated the space, a sample of it is converted here, so that a space that does not fit the type
+    raises an error at once.
     """
     base, extras = split(hint)
     values = choices(base)

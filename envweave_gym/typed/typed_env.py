@@ -22,7 +22,7 @@ OUTCOME = frozenset({"reward", "done", "terminated", "truncated"})
 
 
 class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
-    """A plain class with typed methods, as a Gymnasium environment.
+    """Gymnasium environment that plays an instance of a plain class with typed methods.
 
     ::
 
@@ -48,7 +48,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
     """
 
     def __init__(self, core: Any, *, render_mode: str | None = None, **kwargs: Any) -> None:
-        """``core`` is an instance, or a class that is called with ``kwargs``."""
+        """Adapt ``core``: an instance, or a class that is called with ``kwargs``."""
         if kwargs and not isinstance(core, type):
             raise InvalidArgument(
                 f"TypedEnv({shown(core)}) is built already and takes no {', '.join(kwargs)}"
@@ -90,7 +90,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         return self._observations.member(observation), dict(info)
 
     def _takes(self, argument: str) -> bool:
-        """Return whether the author's ``reset`` names this argument."""
+        """Return whether the author's ``reset`` has a parameter of this name."""
         return argument in inspect.signature(self.core.reset).parameters
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -146,7 +146,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         return self.core.listen() if isinstance(self.core, Emitter) else super().listen()
 
     def render(self) -> Any:
-        """Return the picture of the class's own ``render``; ``None`` without a render mode."""
+        """Return the result of the class's own ``render``; ``None`` without a render mode."""
         return None if self.render_mode is None else self.core.render()
 
     def close(self) -> None:
@@ -163,8 +163,7 @@ def _array(kind: Any, value: Any) -> Any:
 
 
 def _models_of(core: Any) -> tuple[type, type]:
-    """Return the models of actions and observations: class attributes, or the hints of ``step`` and
-    ``reset``."""
+    """Return the models of actions and observations: class attributes, or the hints of ``step`` and ``reset``."""
     name = type(core).__name__
     for method in ("reset", "step"):
         if not callable(getattr(core, method, None)):
