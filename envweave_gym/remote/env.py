@@ -184,9 +184,9 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
 
     def close(self) -> None:
         """Close the session."""
-        self._served.close()
         self.record.abandon()
         self._lost = False
+        self._served.close()
 
     def _spec_arguments(self) -> dict[str, Any]:
         """Return the constructor arguments, for the spec."""

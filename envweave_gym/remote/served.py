@@ -211,10 +211,11 @@ class ServedEnvironment:
 
     def _leave(self) -> None:
         """Close the session and forget the last failure."""
-        if self.current is not None:
-            self.current.close()
-        self.current, self._crashed, self.gone = None, False, True
-        self._cut_short = ""
+        # first of all: a session whose close is interrupted is not played any more
+        current, self.current = self.current, None
+        self._crashed, self.gone, self._cut_short = False, True, ""
+        if current is not None:
+            current.close()
 
     def fresh_session(self) -> RemoteSession:
         """Return the session for a reset: a new session after a crash or after a step that was stopped halfway."""

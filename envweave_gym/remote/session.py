@@ -190,6 +190,7 @@ class RemoteSession:
         If this process keeps the server up and the server has died, the server is started first.
         """
         core, url, began = self._core, self.address.url, time.monotonic()
+        self._hang_up()
         if self._is_disowned:
             raise SessionLost(f"{url}: the session belongs to the process that opened it")
         if not isinstance(self._message, Close):

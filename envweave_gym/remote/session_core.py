@@ -94,6 +94,8 @@ class SessionCore:
         self.since = math.inf
         """The time from which the server may have this session."""
         self.is_connected = False
+        self.is_answered = True
+        """Whether the last call has its reply; ``KeyboardInterrupt`` may have stopped it halfway."""
         self.call = Call(b"", NUMBERLESS, 0.0, 0.0, 0.0, 0.0, 0.0)
         self._questions = NUMBERLESS
 
@@ -128,6 +130,8 @@ class SessionCore:
         self.call = call = Call(frame, number, seconds, seconds / waits, now + seconds, now + give_up_s, now)
         if self.committed < 0 < number:
             call.opening = self._create
+        # A reply that is still to come would be taken for the reply to this call, as both have the same number.
+        self.is_connected, self.is_answered = self.is_connected and self.is_answered, False
         if self.is_connected:
             call.until = now + call.wait_s
             return _SEND
@@ -164,6 +168,7 @@ class SessionCore:
             return _RECEIVE
         if number > self.committed:
             self.committed, self.next_number = number, number + 1
+        self.is_answered = True
         return _DELIVER
 
     def _refused(self, reply: Refused) -> Action:
@@ -178,8 +183,9 @@ class SessionCore:
             self.next_number = self.committed + 1
         if (
             is_of_create
-        ):  # the call's own refusal is still to come, and would be taken for the reply to the next call
+        ):  # the call's own refusal is to come, and would be taken for the reply to the next call
             self.is_connected = False
+        self.is_answered = True
         return Action.REFUSE
 
     def unanswered(self, now: float) -> Action:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from remote_worlds import TROUBLE
 from servers import until
@@ -99,6 +100,39 @@ def test_a_session_that_is_abandoned_while_its_step_runs_is_deleted_at_once(
     one.discard()
     until(lambda: len(service[0].sessions) == 0)
     assert time.monotonic() - started < 1.5
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_reply_that_an_interruption_leaves_unread_is_not_taken_for_that_to_the_next_call(
+    service: tuple[SessionService, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ew.make(COUNTER, num_envs=2, backend=service[1])
+    begun = rows.reset(seed=1)[0]["count"].tolist()
+    monkeypatch.setattr(RemoteSession, "attempt", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rows.step({"delta": np.array([3, 3])})
+    monkeypatch.undo()
+    assert rows.reset(seed=1)[0]["count"].tolist() == begun
+    assert rows.step({"delta": np.array([1, 1])})[0]["count"].tolist() == [count + 1 for count in begun]
+    rows.close()
+
+
+def test_a_session_whose_close_is_interrupted_is_not_played_on(
+    service: tuple[SessionService, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = gym.make(COUNTER, backend=service[1])
+    env.reset(seed=1)
+    monkeypatch.setattr(RemoteSession, "close", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        env.close()
+    monkeypatch.undo()
+    with pytest.raises(ew.ResetNeeded):
+        env.step({"delta": 1})
+    assert "fault" not in env.reset(seed=1)[1]
+    env.close()
 
 
 @pytest.mark.parametrize("url", ["unix://", "unix://%2Ftmp%2Fx/path"])

@@ -11,13 +11,14 @@ CREATE, SECONDS = b"create", 60.0
 
 
 def connected_core(committed: int = 0) -> SessionCore:
-    """A core with a connection and this many calls done."""
+    """A core with a connection and this many calls done; with none the first is under way."""
     core = SessionCore(CREATE, SECONDS)
     core.begin(b"call", 1, 0.0)
     core.connected(0.0)
     core.sent(0.0)
     for number in range(1, committed + 1):
-        core.begin(b"call", number, 0.0)
+        if number > 1:
+            core.begin(b"call", number, 0.0)
         assert core.received(Began(number, 0, {})) is Action.DELIVER
     return core
 
@@ -48,6 +49,14 @@ def test_a_refusal_of_the_create_is_that_of_the_call_and_ends_the_connection() -
     core = connected_core()
     assert core.received(Refused(0, "AtCapacity", "full")) is Action.REFUSE
     assert (core.may_exist, core.is_connected, core.committed) == (False, False, -1)
+
+
+def test_a_call_that_was_stopped_before_its_reply_ends_the_connection_of_the_next_one() -> None:
+    core = connected_core(committed=1)
+    core.begin(b"step", 2, 0.0)
+    core.sent(0.0)
+    assert core.begin(b"reset", 2, 0.0) is Action.CONNECT
+    assert not core.is_connected
 
 
 @pytest.mark.parametrize(("kind", "committed"), [("InvalidAction", 1), ("EnvironmentCrashed", 2)])
