@@ -6,7 +6,7 @@ Building the streams of 1,024 rows at every step would take as long as fifty ste
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -85,10 +85,41 @@ def _built(value: Any) -> Any:
 
 def infos_of_rows(rows: Sequence[dict[str, Any] | None]) -> VectorInfos:
     """Merge the infos of rows into one dict as Gymnasium's vectors do; ``None`` stands for an empty info."""
+    columns = _columns_of(rows)
+    if columns is not None:
+        return columns
     infos, gathers = VectorInfos(), VectorEnv[Any, Any, Any]()
     gathers.num_envs = len(rows)
     for row, info in enumerate(rows):
         gathers._add_info(infos, info or {}, row)  # Gymnasium's own merge, which adds the masks
+    return infos
+
+
+class _Missing:
+    """The type of the value of a key that an info does not have."""
+
+
+_MISSING = _Missing()
+
+
+def _columns_of(rows: Sequence[dict[str, Any] | None]) -> VectorInfos | None:
+    """Merge infos that have the same keys, with values of the same types, by column; return ``None`` for others.
+
+    The result is that of Gymnasium's merge, which would take a third of the time of a step.
+    """
+    if not rows or None in rows or len(set(map(len, whole := cast("Sequence[dict[str, Any]]", rows)))) > 1:
+        return None
+    infos = VectorInfos()
+    for key in whole[0]:
+        column = [info.get(key, _MISSING) for info in whole]
+        kind = type(column[0])
+        # A key like "_stream" could be the mask of another key; "final_obs" has a rule of its own.
+        is_plain = not issubclass(kind, dict | np.ndarray) and not str(key).startswith(("_", "final_obs"))
+        if not is_plain or set(map(type, column)) != {kind}:
+            return None
+        is_number = kind in (int, float, bool) or issubclass(kind, np.number)
+        infos[key] = np.fromiter(column, kind if is_number else object, len(rows))
+        infos[f"_{key}"] = np.ones(len(rows), np.bool_)
     return infos
 
 

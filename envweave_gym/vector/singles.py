@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial, wraps
 from typing import Any
 
@@ -102,9 +102,10 @@ class SyncVector(LocalVector, SyncVectorEnv):
         rewards: list[Any] = [0.0] * self.num_envs
         terminated: list[Any] = [False] * self.num_envs
         truncated = terminated.copy()
-        acting = np.delete(np.arange(self.num_envs), waiting).tolist()
-        steps = {row: partial(self.envs[row].step, actions[row]) for row in acting}
-        for row, result in self._each(steps).items():
+        acting = (
+            np.delete(np.arange(self.num_envs), waiting).tolist() if waiting.size else range(self.num_envs)
+        )
+        for row, result in self._each(acting, lambda row: self.envs[row].step(actions[row])):
             self._seen[row], rewards[row], terminated[row], truncated[row], infos[row] = result
         ends = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         return np.array(rewards, np.float64), *ends, infos
@@ -117,11 +118,12 @@ class SyncVector(LocalVector, SyncVectorEnv):
         played: RowInfos | None = None,
     ) -> RowInfos:
         infos: RowInfos = [None] * self.num_envs if played is None else played
-        resets = {
-            row: partial(self.envs[row].reset, seed=seed, options=options_of(options, row))
-            for row, seed in zip(rows.tolist(), self._seeds(rows, given), strict=True)
-        }
-        for row, result in self._each(resets).items():
+        seeds = dict(zip(rows.tolist(), self._seeds(rows, given), strict=True))
+
+        def reset(row: int) -> Any:
+            return self.envs[row].reset(seed=seeds[row], options=options_of(options, row))
+
+        for row, result in self._each(seeds, reset):
             self._seen[row], infos[row] = result
         self._seeded[rows] = True
         return infos
@@ -134,15 +136,15 @@ class SyncVector(LocalVector, SyncVectorEnv):
         keeps = self._seeded & [seed is None for seed in given or [None] * self.num_envs]
         return [None if keeps[row] else seed for row, seed in zip(rows.tolist(), drawn, strict=True)]
 
-    def _each(self, calls: Mapping[int, Callable[[], Any]]) -> dict[int, Any]:
-        """Make the call of each row, and return the results by row, in the order of the rows."""
+    def _each(self, rows: Collection[int], call: Callable[[int], Any]) -> Iterable[tuple[int, Any]]:
+        """Make the call for each row, and return the rows with their results, in order."""
         with self._moving():
-            if not self.concurrent or len(calls) < 2:
-                return {row: call() for row, call in calls.items()}
-            self._interrupted = threads = RowThreads(calls)
+            if not self.concurrent or len(rows) < 2:
+                return zip(rows, [call(row) for row in rows], strict=True)
+            self._interrupted = threads = RowThreads({row: partial(call, row) for row in rows})
             results = threads.run(lambda row: self.envs[row].close())
         self._interrupted = None
-        return results
+        return results.items()
 
     def _observed(self) -> Any:
         return _batch(self.single_observation_space, self._seen)
