@@ -16,7 +16,7 @@ from envweave_gym.os_support.process_identity import began, processes_seen
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _OWNER_ONLY = 0o600
-_LONGEST_TOKEN = 4096
+_MAX_TOKEN_BYTES = 4096
 
 
 class FleetFile(msgspec.Struct, kw_only=True):
@@ -138,12 +138,14 @@ def read_token(path: Path) -> str:
     """Return the token in a file; raise :class:`InvalidArgument` if the file holds none."""
     try:
         with path.open("rb") as file:
-            token = file.read(_LONGEST_TOKEN + 1).decode().strip()
+            token = file.read(_MAX_TOKEN_BYTES + 1).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise InvalidArgument(f"--token-file {path} cannot be used: {reason}") from None
-    if len(token) > _LONGEST_TOKEN:
-        raise InvalidArgument(f"--token-file {path} holds no token; give at most {_LONGEST_TOKEN} characters")
+    if len(token) > _MAX_TOKEN_BYTES:
+        raise InvalidArgument(
+            f"--token-file {path} holds no token; give at most {_MAX_TOKEN_BYTES} characters"
+        )
     if len(token) < 8 or not (token.isascii() and token.isprintable()) or " " in token:
         raise InvalidArgument(
             f"--token-file {path} holds no token; give 8 or more printable ASCII characters without spaces"

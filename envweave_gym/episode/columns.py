@@ -163,9 +163,10 @@ class RecordColumns:
             self.draws.states[begun_rows] += GOLDEN  # the server has drawn the seed that would be drawn here
 
     def lost_step(self, row: int, fault: Fault, action: Any, *, is_ignored: bool) -> dict[str, Any]:
-        """Return the info of a row whose episode is lost.
+        """Record the step in which the episode of one row was lost, and return the row's info.
 
-        ``is_ignored`` says that the loss was found before the step, so that its action had no effect.
+        ``action`` is JSON. ``is_ignored`` says that the loss was found before the step, so that the action had no
+        effect.
         """
         record = EpisodeRecord(seq=int(self.seq[row]), turn=int(self.turns[row]))
         if not is_ignored:

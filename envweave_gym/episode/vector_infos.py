@@ -26,7 +26,7 @@ class StreamRows(Sequence[Any]):
     __slots__ = ("build", "untrainable")
 
     def __init__(self, build: Callable[[int], Any], untrainable: NDArray[np.bool_]) -> None:
-        """``build(row)`` returns the stream of a row; ``untrainable`` marks rows that made no transition."""
+        """Store ``build(row)``, which returns a row's stream, and the mask of rows that made no transition."""
         self.build, self.untrainable = build, untrainable
 
     def __len__(self) -> int:

@@ -37,7 +37,7 @@ from envweave_gym.sandbox.worker_process import FRAME_BYTES, WorkerDied, WorkerP
 MAX_SOURCE = 4 << 20
 """Limit of a program's length in characters."""
 _MAX_TIMEOUT_S = 3600.0 * 24
-_LONGEST_REASON = 500
+_MAX_REASON_CHARS = 500
 _KILL_TIMEOUT_S = 5.0
 _NO_REPLY = "the caller of the step must answer this tool call, and did not"
 
@@ -219,7 +219,7 @@ class Session:
         try:
             return self._copy(self), ""
         except (NotAvailable, WorkerDied) as error:
-            return None, f"it was not copied before: {text_of(str(error), _LONGEST_REASON)}"
+            return None, f"it was not copied before: {text_of(str(error), _MAX_REASON_CHARS)}"
 
     def wait(self) -> Execution | list[Call]:
         """Wait for the step's end and return its outcome, or return the deferred calls that have come first.

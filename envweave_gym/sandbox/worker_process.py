@@ -42,7 +42,7 @@ _START_TIMEOUT_S, _REPLY_TIMEOUT_S = 20.0, 10.0
 _KILL_TIMEOUT_S = 5.0
 _END_NOTICE_S = 0.2
 """Seconds that the host waits for the zygote's notice of a worker's end after the worker's socket was closed."""
-_LONGEST_ERROR = 1000
+_MAX_ERROR_CHARS = 1000
 _CREDENTIALS = struct.Struct("iii")  # struct ucred: PID, UID, GID
 _READ, _BOTH, _WRITE = select.POLLIN, select.POLLIN | select.POLLOUT, select.POLLOUT
 _CHUNK_BYTES, _MAX_CHUNKS = 1 << 18, 4
@@ -184,7 +184,7 @@ class WorkerProcess:
                 self._received += data
                 for message in self._take_messages():
                     if message["ev"] == "failed":
-                        raise OSError(str(message["why"])[:_LONGEST_ERROR])
+                        raise OSError(str(message["why"])[:_MAX_ERROR_CHARS])
                     taken, given = given[:wanted], given[wanted:]
                     return message, sender, taken
         finally:
@@ -317,7 +317,7 @@ class WorkerProcess:
                 if message.get("ev") == event:
                     return message
                 if message.get("ev") == "failed":
-                    raise NotAvailable(str(message.get("why"))[:_LONGEST_ERROR])
+                    raise NotAvailable(str(message.get("why"))[:_MAX_ERROR_CHARS])
         raise self._died(f"it has not {event} within {_REPLY_TIMEOUT_S:g} s")
 
     # Signals

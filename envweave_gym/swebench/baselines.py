@@ -17,6 +17,7 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.evaluation import Trial, baseline
 
 MAX_ENTRIES = 4096
+"""Default limit of cached pass rates; the least recently used one beyond it is dropped."""
 
 
 class Baselines:

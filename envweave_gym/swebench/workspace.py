@@ -55,7 +55,7 @@ class Workspace(Protocol):
 
 
 def check_pids(pids: object) -> None:
-    """Raise ``InvalidArgument`` unless ``pids`` is a limit of processes that a test run can live with."""
+    """Raise ``InvalidArgument`` unless ``pids``, a limit of processes, is an int from 16 to 2**22."""
     if type(pids) is not int or not 16 <= pids <= 1 << 22:
         raise InvalidArgument(
             f"pids={shown(pids)} is no number of processes; give an int from 16 to {1 << 22}"

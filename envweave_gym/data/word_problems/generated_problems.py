@@ -16,7 +16,7 @@ from envweave_gym.data.word_problems.templates import TEMPLATES
 
 SIZES = {"train": 4096, "test": 1024}
 """Number of problems in each split."""
-_SALT = 0x67736D38
+_SALT = 0x67736D38  # another number would give other problems
 
 
 def problems(split: str) -> list[Problem]:

@@ -82,7 +82,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         max_cycles: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """``max_cycles`` is PettingZoo's limit of actions of each agent: here the same as ``max_rounds``."""
+        """Make the game; ``max_cycles`` is PettingZoo's name for ``max_rounds``, the limit of reviews."""
         super().__init__()
         if comments not in ("discrete", "text"):
             raise ValueError(f"comments={shown(comments)} is unknown; there are 'discrete' and 'text'")

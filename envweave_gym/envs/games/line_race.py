@@ -54,7 +54,7 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         max_cycles: int | None = 60,
         render_mode: str | None = None,
     ) -> None:
-        """``max_cycles=None`` sets no limit."""
+        """Make the race; ``max_cycles=None`` means no limit of steps."""
         check_arguments(_NAME, self, max_cycles, render_mode)
         _check(runners, length, slip)
         self.length, self.slip, self.max_cycles, self.render_mode = length, slip, max_cycles, render_mode

@@ -23,7 +23,7 @@ Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 
 MAX_REPLY = 65_536
 """Limit of a reply in characters."""
-_MAX_HINT = 2048
+_MAX_HINT_CHARS = 2048  # a longer first step is not given as a hint
 
 
 class GSM8KEnv(TaskEnv[Problem, Any, str]):
@@ -41,7 +41,10 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
     def __init__(self, config: GSM8KConfig) -> None:
         self.config, self.render_mode = config, config.render_mode
         longest = (
-            len(config.system_prompt) + MAX_QUESTION + 64 + config.hint_turns * (MAX_REPLY + 2 * _MAX_HINT)
+            len(config.system_prompt)
+            + MAX_QUESTION
+            + 64
+            + config.hint_turns * (MAX_REPLY + 2 * _MAX_HINT_CHARS)
         )
         text: Space[Any] = Unicode(longest)
         self.observation_space = text if config.observation == "text" else Chat(AS_JSON * longest)
@@ -101,7 +104,7 @@ class GSM8KEnv(TaskEnv[Problem, Any, str]):
         opening = "I can read no answer there." if answer is None else "That is not right."
         first, *more = self._problem.steps or ("",)
         # A step that contains the result would give the answer away.
-        if more and len(first) <= _MAX_HINT and self._expected not in numbers_in(first):
+        if more and len(first) <= _MAX_HINT_CHARS and self._expected not in numbers_in(first):
             return f"{opening} This is a first step: {first} Go on from there, and answer again."
         return f"{opening} Go through your steps, and answer again."
 

@@ -116,7 +116,7 @@ _TWO_TERMS = re.compile(r"(-?[\d.]+)([-+*/])([\d.]+)")
 _SUM = re.compile(r"-?[\d.]+(?:[-+][\d.]+){2,}")
 _TERM = re.compile(r"-?[\d.]+")
 _DECIMAL = re.compile(r"-?(?:\d+\.?\d*|\.\d+)")
-_LONGEST = 40
+_MAX_NUMERAL_CHARS = 40  # longer ones are ignored, as int() of many digits takes quadratic time
 _MAX_GIVEN_NUMBERS = 12
 """Limit of the numbers of a question that are added to the result, or subtracted, to get wrong options."""
 
@@ -151,7 +151,7 @@ def _parts(text: str, form: Form) -> int | None:
 
 def _number(text: str) -> int | Fraction | None:
     """Read an integer or decimal such as ``-1,000.5``; return ``None`` for any other text."""
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_NUMERAL_CHARS:
         return None
     if text.isdecimal():
         return int(text)

@@ -21,7 +21,7 @@ MAX_DEPTH = 100
 """Limit of the nesting of episodes."""
 MAX_PROMPTS = 1000
 """Limit of prompts in a batch."""
-_LONGEST_ERROR = 500
+_MAX_ERROR_CHARS = 500
 
 Recurse = Callable[["Subcalls", str], str]
 """Function that plays a nested episode about a prompt, with the given sub-calls, and returns its answer."""
@@ -188,7 +188,7 @@ class Subcalls:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - no error of a model ends the program
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             text = self._token.hidden_in(secret_at(self.endpoint.api_key).hidden_in(text))
-            return f"Error: {text[:_LONGEST_ERROR]}"
+            return f"Error: {text[:_MAX_ERROR_CHARS]}"
 
 
 def _each(query: Callable[[str], str], prompts: list[str], awaited: Awaited) -> list[str]:

@@ -32,6 +32,7 @@ from envweave_gym.envs.swebench.file_mentions import (
     roots_of,
     words_of,
 )
+from envweave_gym.envs.swebench.instance_env import indices_of
 from envweave_gym.envs.swebench.repository_trees import check_commits, files_at, tree_of
 
 ROWS = "rows"
@@ -104,7 +105,7 @@ class Repository:
     """Pairs of the issue and the test patch of each row."""
 
     def seen(self) -> tuple[str, ...]:
-        """Return the files that issues name or tests import, without those that are right options."""
+        """Return the files that are named in issues or imported by tests, and are never a right option."""
         roots = roots_of(self.answers)
         named = [path for issue, _ in self.texts for path in mentioned_paths(issue, roots)]
         folders = frozenset(folder for path in (*self.answers, *named) for folder in _folders_of(path))
@@ -174,7 +175,7 @@ class FilePool:
 
     def of(self, instance: Instance) -> Candidates:
         """Return the line of an instance."""
-        return self._rows[_indices(self._rows)[instance.instance_id]]
+        return self._rows[indices_of(self._rows)[instance.instance_id]]
 
 
 def _candidates_in(path: Path) -> Rows[Candidates]:
@@ -182,13 +183,8 @@ def _candidates_in(path: Path) -> Rows[Candidates]:
 
 
 @lru_cache(maxsize=8)
-def _indices(rows: Rows[Candidates]) -> Mapping[str, int]:
-    return {row.instance_id: number for number, row in enumerate(rows)}
-
-
-@lru_cache(maxsize=8)
 def _check_candidates(rows: Rows[Candidates], tasks: Rows[Instance], name: str) -> None:
-    indices = _indices(rows)
+    indices = indices_of(rows)
     for instance in tasks:
         index, answer = indices.get(instance.instance_id), answer_of(instance)
         if index is None or rows[index].answer != answer:

@@ -10,6 +10,7 @@ from gymnasium.core import ActType, ObsType
 
 from envweave_gym.core.faults import InvalidArgument, nearest, shown
 from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.envs.swebench.file_distractors import Candidates
 from envweave_gym.envs.tasks.task_env import TASK_OPTIONS, TaskEnv
 
 INSTANCE_OPTIONS = (*TASK_OPTIONS, "instance_id")
@@ -25,7 +26,7 @@ class InstanceEnv(TaskEnv[Instance, ObsType, ActType], Generic[ObsType, ActType]
             return super()._index(options)
         if other := next((option for option in TASK_OPTIONS if options.get(option) is not None), None):
             raise InvalidArgument(f"{self.name}: options have instance_id= and {other}=; give one of them")
-        known = _indices(self.tasks)
+        known = indices_of(self.tasks)
         if not isinstance(name, str) or name not in known:
             near = nearest(name, known) if isinstance(name, str) else ""
             raise InvalidArgument(
@@ -35,6 +36,12 @@ class InstanceEnv(TaskEnv[Instance, ObsType, ActType], Generic[ObsType, ActType]
         return known[name]
 
 
-@lru_cache(maxsize=8)
-def _indices(tasks: Sequence[Instance]) -> dict[str, int]:
-    return {task.instance_id: index for index, task in enumerate(tasks)}
+@lru_cache(maxsize=16)
+def indices_of(rows: Sequence[Instance] | Sequence[Candidates]) -> dict[str, int]:
+    """Return the index of each row by its ``instance_id``."""
+    return {row.instance_id: index for index, row in enumerate(rows)}
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """Cut a text that is longer than ``max_chars``, with a mark at its end, for an observation."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]}\n[…]"

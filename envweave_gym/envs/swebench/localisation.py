@@ -16,13 +16,12 @@ from envweave_gym.data.swebench_lite import Instance, instances
 from envweave_gym.envs.swebench.candidate_pools import pool_of
 from envweave_gym.envs.swebench.file_distractors import Candidates, distractors
 from envweave_gym.envs.swebench.file_mentions import MAX_PATH, Leak, leak_of, masked
-from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv, shortened
 from envweave_gym.envs.swebench.swebench_config import LocConfig
 from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
 from envweave_gym.envs.tasks.option_letters import placed
 
 QUESTION = "Which of these files of the repository must be changed to resolve the issue?"
-_LEFT_OUT = "\n[…]"
 
 
 class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
@@ -74,7 +73,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         issue = task.problem_statement.strip()
         if self._masks:
             issue = masked(issue, {*task.gold_files, *candidates.paths()})
-        return issue if len(issue) <= self._cut else issue[: self._cut] + _LEFT_OUT
+        return shortened(issue, self._cut)
 
     def task_info(self) -> dict[str, Any]:
         """Return the fields about the issue in every ``info``, and how it names the right file."""

@@ -12,7 +12,7 @@ from envweave_gym.core.faults import Fault, MissingExtra
 from envweave_gym.core.spaces import Chat, Unicode
 from envweave_gym.core.thinking import without_thinking
 from envweave_gym.data.swebench_lite import Instance, instances
-from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv
+from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv, shortened
 from envweave_gym.envs.swebench.swebench_config import PatchConfig
 from envweave_gym.envs.tasks.task_env import AS_JSON
 from envweave_gym.episode.message import message
@@ -38,8 +38,7 @@ MAX_ISSUE = 30_000
 """Limit of the characters of an issue that are shown; the longest of Lite has 24,770."""
 MAX_REPLY = MAX_CHARS
 """Limit of a reply in characters."""
-_FRAME = 4000
-_LEFT_OUT = "\n[…]"
+_FRAME_CHARS = 4000  # upper bound of a prompt without its issue
 _TASK = (
     "Resolve the issue with a change of the repository's source files. Answer with a unified diff, as git "
     "writes it, in a block marked ```diff. Tests and the configuration of tests must not be touched."
@@ -72,8 +71,8 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
     @configured(PatchConfig)
     def __init__(self, config: PatchConfig) -> None:
         self.config, self.trial, self.render_mode = config, config.trial(), config.render_mode
-        longest, turns = MAX_ISSUE + _FRAME, config.turns
-        chat = Chat(AS_JSON * (longest + 2 * turns * (MAX_OUTPUT_CHARS + _FRAME)))
+        longest, turns = MAX_ISSUE + _FRAME_CHARS, config.turns
+        chat = Chat(AS_JSON * (longest + 2 * turns * (MAX_OUTPUT_CHARS + _FRAME_CHARS)))
         self.observation_space: Space[Any] = Unicode(longest) if config.observation == "text" else chat
         self.action_space = Unicode(MAX_REPLY)
         tasks = instances(config.dataset, config.split)
@@ -100,7 +99,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
         """Run the repository command of a reply, or evaluate its diff and end the episode."""
         assert self._instance is not None
         self._replies += 1
-        self._messages.append({"role": "assistant", "content": _clipped(action)})
+        self._messages.append({"role": "assistant", "content": shortened(action, MAX_OUTPUT_CHARS)})
         reply = without_thinking(action)
         if self._replies < self.config.turns:
             command, diff = command_in(reply), diff_in(reply)
@@ -138,7 +137,7 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
             raise
         except LOSSES as error:
             return self._lost(loss_of(error))
-        self._say(_clipped(output))
+        self._say(shortened(output, MAX_OUTPUT_CHARS))
         return self._shown(), 0.0, False, False, self._info()
 
     def _info(self) -> dict[str, Any]:
@@ -198,11 +197,6 @@ def shaped(found: Evaluation, before: float) -> float:
 
 
 def _prompt(instance: Instance, turns: int) -> str:
-    issue = instance.problem_statement.strip()
-    issue = issue if len(issue) <= MAX_ISSUE else issue[:MAX_ISSUE] + _LEFT_OUT
+    issue = shortened(instance.problem_statement.strip(), MAX_ISSUE)
     task = _TASK if turns == 1 else f"{_TASK} {_TURNS.format(looks=turns - 1)}"
     return f"Repository: {instance.repo}\n\nIssue:\n{issue}\n\n{task}"
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= MAX_OUTPUT_CHARS else text[:MAX_OUTPUT_CHARS] + _LEFT_OUT

@@ -13,7 +13,7 @@ from envweave_gym.core.seeding import mix
 
 LETTERS = string.ascii_uppercase
 """The letters of options, in their order."""
-_PLACING = 0x0DD5
+_PLACING = 0x0DD5  # any number that no other draw from the same key uses
 
 
 def placed(right: str, wrong: Sequence[str], key: int) -> tuple[tuple[str, ...], int]:

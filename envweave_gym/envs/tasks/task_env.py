@@ -19,7 +19,7 @@ AS_JSON = 7
 TASK_OPTIONS = ("index", "group")
 """The reset options of all these environments."""
 
-_MOST_GROUPS = 1 << 64
+_GROUPS_END = 1 << 64  # group numbers are seeds
 
 
 class TaskEnv(Emitter, HashedRandomness[ObsType, ActType], Generic[Task, ObsType, ActType]):
@@ -49,7 +49,7 @@ class TaskEnv(Emitter, HashedRandomness[ObsType, ActType], Generic[Task, ObsType
         if index is not None and group is not None:
             raise InvalidArgument(f"{self.name}: options have index= and group=; give one of them")
         if group is not None:
-            return mix(self._number("group", group, _MOST_GROUPS)) % len(self.tasks)
+            return mix(self._number("group", group, _GROUPS_END)) % len(self.tasks)
         return None if index is None else self._number("index", index, len(self.tasks))
 
     def _number(self, option: str, value: Any, end: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .channel import encoded
 
-_NODES = 10_000
+_MAX_VALUES = 10_000  # that are visited inside one value
 _name_of = type.__dict__["__name__"].__get__
 """Function that reads a class's name even if its metaclass redefines ``__name__``."""
 
@@ -26,7 +26,7 @@ def shown(value: Any, longest: int) -> str:
     ``repr`` raises, the returned text says so.
     """
     try:
-        text = repr(value) if _size(value, longest, _NODES) <= longest else _short(longest).repr(value)
+        text = repr(value) if _size(value, longest, _MAX_VALUES) <= longest else _short(longest).repr(value)
     except Exception as error:  # noqa: BLE001 - the class of a value may raise anything
         return f"<{type_name(value)} whose repr raises {type_name(error)}>"
     return cut(text, longest)
@@ -73,7 +73,7 @@ def _short(longest: int) -> reprlib.Repr:
     return small
 
 
-def as_json(value: Any, most: int, nodes: int = _NODES) -> Any:
+def as_json(value: Any, most: int, nodes: int = _MAX_VALUES) -> Any:
     """Return a value as JSON, with tuples as lists.
 
     Raise ``ValueError`` if it cannot be written as JSON (such as NaN), or would have more than about ``most`` bytes or

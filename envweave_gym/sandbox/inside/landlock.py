@@ -36,7 +36,7 @@ def version() -> int:
 
 
 def confine(rules: Iterable[tuple[str, int]]) -> int:
-    """Restrict this process to these paths, each with its rights; return the version of Landlock.
+    """Restrict this process to paths, given with the rights of each; return the version of Landlock.
 
     The process can no longer listen on or connect to TCP ports, nor signal processes outside of its domain. Paths
     that do not exist are skipped.
@@ -50,7 +50,10 @@ def confine(rules: Iterable[tuple[str, int]]) -> int:
 
 
 def ruleset(rules: Iterable[tuple[str, int]]) -> int:
-    """Create a ruleset for these paths; return its descriptor, which may be passed to another process."""
+    """Create a ruleset from pairs of a path and its rights; return the ruleset's descriptor.
+
+    The descriptor may be passed to another process, which applies it by :func:`restrict`.
+    """
     spoken = version()
     if spoken < 1:
         raise OSError("the kernel has no Landlock")

@@ -33,7 +33,7 @@ _STACK_BYTES = 2 << 20
 """Size of a thread's stack in bytes; all of it counts against the memory limit."""
 _MAX_VARIABLES = 300
 """Limit of the variables in a report."""
-_LONGEST_TRACE = 20_000
+_MAX_TRACE_CHARS = 20_000
 _MAX_JSON_BYTES, _MAX_TEXT_BYTES = 1 << 20, 4 << 20
 _DESCRIPTORS = 3
 """Number of descriptors that every worker gets: channel, ``stdout``, ``stderr``.
@@ -405,7 +405,7 @@ class Worker:
 
 
 def _failure(error: BaseException) -> Message:
-    return {"success": False, "error_type": type_name(error), "error": cut(trace_of(error), _LONGEST_TRACE)}
+    return {"success": False, "error_type": type_name(error), "error": cut(trace_of(error), _MAX_TRACE_CHARS)}
 
 
 def _confined(rulesets: list[int]) -> str:

@@ -31,7 +31,7 @@ from envweave_gym.tools.mcp.mcp_session import (
 from envweave_gym.tools.mcp.server_process import ServerProcess
 from envweave_gym.tools.mcp.server_spec import ServerSpec
 
-_PIECE = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _MAX_JUNK = 1 << 20
 """Limit of bytes in lines that are no messages, before the first message and between two."""
 
@@ -139,11 +139,11 @@ class StdioTransport:
     def handle(self, ready: set[int]) -> bool:
         """Read from the descriptors in ``ready``, and write queued bytes; return False after the server's end."""
         if self._woken.fileno() in ready:
-            self._woken.recv(_PIECE)
+            self._woken.recv(_CHUNK_BYTES)
         stderr = self._process.stderr.fileno()
         if stderr in ready and self._process.read_stderr() == b"":
             self._poll.unregister(stderr)
-        piece = os.read(self._stdout, _PIECE) if self._stdout in ready else None
+        piece = os.read(self._stdout, _CHUNK_BYTES) if self._stdout in ready else None
         with self._changed:
             try:
                 for line in self._received.lines_with(piece or b""):

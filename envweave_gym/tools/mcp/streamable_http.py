@@ -37,7 +37,7 @@ _END_OF_STREAM_S = 0.005
 
 Waiting longer would cost more than opening another connection."""
 _ACCEPTED, _REDIRECTS = 202, (307, 308)
-_LONGEST_QUOTE = 300
+_MAX_QUOTE_CHARS = 300
 
 
 class HttpTransport:
@@ -148,7 +148,7 @@ class HttpTransport:
         if self._session and (response.status == 404 or (response.status == 400 and b"ession" in body)):
             raise McpClosed(f"{self._server} knows the session no more", unsent=True)
         if answer is None or ("result" in answer and response.status >= 400):
-            quote = shown(body[:_LONGEST_QUOTE].decode(errors="replace"))
+            quote = shown(body[:_MAX_QUOTE_CHARS].decode(errors="replace"))
             hint = "; give headers= that let us in" if response.status in (401, 403) else ""
             status = f"status {response.status} and {quote}{hint}"
             raise ToolError(f"{self._server} answers {message['method']} with {status}")

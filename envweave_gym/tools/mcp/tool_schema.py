@@ -16,8 +16,8 @@ from envweave_gym.tools.tool import Parameter, identifier
 
 LONGEST_DOC = 2000
 """Limit of a docstring in characters."""
-_MAX_DEPTH = 8
-_MAX_CHOICES = 50
+_MAX_DEPTH = 8  # of nested schemas; deeper ones become Any
+_MAX_CHOICES = 50  # of an enum; one with more becomes Any
 _MAX_SCHEMAS = 1000
 """Limit of schemas that are read for one annotation, as a schema may contain itself."""
 _TYPES = {
