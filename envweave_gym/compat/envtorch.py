@@ -69,7 +69,7 @@ class CodeAction(clients.CodeAction):
 
 @dataclass(kw_only=True)
 class ExecutionResult:
-    """The result of running a program."""
+    """The result of running a program: its output, value, error and duration."""
 
     stdout: str = ""
     stderr: str = ""

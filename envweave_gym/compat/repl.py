@@ -41,7 +41,7 @@ class CodeBlockResult:
 
 @dataclass
 class REPLObservation(Observation):
-    """The observation after a step."""
+    """The observation after a reset or step: the program's result, and the state of the episode."""
 
     result: CodeBlockResult = field(default_factory=CodeBlockResult)
     context_preview: str | None = None

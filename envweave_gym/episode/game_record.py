@@ -35,9 +35,8 @@ class GameRecord(EpisodeState):
     """The record of the current episode of a game, which all its agents share.
 
     :attr:`events` also has the events that are hidden from some agents; :meth:`since` returns those that one agent may
-    see. The events are also the journal of the episode: ``episode_start`` has the seed and the
-    options, ``act`` and ``ignored`` the actions, ``reward`` the rewards, ``episode_end`` the flags of each
-    agent.
+    see. The events are also the journal of the episode: ``episode_start`` has the seed and the options, ``act`` and
+    ``ignored`` the actions, ``reward`` the rewards, ``episode_end`` the flags of each agent.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -63,7 +62,7 @@ class GameRecord(EpisodeState):
             raise
 
     def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> None:
-        """Record the start of an episode; ``seed=None``: the game went on with its own generator."""
+        """Record the start of an episode; ``seed=None`` means that the game goes on with its own generator."""
         self.begin()
         self._append([start_event(seed, options), *emitted])
 

@@ -74,7 +74,7 @@ class EpisodeRecord(EpisodeState):
         self.live, self.pending_fault = False, None
 
     def began(self, seed: int | None, options: Any = None, emitted: Sequence[Event] = ()) -> Stream:
-        """Record the start of an episode; ``seed=None``: the environment went on with its own generator."""
+        """Record the start of an episode; ``seed=None`` means that the environment goes on with its own generator."""
         self._begin()
         events = number([start_event(seed, options), *emitted], 0)
         self.seq, self.turn = len(events) - 1, 0

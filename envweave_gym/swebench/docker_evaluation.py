@@ -212,7 +212,7 @@ def _arguments(memory: int, pids: int) -> dict[str, Any]:
         "auto_remove": True,
         "network_mode": "none",
         "mem_limit": memory,
-        "memswap_limit": memory,
+        "memswap_limit": memory,  # memory and swap together, so none of it is swap
         "pids_limit": pids,
         "cap_drop": ["ALL"],
         "cap_add": _CAPABILITIES,

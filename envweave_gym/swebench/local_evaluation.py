@@ -31,6 +31,7 @@ LEVELS = ("landlock", "namespace", "container")
 """The isolation levels that keep patches from the network and from other files."""
 _COPY_TIMEOUT_S = 600.0
 _GRACE_S = 0.5
+# Bash sets $0 and $1 to the words after the script: the folder and the command.
 _COMMAND_LINE = ["/bin/bash", "-c", 'exec 2>&1 && cd -- "$0" && exec bash -c "$1"']
 _PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,4 +1,7 @@
-"""A semaphore that limits concurrent evaluations of all processes of this user, in file locks."""
+"""A semaphore, made of file locks, that limits concurrent evaluations of all processes of this user.
+
+It counts those in containers too, as they mount the folder of the lock files.
+"""
 
 from __future__ import annotations
 

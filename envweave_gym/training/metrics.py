@@ -1,4 +1,4 @@
-"""Writes the metrics of a training run: ``metrics.jsonl``, a JSON object per update, and ``metrics.png``, curves."""
+"""Writes the metrics of a training run to ``metrics.jsonl``, an object per update, and their curves to a picture."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
 
 
 def accepts(comment: str) -> bool:
-    """Return whether a comment is one of :data:`ACCEPTANCES`, without case, quotes and final marks."""
+    """Return whether a comment is one of :data:`ACCEPTANCES`, ignoring case, quotes and final punctuation."""
     return " ".join(comment.split()).strip(" `'\".!").casefold() in ACCEPTANCES
 
 
