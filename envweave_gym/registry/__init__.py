@@ -1,1 +1,1 @@
-"""IDs: the table that declares them, the grammar of names, and the entry points of the IDs."""
+"""IDs of environments: the table that declares them, the grammar of names, ``make``, and their entry points."""

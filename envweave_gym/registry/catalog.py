@@ -1,4 +1,4 @@
-"""The table of IDs, and its entry into the registries of Gymnasium and PettingZoo.
+"""Table of all declared IDs, which registers them with Gymnasium and PettingZoo.
 
 A row is an :class:`EnvCard`: strings only, so that reading the table imports no environment. Rows come from
 the entry-point group ``envweave_gym.envs`` of every installed package; ours (:data:`CARDS`) come in the same
@@ -12,9 +12,9 @@ that returns one::
     # plug/cards.py
     CARDS = [{"id": "plug/Thing-v0", "doc": "A thing to try.", "gym": "plug.thing:ThingEnv"}]
 
-Keep the cards in a module of their own that imports no environment. It is imported whenever ``envweave_gym``
-is, which stays light that way. If ``plug`` is imported first, as by ``make("plug:plug/Thing-v0")``, the cards
-are imported while ``plug`` itself is incomplete, as it waits for its import of ``envweave_gym``.
+Keep the cards in a module of their own that imports no environment: every import of ``envweave_gym`` imports it,
+and must stay cheap. If ``plug`` is imported first, as by ``make("plug:plug/Thing-v0")``, the cards are imported
+before the rest of ``plug``, which is still importing ``envweave_gym``.
 """
 
 from __future__ import annotations
@@ -39,69 +39,69 @@ REGISTRIES: dict[Api, dict[str, Any]] = {
     "parallel": pettingzoo.parallel_registry,
     "aec": pettingzoo.aec_registry,
 }
-"""The registry of each API; a game in both game registries is made parallel by default."""
+"""The registry of each API; ``make`` treats a game in both PettingZoo registries as parallel by default."""
 
 _Id = Annotated[str, msgspec.Meta(pattern=r"^[\w-]+/[\w.-]+-v\d+$")]
 _Path = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:\w+$")]
 
 
 class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row of the table: an ID and its constructors, each as ``"module:attribute"``.
+    """Declaration of an ID: its constructors, each as ``"module:attribute"``, its arguments and limits.
 
     A card has either ``gym``, with an optional ``vector``, or at least one of ``aec`` and ``parallel``.
     """
 
     id: _Id
-    """The ID: ``namespace/Name-v0``."""
+    """The ID, as ``namespace/Name-v0``."""
     doc: str
-    """The description, one line for tables."""
+    """Description in one line."""
     gym: _Path | None = None
-    """The constructor of the plain ``gymnasium.Env``."""
+    """Constructor of the plain ``gymnasium.Env``."""
     vector: _Path | None = None
-    """The constructor of a native ``gymnasium.vector.VectorEnv``, called with ``num_envs``,
-    ``autoreset_mode`` and ``max_steps`` beside the kwargs; without one, vectors step single environments
-    in turn."""
-    aec: _Path | None = None
-    """The constructor of the plain ``pettingzoo.AECEnv``; without one the game is made from ``parallel``."""
-    parallel: _Path | None = None
-    """The constructor of the plain ``pettingzoo.ParallelEnv``; without one the game is made from ``aec``."""
-    game: _Id | None = None
-    """The ID of the game that PettingZoo makes of a Gymnasium ID, in which other agents play parts of it."""
-    max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """The step limit of a Gymnasium episode, unless ``make`` is given another."""
-    kwargs: dict[str, Any] = {}
-    """The default arguments of the constructors, as JSON."""
-    trial: dict[str, Any] = {}
-    """Arguments with which the environment works on any machine, for instance without a data set.
+    """Constructor of a native ``gymnasium.vector.VectorEnv``; without one, vectors step single environments.
 
-    For the conformance kit.
+    It is called with ``num_envs``, ``autoreset_mode`` and ``max_steps`` beside the kwargs.
     """
+    aec: _Path | None = None
+    """Constructor of the plain ``pettingzoo.AECEnv``; without one the game is converted from ``parallel``."""
+    parallel: _Path | None = None
+    """Constructor of the plain ``pettingzoo.ParallelEnv``; without one the game is converted from ``aec``."""
+    game: _Id | None = None
+    """ID of the multi-agent variant of a Gymnasium ID, in which other agents play parts of it."""
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Step limit of an episode, unless ``make`` is given another; for Gymnasium IDs."""
+    kwargs: dict[str, Any] = {}
+    """Default arguments of the constructors, as JSON."""
+    trial: dict[str, Any] = {}
+    """Arguments with which the environment works on any machine, such as without a data set; for tests."""
     extra: str | None = None
-    """The extra of the package that installs what the environment needs."""
+    """Extra of the package that installs the modules in ``requires``."""
     requires: tuple[str, ...] = ()
-    """The modules that the environment needs; if one is missing, the error names the extra."""
+    """Modules that the environment needs; if one is missing, the error names the extra."""
     nondeterministic: bool = False
-    """Whether a seed does not determine the episode."""
+    """Whether the same seed can lead to different episodes."""
     wire_kwargs: tuple[str, ...] = ()
-    """The kwargs and reset options that remote clients may give; ``"name=value"`` allows that value only."""
+    """Kwargs and reset options that remote clients may give; ``"name=value"`` allows that value only."""
     config: _Path | None = None
-    """The ``core.config.Config`` of the constructor, whose ``wire`` fields remote clients may give too."""
+    """The ``core.config.Config`` class of the constructor, whose ``wire`` fields remote clients may give too."""
     image: str | None = None
-    """The container image whose server has the environment."""
+    """Container image whose server offers the environment."""
     data: bool = False
     """Whether the environment reads data files of this machine, which are mounted into its containers."""
     call_deadline: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """The seconds that one step may take on a server, if that is longer than the default."""
+    """Seconds that one step may take on a server, if that is longer than the default."""
     concurrent: bool = False
-    """Whether a vector steps its rows at the same time, in threads: for environments whose steps wait for
-    other processes. Their ``close`` may come from another thread, and ends the step that runs."""
-    thread_affine: bool = False
-    """Whether the environment must be played in the thread that made it, as one that draws with OpenGL.
+    """Whether a vector steps its rows in parallel threads, for environments whose steps wait for other processes.
 
-    A server keeps a thread for each such environment, and for each one without a card.
+    Their ``close`` may be called from another thread, and ends a step that is running.
+    """
+    thread_affine: bool = False
+    """Whether the environment must be used in the thread that made it, as one that draws with OpenGL.
+
+    A server runs each such environment, and each without a card, in a thread of its own.
     """
     proxy: bool = False
-    """Whether the environment only stands for one on a server, whose URL its kwargs must give."""
+    """Whether the ID stands for an environment on a server, whose URL must be in the kwargs."""
 
     def __post_init__(self) -> None:
         if (self.gym is None) == (self.aec is None and self.parallel is None):
@@ -111,8 +111,7 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def remote_kwargs(self) -> tuple[str, ...]:
-        """The kwargs and reset options that remote clients may give: ``wire_kwargs``, and fields of
-        ``config``."""
+        """Kwargs and reset options that remote clients may give: ``wire_kwargs``, and fields of ``config``."""
         if self.config is None:
             return self.wire_kwargs
         from envweave_gym.core.config import wire_names
@@ -121,17 +120,17 @@ class EnvCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def is_game(self) -> bool:
-        """Whether the card is of a multi-agent environment."""
+        """Whether the environment is a PettingZoo game."""
         return self.gym is None
 
     @property
     def kinds(self) -> tuple[Api, ...]:
-        """The APIs that the environment can be made with."""
+        """APIs that the environment can be made with."""
         return ("aec", "parallel") if self.is_game else ("gym",)
 
     @property
     def leads_to(self) -> dict[Api, str]:
-        """The ID that each registry makes of the card: its own, or that of its game."""
+        """The ID to make for each registry with an entry for the card: its own ID, or that of its ``game``."""
         own = dict.fromkeys(self.kinds, self.id)
         return own if self.game is None else {**own, "aec": self.game, "parallel": self.game}
 
@@ -284,22 +283,22 @@ def cards() -> dict[str, EnvCard]:
 
 
 def card_of(env_id: str) -> EnvCard:
-    """Return the card of an ID; raise :class:`UnknownEnvironment` if no installed package declares it."""
+    """Return the card of an ID; raise ``UnknownEnvironment`` if no installed package declares it."""
     if env_id not in _cards:
         raise UnknownEnvironment(f"no installed package declares {shown(env_id)}; install the one that does")
     return _cards[env_id]
 
 
 def package_of(env_id: str) -> str:
-    """Return the package that declares a registered ID, by its name for pip."""
+    """Return the distribution (the name for pip) that declares a registered ID."""
     return _packages[env_id]
 
 
 def register_all() -> None:
-    """Put the cards of every installed package into the registries; repeated calls change nothing.
+    """Register the cards of all installed packages; repeated calls change nothing.
 
-    Ours come first, so that no other package takes their IDs. Cards that cannot be registered are left out,
-    with one warning for each package, and break nothing else.
+    Ours come first, so that no other package takes their IDs. Cards that cannot be registered are skipped with
+    one warning for each package.
     """
     for plug_in in sorted(entry_points(group=GROUP), key=_ours_first):
         problems = _register_plug_in(plug_in)
@@ -313,15 +312,14 @@ def _ours_first(plug_in: EntryPoint) -> tuple[bool, str, str]:
 
 def _package(plug_in: EntryPoint) -> str:
     if plug_in.value == f"{__name__}:CARDS":
-        return (
-            PACKAGE  # without its distribution's name, for which all metadata would be parsed at every import
-        )
+        # The name of its distribution is not read: that would parse all metadata at every import.
+        return PACKAGE
     # Entry points without a distribution, as tests make them, are known by their module.
     return plug_in.dist.name if plug_in.dist is not None else plug_in.value.partition(".")[0]
 
 
 def _register_plug_in(plug_in: EntryPoint) -> list[str]:
-    """Register the cards of one entry point; return a phrase about each card that had to be left out."""
+    """Register the cards of one entry point; return a phrase about each card that was skipped."""
     try:
         value = plug_in.load()
         rows = list(value if isinstance(value, list | tuple) else value())
@@ -347,7 +345,10 @@ def _name_of(row: Any) -> Any:
 
 
 def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -> None:
-    """Check one row, and put it into the table and the registries."""
+    """Validate a card, or a dict with its fields, and add it to the table and the registries.
+
+    ``package`` is the distribution that declares it. Raise ``InvalidArgument`` if another card has its ID.
+    """
     # Structs skip validation when they are built in Python; conversion from a dict validates types and limits.
     fields = msgspec.structs.asdict(row) if isinstance(row, EnvCard) else row
     card = msgspec.convert(fields, EnvCard)

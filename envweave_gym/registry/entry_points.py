@@ -1,9 +1,9 @@
-"""The entry points of all IDs: each chooses the server or this process, and stacks the wrappers once.
+"""Functions behind the entry point strings of all IDs: make an environment with its wrappers, here or on a server.
 
 The registries of Gymnasium and PettingZoo hold strings like
 ``"envweave_gym.registry.entry_points:gym(envweave/Echo-v0)"``. Looking up that attribute calls the module's
-``__getattr__``, which finds :func:`launch_gym` in :data:`LAUNCHERS`, and the card of the ID. So a spec stays
-plain JSON, its kwargs are the user's own, and a spawned process needs nothing but the string.
+``__getattr__``, which returns :func:`launch_gym` with the card of the ID. So a spec is plain JSON, its kwargs
+are the user's own, and a spawned process needs nothing but the string.
 
 The stack is ``PassiveEnvChecker < RequestStream(max_steps) < Autoreset``. The step limit is an argument of
 the stream. ``gymnasium.make(max_episode_steps=…)`` sets another limit: Gymnasium puts a ``TimeLimit`` around
@@ -50,7 +50,7 @@ _FAULT_ARGUMENTS = ("on_fault", "reset_deadline")
 
 
 def __getattr__(name: str) -> Launch:
-    """Return the entry point of a name such as ``gym(envweave/Echo-v0)``: a launcher with the ID's card."""
+    """Return the entry point with a name such as ``gym(envweave/Echo-v0)``, for Gymnasium's and PettingZoo's lookup."""
     kind, _, env_id = name.partition("(")
     if kind not in LAUNCHERS or len(env_id) < 2 or not env_id.endswith(")"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Launch:
 
 
 class Launch:
-    """An entry point as the registries call it: a launch function with the card of an ID."""
+    """Callable behind one entry point string: a launch function, with the card of an ID as its first argument."""
 
     def __init__(self, launch: Callable[..., Any], card: EnvCard) -> None:
         self.launch, self.card = launch, card
@@ -70,7 +70,7 @@ class Launch:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of the environment class, which ``gymnasium.make`` reads for its render modes."""
+        """``metadata`` of the environment class, where ``gymnasium.make`` looks for render modes."""
         metadata = getattr(_constructor(self.card, self.card.gym), "metadata", None)
         if not isinstance(metadata, dict):
             raise AttributeError("metadata")
@@ -88,7 +88,11 @@ def launch_gym(
     reset_deadline: float = RESET_DEADLINE_S,
     **kwargs: Any,
 ) -> gym.Env[Any, Any]:
-    """Make a single Gymnasium environment with its whole stack, here or on a server."""
+    """Make a single Gymnasium environment with all its wrappers, in this process or on a server.
+
+    The environment's own constructor gets ``kwargs``; the other arguments are those of
+    :func:`envweave_gym.make`.
+    """
     check_autoreset(card.id, autoreset)
     if "group" in kwargs:
         raise refuse_group(card.id)
@@ -127,10 +131,11 @@ def launch_vector(
     reset_deadline: float = RESET_DEADLINE_S,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
-    """Make a vector of environments: the card's native one, or single environments stepped in turn.
+    """Make a vector: the card's native one, or one of single environments.
 
     Single environments are used if the card has no native vector, or one that does not support the arguments
-    (few can render). If the card says ``concurrent``, they are stepped at the same time, in threads.
+    (few can render). They are stepped in turn, or in parallel threads if the card says ``concurrent``.
+
     ``group`` consecutive rows play the same episodes. The rows of a native vector are array code that cannot
     fail alone, so ``on_fault`` and ``reset_deadline`` are checked there and have no effect.
     """
@@ -159,14 +164,17 @@ def launch_vector(
 
 
 def single(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Call ``gymnasium.make`` from this module, whose import registers the IDs in a fresh process."""
+    """Call ``gymnasium.make``; importing this module first registers the IDs in a fresh process."""
     return gym.make(env_id, **kwargs)
 
 
 def _native(
     card: EnvCard, kwargs: dict[str, Any], fixed: dict[str, Any], groups: Groups | None
 ) -> VectorEnv[Any, Any, Any]:
-    """Make the native vector form, with its rows in ``groups``."""
+    """Make the card's native vector, whose rows are in ``groups`` if that is given.
+
+    ``fixed`` are arguments that the user cannot give in ``kwargs``.
+    """
     also = ("autoreset_mode", "max_steps", "group", "backend", *_FAULT_ARGUMENTS)
     vector = _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)
     if groups is not None:
@@ -177,14 +185,14 @@ def _native(
 
 
 def _native_renders(card: EnvCard, render_mode: Any) -> bool:
-    """Return whether the card has a native vector form that supports this render mode."""
+    """Return whether the card has a native vector that supports this render mode."""
     if card.vector is None or render_mode is None:
         return card.vector is not None
     return render_mode in _constructor(card, card.vector).metadata.get("render_modes", ())
 
 
 def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEnv[str, Any, Any]:
-    """Make a game whose agents act one at a time."""
+    """Make a PettingZoo game as an ``AECEnv``, in this process or on a server."""
     env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
         return remote_game(env_id, urls, "aec", kwargs)
@@ -194,7 +202,10 @@ def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEn
 
 
 def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> ParallelEnv[str, Any, Any]:
-    """Make a game whose agents act together; in a turn-based one the stream says whose actions count."""
+    """Make a PettingZoo game as a ``ParallelEnv``, in this process or on a server.
+
+    In a turn-based game the request stream says whose actions count.
+    """
     env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
         return remote_game(env_id, urls, "parallel", kwargs)
@@ -204,7 +215,7 @@ def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> 
 
 
 def _id_and_urls(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
-    """Return the ID on the server and the server's URLs, which are empty if the environment is made here."""
+    """Return the ID on the server and the server's URLs; an empty list means that this process makes it."""
     if not card.proxy:
         return card.id, urls_of(card.id, backend, kwargs, card.image, card.data)
     urls = urls_of(card.id, kwargs.pop("url", None), kwargs)
@@ -214,7 +225,7 @@ def _id_and_urls(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[s
 
 
 def with_call_deadline(env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for a server, with the call deadline of a card whose steps take long."""
+    """Return the arguments for a server, with the card's ``call_deadline`` unless one is given."""
     card = cards().get(env_id)
     deadline = {} if card is None or card.call_deadline is None else {"call_deadline": card.call_deadline}
     return {**deadline, **kwargs}
@@ -230,7 +241,7 @@ LAUNCHERS: dict[str, Callable[..., Any]] = {
     "aec": launch_aec,
     "parallel": launch_parallel,
 }
-"""The launch functions by the kind of entry point."""
+"""The launch functions, by the first part of the entry point's name."""
 
 
 # The stack around an environment that a factory or an ID of another package has made
@@ -244,9 +255,10 @@ def as_gym(
     autoreset: bool = False,
     **others: Any,
 ) -> gym.Env[Any, Any]:
-    """Wrap ``env`` in its stream, unless it has one. ``others`` are arguments of the stream.
+    """Wrap ``env`` in a ``RequestStream``, unless it has a stream; then ``max_steps`` and ``others`` are refused.
 
-    By default resets without a seed reach the environment without one, except for the first.
+    ``others`` are arguments of ``RequestStream``. By default the environment's first reset gets a seed, and
+    later resets without a seed reach it without one.
     """
     if not has_stream(env):
         how: dict[str, Any] = {"reproducible": False, **others}
@@ -258,7 +270,7 @@ def as_gym(
 
 
 def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, Any, Any]:
-    """Return an AEC or parallel game as an ``AECEnv`` with a stream."""
+    """Return an AEC or parallel game as an ``AECEnv`` with a request stream."""
     if isinstance(game, ParallelEnv):
         if has_stream(game):
             raise InvalidArgument(f"{name} has a stream already, for api='parallel' alone")
@@ -269,7 +281,7 @@ def as_aec(game: Any, name: str, *, reproducible: bool = True) -> AECEnv[str, An
 
 
 def as_parallel(game: Any, name: str, *, reproducible: bool = True) -> ParallelEnv[str, Any, Any]:
-    """Return an AEC or parallel game as a ``ParallelEnv`` with a stream."""
+    """Return an AEC or parallel game as a ``ParallelEnv`` with a request stream."""
     if isinstance(game, AECEnv):
         from envweave_gym.wrappers.turn_based_parallel import TurnBasedParallel
 

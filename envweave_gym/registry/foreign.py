@@ -1,4 +1,4 @@
-"""Builds the stack of wrappers around environments of factories, of other packages' IDs and of servers."""
+"""Wrappers around environments of factories, of other packages' IDs and of servers."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ _OWN_ARGUMENTS = (
 
 
 def wrapped_gym(env_id: str, call: MakeCall) -> Any:
-    """Make an environment of another package's Gymnasium ID, with its own ``TimeLimit`` inside the stack."""
+    """Make an environment with a Gymnasium ID of another package; its step limit stays inside our wrappers."""
     if "max_steps" in call.kwargs:
         call.kwargs["max_episode_steps"] = step_limit(env_id, call.kwargs.pop("max_steps")) or -1
     return wrapped(env_id, partial(gym.make, env_id), replace(call, api="gym"))
 
 
 def wrapped_game(env_id: str, native: Api, call: MakeCall) -> Any:
-    """Make a game of a PettingZoo ID for the API of the call; the ID is registered for the ``native`` API."""
+    """Make a game with a PettingZoo ID of another package, which registers it for the API ``native``."""
     refuse_for_games(env_id, call.num_envs, call.kwargs)
     make: Callable[..., Any] = pettingzoo.make
     return wrapped(env_id, partial(make, native, env_id), call)
 
 
 def wrapped(name: str, factory: Callable[..., Any], call: MakeCall) -> Any:
-    """Make the environment of ``factory`` with the stack around it, or a vector of such environments."""
+    """Make an environment with ``factory`` and wrap it, or make a vector of such environments."""
     if call.num_envs is None:
         return _single(name, factory, call.api, False, call.kwargs)
     how, options = vector_arguments(name, call.kwargs)
@@ -91,7 +91,7 @@ def _single(
 
 
 def on_servers(env_id: str, urls: list[str], call: MakeCall) -> Any:
-    """Make the environment that servers have under this ID, or their only one if the ID is empty."""
+    """Make the environment ``env_id`` of servers, or their only one if that is empty."""
     name, kwargs, num_envs = env_id.rpartition(":")[2] or urls[0], call.kwargs, call.num_envs
     api = call.api or kind_of(env_id, urls, {key: kwargs[key] for key in kwargs if key not in _OWN_ARGUMENTS})
     if api != "gym":

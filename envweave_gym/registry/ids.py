@@ -1,4 +1,4 @@
-"""The public functions ``make``, whose docstring has the grammar of names, ``register`` and ``warm_up``."""
+"""Public functions ``make``, whose docstring has the grammar of names, ``register`` and ``warm_up``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from envweave_gym.registry.schemes import scheme_of
 
 
 def register(name: str, *, factory: Callable[..., Any]) -> None:
-    """Give a factory of this process a name: ``register("local://counter-v0", factory=CounterEnv)``.
+    """Give a factory of this process a name for ``make``: ``register("local://counter-v0", factory=CounterEnv)``.
 
-    The factory returns a Gymnasium or PettingZoo environment and gets the kwargs of :func:`make`. Registering
-    a name again replaces it. To give an ID to everybody who installs your package, add an
+    The factory returns a Gymnasium or PettingZoo environment and gets the kwargs of :func:`make`. Registering a
+    name again replaces it. To give an ID to everybody who installs your package, add an
     :class:`envweave_gym.EnvCard` through the entry-point group ``envweave_gym.envs`` instead.
     """
     if not isinstance(name, str) or not name.startswith("local://") or name == "local://":
@@ -42,14 +42,14 @@ def make(
     backend: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Make an environment, a vector of them or a game by its name.
+    """Make an environment, a vector of environments or a multi-agent game by its name.
 
     - ``envweave/Echo-v0``: an ID of this package, or of a plug-in.
     - ``CartPole-v1``, ``atari/pong-v3``: an ID registered with Gymnasium or PettingZoo.
     - ``envweave/Echo``, ``CartPole``: the same without a version, the newest one.
-    - ``module:ID``: import ``module``, which registers it, then make ``ID``.
+    - ``module:ID``: import ``module``, which registers the ID, then make it.
     - ``local://name``: a factory given to :func:`envweave_gym.register` in this process.
-    - ``http://host:port#ID``: ``ID`` on a server, also ``https``; without ``#ID`` the only one it has.
+    - ``http://host:port#ID``: ``ID`` on a server, also ``https``; without ``#ID`` the server's only one.
     - ``http+unix://%2Fpath#ID``: the same on a server at a Unix socket.
     - ``unix://%40name#ID``: the same on a private server of this machine.
     - ``ray+actor://…``: the same on a Ray actor.
@@ -64,16 +64,17 @@ def make(
       ``"async"`` each in a process of its own.
     - ``group=k`` lets k consecutive rows of a vector play the same episodes, for trainers that compare them.
     - ``api`` is ``"gym"``, ``"aec"`` or ``"parallel"``; games are parallel by default.
-    - ``autoreset=True`` lets the step after the end of a single environment reset it.
+    - ``autoreset=True`` lets the step after the end of a single environment's episode reset it.
     - ``backend`` says where it runs: ``"inproc"`` (the default), ``"subprocess"``, ``"docker"``,
       ``"kubernetes"``, ``"ray"``, the URL of a server, or a list of URLs.
     - ``max_steps`` (or ``max_episode_steps``) truncates its episodes, ``on_fault`` says what becomes of its
       exceptions and ``reset_deadline`` how long a failing reset is tried again (see
-      :class:`envweave_gym.wrappers.RequestStream`); everything else goes to the environment.
-    - ``reproducible=True`` seeds every reset of an ID of another package, as those of this one always are;
-      by default its first reset gets a seed, and later ones without a seed let its generator go on.
+      :class:`envweave_gym.wrappers.RequestStream`).
+    - ``reproducible=True`` seeds every reset of an ID of another package; IDs of this one are always seeded so.
+      By default its first reset gets a seed, and later ones without a seed let its generator go on.
     - ``reward="sum"``, ``"first"`` or a function makes one number of rewards that are lists, arrays or dicts,
-      as some IDs of other packages pay.
+      as in some IDs of other packages.
+    - All other arguments go to the environment.
     """
     call = MakeCall.of(name, api, num_envs, group, autoreset, backend, kwargs)
     with release_unused():
@@ -84,10 +85,10 @@ def make(
 def warm_up(
     name: str, warm: int = 1, *, backend: str = "docker", timeout: float = 60.0, **options: Any
 ) -> None:
-    """Start ``warm`` servers that wait for ``make(name, backend="docker")``, and wait until they are ready.
+    """Keep ``warm`` servers ready for later calls of ``make(name, backend=backend)``; wait until they are ready.
 
-    ``options`` are those of ``make``: only replicas with the same options are shared. ``warm=0`` ends those
-    that no environment uses. ::
+    ``options`` are the backend's options of ``make``; only servers with the same options are shared. ``warm=0``
+    ends those that no environment uses. Raise ``NotAvailable`` after ``timeout`` seconds. ::
 
         from envweave_gym.registry.ids import warm_up
 

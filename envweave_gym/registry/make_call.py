@@ -1,4 +1,4 @@
-"""The checked arguments of one call of :func:`envweave_gym.make`, and functions that remove some."""
+"""Checked arguments of one call of :func:`envweave_gym.make`, and functions that take some out."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from envweave_gym.registry.catalog import REGISTRIES, Api
 from envweave_gym.vector.row_groups import groups_of, refuse_group
 
 STACK_ARGUMENTS = ("max_steps", "autoreset", "on_fault", "reset_deadline", "reproducible")
-"""Arguments of the wrappers, which environments of other packages take too."""
+"""Arguments of our wrappers, which ``make`` takes for environments of other packages too."""
 _VECTORIZATION_MODES = ("sync", "async", "vector_entry_point")
 
 
 @dataclass(frozen=True)
 class MakeCall:
-    """The arguments of one call of ``make``."""
+    """Arguments of one call of ``make``."""
 
     name: str
     api: Api | None
     num_envs: int | None
-    """The number of rows of a vector; ``None`` for a single environment or a game."""
+    """Number of rows of a vector; ``None`` for a single environment or a game."""
     backend: Any
     kwargs: dict[str, Any]
-    """The other arguments; the functions that handle some of them remove those."""
+    """All other arguments; functions that consume some remove them."""
 
     @classmethod
     def of(
@@ -67,7 +67,7 @@ class MakeCall:
 
 
 def vector_arguments(name: str, kwargs: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Take Gymnasium's vectorization mode and the arguments of its vectors out of ``kwargs``."""
+    """Remove and return ``vectorization_mode`` (or ``None``) and the arguments of Gymnasium's vector classes."""
     mode = autoreset_mode_of(name, kwargs.pop("autoreset_mode", "NextStep"))
     if kwargs.pop("autoreset", False) and mode is AutoresetMode.DISABLED:
         raise InvalidArgument(f"{name}: autoreset=True and autoreset_mode='Disabled' contradict each other")
@@ -100,7 +100,7 @@ def take_group(name: str, kwargs: dict[str, Any]) -> int | None:
 
 
 def refuse_for_games(name: str, num_envs: int | None, kwargs: dict[str, Any]) -> None:
-    """Refuse arguments that only Gymnasium environments take."""
+    """Raise ``InvalidArgument`` if ``num_envs`` or arguments are given that only Gymnasium environments take."""
     given = ["num_envs"] * (num_envs is not None)
     given += [key for key in STACK_ARGUMENTS if key in kwargs and key != "reproducible"]
     if given:
@@ -109,5 +109,5 @@ def refuse_for_games(name: str, num_envs: int | None, kwargs: dict[str, Any]) ->
 
 
 def no_api(name: str, api: Api | None, *kinds: str) -> InvalidArgument:
-    """Return the error for an API that the environment does not have."""
+    """Return the error for an API that the environment does not have; ``kinds`` are those that it has."""
     return InvalidArgument(f"{name} has no api={shown(api)}; it has {' and '.join(map(repr, kinds))}")

@@ -1,4 +1,4 @@
-"""Names known to this process: IDs, ``module:ID`` and ``local://`` names.
+"""Lookup of names that this process knows: IDs, ``module:ID`` and ``local://`` names.
 
 Errors suggest the nearest names.
 """
@@ -18,20 +18,20 @@ from envweave_gym.core.faults import UnknownEnvironment, shown
 from envweave_gym.registry.catalog import REGISTRIES
 
 _SHORTEST_PART = 4
-"""Least number of letters of a name that is looked for as a part of known names; fewer fit too many."""
+"""Least length of a name that is searched for in known names; shorter ones are in too many."""
 factories: dict[str, Callable[..., Any]] = {}
-"""The factories given to :func:`envweave_gym.register`, by their ``local://`` names."""
+"""Factories given to :func:`envweave_gym.register`, by their ``local://`` names."""
 
 
 def split_module(name: str) -> tuple[str, str]:
-    """Split ``module:ID``; without a module the first part is empty."""
+    """Split ``module:ID`` into both parts; the module is empty if there is none."""
     module, colon, rest = name.partition(":")
     is_module = colon and all(part.isidentifier() for part in module.split("."))
     return (module, rest) if is_module else ("", name)
 
 
 def import_module_of(name: str) -> str:
-    """Import the module of ``module:ID``, which registers the ID, and return the ID."""
+    """Import the module of ``module:ID``, which registers the ID, and return the ID; return other names unchanged."""
     module, rest = split_module(name)
     if not module:
         return name
@@ -46,7 +46,7 @@ def import_module_of(name: str) -> str:
 
 
 def resolve(name: str) -> str | None:
-    """Return the full registered ID that a name means, or ``None`` if it means none, as names with a scheme.
+    """Return the full registered ID for a name, or ``None`` for one with a scheme or of no known ID.
 
     The module of ``module:ID`` is imported, as :func:`envweave_gym.make` does.
     """
@@ -59,7 +59,7 @@ def resolve(name: str) -> str | None:
 
 
 def registered_id(env_id: str) -> str | None:
-    """Return the registered ID that ``env_id`` means: itself, or its newest version if it has no version."""
+    """Return ``env_id`` if it is registered, its newest version if it has no version, else ``None``."""
     # PettingZoo's modules end with _v3, its IDs with -v3.
     for spelling in (env_id, re.sub(r"_v(\d+)$", r"-v\1", env_id)):
         if any(spelling in registry for registry in REGISTRIES.values()):
@@ -89,7 +89,7 @@ def _next_step(name: str) -> str:
 
 
 def _nearest(name: str, known: set[str]) -> list[str]:
-    """Return up to three known names: those with a similar spelling, then those that contain ``name``."""
+    """Return up to three known names: first those with a similar spelling, then those that contain ``name``."""
     spellings = {spelling: one for one in sorted(known) for spelling in (_bare(one), one.lower())}
     bare = _bare(name)
     near = difflib.get_close_matches(bare, spellings, n=3, cutoff=0.75)
@@ -99,5 +99,5 @@ def _nearest(name: str, known: set[str]) -> list[str]:
 
 
 def _bare(name: str) -> str:
-    """Return a name as people remember it: in lower case, without namespace and version."""
+    """Return a name in lower case, without namespace and version, as people remember it."""
     return re.sub(r"-v\d+$", "", name.rpartition("/")[2].lower())

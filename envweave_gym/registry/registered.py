@@ -1,4 +1,4 @@
-"""Makes environments of registered IDs; those of other packages get our stack of wrappers."""
+"""Makes environments with registered IDs, ours and those of other packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from envweave_gym.vector.singles import vector_of_singles
 
 
 def make_registered(call: MakeCall) -> Any:
-    """Make the environment of a registered ID, for the API of the call or the only one that it has."""
+    """Make the environment with a registered ID, for the API of the call, or the only API of the ID."""
     name, api, kwargs = call.name, call.api, call.kwargs
     is_local = call.backend in (None, "inproc")
     known_as = import_module_of(name) if is_local else _imported_if_here(name, call.backend)
@@ -52,10 +52,10 @@ def make_registered(call: MakeCall) -> Any:
 
 
 def _imported_if_here(name: str, backend: Any) -> str:
-    """Return the ID of ``module:ID`` for a server, and import the module if this process starts that server.
+    """Return the ID in ``module:ID``; import the module if this process starts the server.
 
-    The server needs the module, not this process. But its card may determine how a server is started, so it
-    is imported here if it is installed. For a server at an address nothing is imported.
+    The server needs the module, this process does not. But its card may determine how a server is started, so
+    the module is imported if it is installed. For a server at a URL nothing is imported.
     """
     if provider_of(backend) is None:
         return split_module(name)[1]
@@ -66,7 +66,7 @@ def _imported_if_here(name: str, backend: Any) -> str:
 
 
 def _with_card(env_id: str, call: MakeCall) -> Any:
-    """Make the environment of an ID that has a card, through its entry point in ``entry_points.py``."""
+    """Make the environment of an ID that has a card, through its entry point."""
     backend, num_envs, kwargs = call.backend, call.num_envs, call.kwargs
     if not cards()[env_id].proxy:
         check_reproducible(env_id, reproducible := kwargs.pop("reproducible", True))

@@ -1,8 +1,8 @@
-"""Finds the modules whose import registers an ID, so that another process can import them too.
+"""Search for the modules whose import registers an ID, so that another process can import them too.
 
 A registry stores what an ID makes, but not which module registered it: the module of the entry point need not
-be the one that calls ``register``. So the modules of this process are ranked by evidence, and the other
-process imports them in that order until the ID is registered.
+be the one that calls ``register``. So the modules of this process are ranked by evidence, and the other process
+imports them in that order until the ID is registered.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from envweave_gym.registry.catalog import REGISTRIES
 _MAIN, _MAIN_OF_SPAWNED = "__main__", "__mp_main__"
 _OURS = {"gymnasium", "pettingzoo", "envweave_gym", "envweave_gym_server"}
 _LEFT_OUT = {*_OURS, *sys.stdlib_module_names, _MAIN, _MAIN_OF_SPAWNED}
-"""Names of packages that are not searched: their IDs are in every process, or they register none."""
+"""Packages that are not searched: their IDs are in every process, or they register none."""
 _MAX_MODULES = 16
-"""Limit of modules in a name, as the name is sent with every new session."""
+"""Limit of modules in a name, because the name is sent with every new session."""
 
 
 def with_modules(env_id: str) -> str:
-    """Return ``env_id`` with its modules, ``module,module,:ID``, or ``env_id`` alone if none is found.
+    """Return ``env_id`` after the modules that may register it, ``module,module,:ID``, or alone if none is found.
 
-    :func:`import_until_known` reads it. First come the modules that register and have the ID in their source.
-    Then come those that have its namespace there (``f"own/Size{n}-v0"`` in a loop), those of its entry point,
-    and all others that register. ``__main__`` is listed if the program itself registers the ID, for the
-    error.
+    :func:`import_until_known` reads it. First come modules that call ``register`` and have the ID in their
+    source, then those with its namespace in their source (``f"own/Size{n}-v0"`` in a loop), those of its entry
+    point, and all others that call ``register``. ``__main__`` is listed if the program itself registers the ID,
+    for the error.
     """
     register = dict(_registering())
     mention = [name for name, source in register.items() if env_id in source]
@@ -74,7 +74,7 @@ def import_until_known(name: str) -> str:
 
 
 def _of_entry_point(env_id: str) -> Iterator[str]:
-    """Yield the module of an ID's entry point, after the packages that contain it."""
+    """Yield the packages that contain an ID's entry point, outermost first, and then its module."""
     specs = [registry[env_id] for registry in REGISTRIES.values() if env_id in registry]
     for entry in (
         getattr(one, field, None) for one in specs for field in ("entry_point", "vector_entry_point")
@@ -85,8 +85,7 @@ def _of_entry_point(env_id: str) -> Iterator[str]:
 
 
 def _registering() -> Iterator[tuple[str, str]]:
-    """Yield the modules of this process that call ``register`` of Gymnasium or PettingZoo, with their
-    sources."""
+    """Yield name and source of each module of this process that calls ``register`` of Gymnasium or PettingZoo."""
     modules: list[tuple[str, Any]] = [*sys.modules.items()]
     for name, module in modules:
         if isinstance(module, ModuleType) and (name == _MAIN or _is_searched(name)) and _refers(module):
@@ -103,7 +102,7 @@ def _is_searched(module: str) -> bool:
 
 
 def _refers(module: ModuleType) -> bool:
-    """Return whether a global of the module is the registering package, or its ``register``."""
+    """Return whether a global of the module is Gymnasium or PettingZoo, or its ``register``."""
     known = {id(one) for one in (gym, gym.register, gym.envs, registration, pettingzoo)}
     known.add(id(getattr(pettingzoo, "register", pettingzoo)))
     return any(id(value) in known for value in list(vars(module).values()))

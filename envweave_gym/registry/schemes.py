@@ -1,6 +1,6 @@
-"""Schemes: functions that make environments of names with ``scheme://``, built-in or of installed packages.
+"""Table of URL-like names ``scheme://…``: a function for each scheme makes the environment.
 
-An installed package adds one by an entry point with the name of the scheme; its value is a :class:`Scheme`::
+An installed package adds a scheme by an entry point with its name, whose value is a :class:`Scheme`::
 
     # pyproject.toml
     [project.entry-points."envweave_gym.schemes"]
@@ -37,7 +37,7 @@ _NAME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://.*", re.DOTALL)
 
 @runtime_checkable
 class Scheme(Protocol):
-    """A function that makes the environment, vector or game that a call of ``make`` names."""
+    """Function that makes the environment, vector or game for a name with its scheme."""
 
     def __call__(self, call: MakeCall) -> Any:  # noqa: D102
         ...
@@ -47,7 +47,7 @@ _table = PlugInTable("envweave_gym.schemes", SCHEMES, Scheme)
 
 
 def scheme_of(name: str) -> Scheme | None:
-    """Return the scheme of a name, or ``None`` for an ID, which has no scheme; refuse an unknown scheme."""
+    """Return the function for the scheme of a name, ``None`` for a name without a scheme; refuse an unknown one."""
     if (match := _NAME.fullmatch(name)) is None:
         return None
     scheme = match["scheme"].lower()
@@ -59,7 +59,7 @@ def scheme_of(name: str) -> Scheme | None:
 
 
 def make_local(call: MakeCall) -> Any:
-    """Make ``local://name`` by the factory registered in this process under that name."""
+    """Make ``local://name`` with the factory registered in this process under that name."""
     if call.name not in factories:
         raise unknown(call.name)
     if urls_of(call.name, call.backend, call.kwargs):
@@ -71,7 +71,7 @@ def make_local(call: MakeCall) -> Any:
 
 
 def make_on_server(call: MakeCall) -> Any:
-    """Make ``http://host:port#ID`` and other URLs of servers: an ID there, or the only one of the server."""
+    """Make ``http://host:port#ID`` and other URLs of servers: the ID there, or the server's only one."""
     url, _, env_id = call.name.partition("#")
     if not url.partition("://")[2].strip("/"):
         raise InvalidArgument(f"make({shown(call.name)}) names no server; give one: http://host:port#ID")
@@ -79,7 +79,7 @@ def make_on_server(call: MakeCall) -> Any:
 
 
 def make_in_docker(call: MakeCall) -> Any:
-    """Make ``docker://image:tag#ID``: an ID in a container of an image."""
+    """Make ``docker://image:tag#ID``: the ID in a container of the image."""
     name = call.name
     image, _, env_id = name.partition("://")[2].partition("#")
     if not image:
@@ -92,12 +92,12 @@ def make_in_docker(call: MakeCall) -> Any:
 
 
 def refuse_openenv(call: MakeCall) -> NoReturn:
-    """Refuse ``openenv://…``, which is reserved for environments of OpenEnv."""
+    """Raise ``NotAvailable`` for ``openenv://…``, a scheme that is reserved for environments of OpenEnv."""
     raise _reserved(call, "the OpenEnv resolver")
 
 
 def refuse_prime(call: MakeCall) -> NoReturn:
-    """Refuse ``prime://owner/name``, which is reserved for environments of the Prime Hub."""
+    """Raise ``NotAvailable`` for ``prime://owner/name``, a scheme reserved for environments of the Prime Hub."""
     raise _reserved(call, "the Prime Hub resolver")
 
 

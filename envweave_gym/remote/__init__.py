@@ -1,4 +1,4 @@
-"""Makes environments, vectors and games on servers, which behave as in-process environments do."""
+"""Client of environment servers: makes environments, vectors and games that run on one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from envweave_gym.remote.upkeep import users_of
 
 
 def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
-    """Make an environment on the least used of the servers.
+    """Make an environment on the URL in ``urls`` with the fewest users in this process.
 
-    Its description is requested at once, so that a wrong argument or an unreachable server raises here.
+    The server is asked for a description at once, so that a wrong argument or an unreachable server raises
+    here.
     """
     from envweave_gym.remote.env import RemoteEnv
 
@@ -24,7 +25,7 @@ def remote_gym(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
 
 
 def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs: dict[str, Any]) -> Any:
-    """Make a vector with a shard on each server."""
+    """Make a vector whose ``num_envs`` rows are divided among the servers; ``mode`` is the autoreset mode."""
     from envweave_gym.remote.transports import VECTORS
 
     schemes = {url.partition("://")[0] for url in urls}
@@ -34,7 +35,7 @@ def remote_vector(env_id: str, urls: list[str], num_envs: int, mode: Any, kwargs
 
 
 def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], kwargs: dict[str, Any]) -> Any:
-    """Make a game on the least used of the servers, for the AEC or the parallel API of PettingZoo."""
+    """Make a game on the URL in ``urls`` with the fewest users in this process, for one of PettingZoo's APIs."""
     from envweave_gym.remote.games import RemoteAEC, RemoteParallel
 
     kind = RemoteAEC if api == "aec" else RemoteParallel
@@ -42,7 +43,7 @@ def remote_game(env_id: str, urls: list[str], api: Literal["aec", "parallel"], k
 
 
 def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
-    """Ask the first server for the API of an environment: ``"gym"``, ``"aec"`` or ``"parallel"``."""
+    """Return the API of an environment, as reported by the first server: ``"gym"``, ``"aec"`` or ``"parallel"``."""
     from envweave_gym.remote.address import Address
     from envweave_gym.remote.descriptions import create_message, describe, remote_name
     from envweave_gym.remote.served import CALL_DEADLINE
@@ -55,7 +56,7 @@ def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
 
 
 def _one_of(urls: list[str]) -> str:
-    """Return the URL that has the fewest users in this process, so that environments spread over all servers."""
+    """Return the URL with the fewest users in this process; ties are broken at random."""
     return min(urls, key=lambda url: (users_of(url.rstrip("/")), random.SystemRandom().random()))
 
 
@@ -79,7 +80,7 @@ def _rows_again(env_id: str, urls: list[str], num_envs: int, autoreset_mode: str
 
 
 def _spec_of(env: Any, described: dict[str, Any]) -> EnvSpec | None:
-    """Return the spec that makes ``env`` on its server again; ``None`` if its name is not a valid ID."""
+    """Return a spec with which ``gymnasium.make`` makes ``env`` on its server again; ``None`` for an illegal ID."""
     env_id, kwargs = described.get("env_id", env.name), env._spec_arguments()
     arguments: dict[str, Any] = {"disable_env_checker": True, "order_enforce": False, "kwargs": kwargs}
     if isinstance(env, gym.Env):

@@ -1,4 +1,4 @@
-"""Deletes abandoned sessions in the background, which frees their slots on the server."""
+"""Sends DELETE for abandoned sessions in the background, which frees their slots on the server."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from envweave_gym.os_support.process_local import ProcessLocal
 from envweave_gym.remote.address import Address
 
 _TIMEOUT_S = 5.0
-"""Seconds during which a DELETE may be sent; after them the server ends the session by its lease."""
+"""Time for the DELETE of a session; after that its lease on the server ends it."""
 _log = logging.getLogger(__name__)
 
 _Queue = deque[tuple[str, float]]
 
 
 class _Deletions:
-    """A queue for each server, of sessions to delete and their deadlines.
+    """Queues of sessions to delete, with deadlines: one queue and one thread for each server.
 
-    Each queue has a thread. The thread removes its queue and ends when the queue is empty.
+    A thread ends, and removes its queue, when the queue is empty.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ _deletions = ProcessLocal(_Deletions)
 
 
 def delete_abandoned(address: Address, session_id: str) -> None:
-    """Delete a session in the background; its last call may still be under way on the server.
+    """Delete a session in the background, even if its last call is still running on the server.
 
     A server that does not run is not started for the deletion.
     """

@@ -1,4 +1,4 @@
-"""The address of a server: its URL, and a reference to its token."""
+"""Address of a server: its URL, and a reference to the access token."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from envweave_gym.remote import upkeep
 from envweave_gym.remote.transports import CONNECTORS, Connector, connector_to
 
 TOKEN = "ENVWEAVE_TOKEN"
-"""The environment variable that holds the token if ``token=`` names no other place."""
+"""Environment variable with the access token if ``token=`` is not given."""
 _SOCKETS = ("http+unix", "unix")
-"""The schemes of Unix sockets; the rest of the URL is the socket, with ``/`` as ``%2F`` and ``@`` as ``%40``."""
+"""URL schemes of Unix sockets; after the scheme comes the path, with ``/`` as ``%2F`` and ``@`` as ``%40``."""
 
 
 _tokens: dict[str, str] = {}
@@ -24,16 +24,16 @@ _tokens: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Address:
-    """The URL of a server, and the reference to its token: ``env:NAME``, ``file:PATH``, or ``None``."""
+    """URL of a server, and where its access token is: ``env:NAME``, ``file:PATH``, or ``None`` for the default."""
 
     url: str
     token: str | None = None
     since: float = field(default_factory=time.monotonic, compare=False, repr=False)
-    """The time at which this address was made. A server stopped earlier at the same URL was another one."""
+    """Time of creation, to tell servers at the same URL apart: one that was stopped before that is another server."""
 
     @classmethod
     def of(cls, name: str, url: Any, token: Any = None) -> Address:
-        """Check a URL and a token reference, and return the address; ``name`` is the environment in errors."""
+        """Check a URL and a token reference, and return the address; ``name`` is for error messages."""
         parts = _parts(url)
         if parts is None:
             raise InvalidArgument(f"{name}: backend={shown(url)} is not a URL like 'http://host:port'")
@@ -46,12 +46,12 @@ class Address:
         return cls(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers with the token, if there is one."""
+        """Return the HTTP headers with the access token; empty if there is none."""
         token = self.secret()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def secret(self) -> str:
-        """Return the token; empty if there is none."""
+        """Return the access token; empty if there is none."""
         token = self._secret() or ""
         if not (token.isascii() and token.isprintable()):
             raise self._no_token()
@@ -77,17 +77,17 @@ class Address:
         return InvalidArgument(f"{self.url}: {where} holds no token, which is one line of ASCII characters")
 
     def connector(self) -> Connector:
-        """Return the connector for the scheme of the URL."""
+        """Return the connector for the URL's scheme."""
         return connector_to(self)
 
     def ensure(self) -> None:
-        """Start the server, if this process keeps it up and it does not run."""
+        """Start the server unless it runs; does nothing for a server that this process did not start."""
         upkeep.ensure(self.url)
 
     def revive(self) -> None:
-        """Start the server again if this process keeps it up and it has died.
+        """Start the server again if it has died; does nothing for a server that this process did not start.
 
-        A failed start raises ``ConnectionError``, so that callers try again as after any lost connection.
+        Raise ``ConnectionError`` if that fails, so that callers retry as after a lost connection.
         """
         try:
             self.ensure()
@@ -95,21 +95,21 @@ class Address:
             raise ConnectionError(f"{self.url}: {error}") from None
 
     def is_stopped(self) -> bool:
-        """Return whether this process has stopped the server for good since the address was made."""
+        """Return whether this process has stopped the server for good since the address was created."""
         return upkeep.was_stopped(self.url, self.since)
 
     def shortcut(self) -> tuple[str, int] | None:
-        """Return a host and port that reach the server more directly than its URL, if there are any."""
+        """Return host and port of a more direct way to the server than its URL, or ``None``."""
         return upkeep.shortcut_to(self.url)
 
     @property
     def scheme(self) -> str:
-        """The scheme of the URL, which selects the transport."""
+        """Scheme of the URL, which selects the transport."""
         return self.url.partition(":")[0]
 
 
 def _parts(url: Any) -> SplitResult | None:
-    """Return the parts of a URL; ``None`` if it is not a valid URL of a server."""
+    """Split a server URL into its parts; return ``None`` if it is not valid."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in CONNECTORS or not parts.hostname or parts.port == 0:
@@ -123,7 +123,7 @@ def _parts(url: Any) -> SplitResult | None:
 
 
 def _surplus(parts: SplitResult) -> str:
-    """Return the error message for a query or a fragment in a URL."""
+    """Return the error message for a URL with a query or a fragment."""
     ends = {"?": parts.query, "#": parts.fragment}
     there = f"leave out what comes after {' and '.join(repr(mark) for mark, end in ends.items() if end)}"
     if "token" in parse_qs(parts.query, keep_blank_values=True):
@@ -135,5 +135,5 @@ def _surplus(parts: SplitResult) -> str:
 
 
 def remember_token(url: str, token: str) -> None:
-    """Use ``token`` for the server at ``url`` from now on, which this process has started itself."""
+    """Use ``token`` from now on for the server at ``url``, which this process has started."""
     _tokens[url] = token

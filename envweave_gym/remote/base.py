@@ -1,4 +1,4 @@
-"""The base class of remote environments and remote games: their constructor and description."""
+"""Base class of remote environments and remote games: constructor and description."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envweave_gym.remote.served import CALL_DEADLINE, ServedEnvironment, Spaces
 
 
 class Remote:
-    """Base class of an environment or a game on a server; pickles hold the arguments, not the session."""
+    """Base class of an environment or game on a server; pickles hold the constructor arguments, not the session."""
 
     _api = ""
     _sends_faults = False
@@ -30,9 +30,12 @@ class Remote:
         reproducible: bool = False,
         **kwargs: Any,
     ) -> None:
-        """``kwargs`` go to the environment; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
+        """Prepare the client; no request is sent yet.
 
-        ``reproducible=True`` seeds every reset, also of environments that could go on without a seed.
+        ``kwargs`` go to the environment's constructor on the server. ``token`` refers to the access token:
+        ``env:NAME`` or ``file:PATH``. ``call_deadline`` and ``reset_deadline`` are in seconds.
+        ``reproducible=True`` seeds every reset, also for environments that could continue their random
+        generator.
         """
         faults: dict[str, Any] = {"on_fault": on_fault, "reset_deadline": reset_deadline}
         client: dict[str, Any] = {"token": token, "call_deadline": call_deadline}
@@ -52,12 +55,12 @@ class Remote:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The server's description: spaces or agents, metadata, and what it supports."""
+        """The server's description of the environment: spaces or agents, metadata, and supported features."""
         return self._served.description
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of the environment."""
+        """Metadata of the environment, such as its render modes."""
         return self.description["metadata"]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Splits batches of actions by server, and joins the observations and infos of several servers."""
+"""Splits batches of actions among servers, and joins the observations and infos that they return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 
 
 def part_of(space: Space[Any], batch: Any, rows: slice) -> Any:
-    """Return some rows of a batch; ``space`` is the space of a single row."""
+    """Return the rows ``rows`` of a batch of elements of ``space``."""
     if isinstance(space, Dict):
         return {key: part_of(inner, batch[key], rows) for key, inner in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -25,7 +25,7 @@ def part_of(space: Space[Any], batch: Any, rows: slice) -> Any:
 
 
 def rows_of(space: Space[Any], batch: Any, size: int) -> list[Any]:
-    """Split a batch into the rows as single environments return them."""
+    """Split a batch of elements of ``space`` into ``size`` rows, in the form that single environments return."""
     if isinstance(space, Dict):
         columns = {key: rows_of(inner, batch[key], size) for key, inner in space.spaces.items()}
         return [{key: column[row] for key, column in columns.items()} for row in range(size)]
@@ -37,7 +37,7 @@ def rows_of(space: Space[Any], batch: Any, size: int) -> list[Any]:
 
 
 def joined(space: Space[Any], batches: Sequence[Any]) -> Any:
-    """Concatenate batches; ``space`` is the space of a single row."""
+    """Concatenate batches of elements of ``space``."""
     if len(batches) == 1:
         return batches[0]
     if isinstance(space, Dict):
@@ -60,12 +60,12 @@ def copied(batch: Any) -> Any:
 
 
 def batch_of(space: Space[Any], rows: Sequence[Any]) -> Any:
-    """Stack rows into a batch; ``space`` is the space of a single row."""
+    """Stack rows, which are elements of ``space``, into a batch."""
     return concatenate(space, rows, create_empty_array(space, len(rows), fn=np.zeros))
 
 
 def travels(value: Any) -> bool:
-    """Return whether a value reaches the server unchanged, so that the server can check it as an action."""
+    """Return whether msgpack carries a value unchanged, so that the server can check it as an action."""
     kind = type(value)
     if kind in _TRAVELLING or isinstance(value, np.generic):
         return True
@@ -83,22 +83,22 @@ _TRAVELLING = (int, float, bool, str, bytes, type(None))
 
 
 class JoinedStreams:
-    """Looks up the stream of a row of joined vectors in the vector that has the row."""
+    """Lookup of a row's stream in joined vectors: the vector that contains the row builds it."""
 
     def __init__(self, parts: Sequence[StreamRows | None], sizes: Sequence[int]) -> None:
         self._parts, self._ends = parts, list(accumulate(sizes))
 
     def __call__(self, row: int) -> Any:
-        """Return the stream of ``row``, which counts through all vectors; ``None`` if its vector has none."""
+        """Return the stream of ``row``, counted through all vectors; ``None`` if its vector has no streams."""
         index = bisect_right(self._ends, row)
         part = self._parts[index]
         return None if part is None else part[row - (self._ends[index - 1] if index else 0)]
 
 
 def merged(infos: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Join the infos of vectors of ``sizes`` rows.
+    """Join the infos of vectors with ``sizes`` rows.
 
-    As in Gymnasium's vectors, the first row that has a key decides its dtype, and rows without it are blank.
+    As in Gymnasium's vectors, the first row with a key decides the dtype, and rows without the key are blank.
     """
     if len(infos) == 1:
         return infos[0]

@@ -1,4 +1,4 @@
-"""Requests for the description of an environment on a server: spaces, metadata, agents."""
+"""Requests for a server's description of an environment: spaces, metadata, agents."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from envweave_gym.wire.values import MOST_BITS, fits, pack
 _PLAIN = (bool, int, float, str, bytes, np.generic, Enum, type(None))
 _SECRET = re.compile(r"(?<=://)[^/?#]*@|[?#].*", re.DOTALL)
 _PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)
-"""Seconds between attempts to request a description, while connections to the server are lost."""
+"""Seconds between attempts to request a description after a lost connection."""
 
 
 def remote_name(env_id: str, url: str) -> str:
-    """Return the name of an environment in errors: its ID without a module, else the URL without secrets."""
+    """Return a name for error messages: the ID without its module, or the URL without secrets if that is empty."""
     return env_id.rpartition(":")[2] or (_SECRET.sub("", url) if isinstance(url, str) else url)
 
 
 def create_message(name: str, env_id: str, api: str, kwargs: dict[str, Any]) -> Create:
-    """Return the create message of an environment; refuse ``kwargs`` that would not arrive unchanged."""
+    """Return the message that creates an environment; raise ``InvalidArgument`` for kwargs that cannot be sent."""
     for argument, value in kwargs.items():
         if not _travels(value):
             raise InvalidArgument(
@@ -54,9 +54,10 @@ def _travels(value: Any) -> bool:
 
 
 def describe(address: Address, create: Create, deadline: float) -> dict[str, Any]:
-    """Return a copy of the server's description of an environment.
+    """Return a copy of the server's description of the environment that ``create`` would make.
 
-    It is requested once and cached. Forked processes inherit the cache.
+    The description is requested once and cached; forked processes inherit the cache. ``deadline`` is in
+    seconds.
     """
     return copy.deepcopy(_described(address, encode(create), deadline))
 
@@ -77,7 +78,7 @@ def _described(address: Address, create: bytes, deadline: float) -> dict[str, An
 
 
 def _request(address: Address, create: bytes, until: float) -> bytes:
-    """Request a description, again after a pause if the connection is lost."""
+    """Request a description; retry after a pause if the connection is lost, until the time ``until``."""
     for pause in _PAUSES:
         try:
             return _request_once(address, create, until)

@@ -1,4 +1,4 @@
-"""One environment on a server, as a ``gymnasium.Env``."""
+"""``RemoteEnv``: a ``gymnasium.Env`` that runs on a server."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         self.record, self._lost = EpisodeRecord(self.name), False
         self._last: Any = None
         self._packer: Callable[[Any], Any] | None = None
-        """The function that packs actions; ``None`` until the action space is known."""
+        """Function that packs actions for the wire; ``None`` until the action space is known."""
 
     # The server's description
 
     @property
     def observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The space of observations."""
+        """Space of observations, from the server's description."""
         return self._spaces.of(self.description, "observation_space")
 
     @property
     def action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The space of actions."""
+        """Space of actions, from the server's description."""
         return self._spaces.of(self.description, "action_space")
 
     @property
@@ -69,7 +69,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; its seed is in the ``episode_start`` event."""
+        """Start an episode on the server; its seed is in the ``episode_start`` event of the stream."""
         if options is not None:
             check_options(self.name, options, self.metadata)
         chosen, self._served.is_drawn = self._seeds.next(seed), seed is None
@@ -86,7 +86,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return self._last, outcome.info
 
     def step(self, action: Any) -> _Step:
-        """Send ``action`` to the server, and return the results of the step."""
+        """Send ``action`` to the server, and return its results; a lost session truncates the episode."""
         # The path of every step: the session is called directly, as each layer between costs a call.
         record, session = self.record, self._served.current
         if session is None or not record.live:
@@ -122,7 +122,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return self._packer
 
     def _step_without_episode(self, action: Any) -> _Step:
-        """Truncate the episode if its reset was lost, with the fault in the info; refuse any other step."""
+        """Return the truncated step of an episode whose reset was lost; raise ``ResetNeeded`` in other cases."""
         self._served.check_whole()
         if self.record.pending_fault is None:
             raise self.record.refusal()
@@ -138,16 +138,16 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return self._served.picture(lost=self._lost)
 
     def stream_state(self) -> dict[str, Any]:
-        """Return the state that :func:`envweave_gym.state_of` shows; for a lost episode, only the counters."""
+        """Return the environment's state for :func:`envweave_gym.state_of`; for a lost episode, only the counters."""
         known = self.record.counters()
         return {**self._served.recall("state", known), **known}
 
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Parse a reply into an action.
+        """Parse a model's text reply into an action, on the server.
 
-        For a lost episode any action is returned, as the next step reports the loss.
+        For a lost episode any action is returned; the next step reports the loss.
         """
         if not self.description["parses"]:
             return read_action(self.action_space, text)
@@ -162,7 +162,7 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return placeholder(self.action_space)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Return an attribute of this object, or else a public attribute of the environment on its server."""
+        """Return an attribute of this object, or else a public attribute of the environment on the server."""
         if hasattr(self, name) or not name.isidentifier() or name.startswith("_"):
             return super().get_wrapper_attr(name)
         try:
@@ -179,11 +179,11 @@ class RemoteEnv(Remote, HashedRandomness[Any, Any]):  # pyright: ignore[reportIn
         return True
 
     def entrust(self, **secrets: str) -> None:
-        """Send secrets to the environment on the server; no event, log or state may show them."""
+        """Send secrets to the environment on the server, which never appear in events, logs or states."""
         self._served.ask("entrust", secrets)
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the session; a later reset opens another one."""
         self.record.abandon()
         self._lost = False
         self._served.close()

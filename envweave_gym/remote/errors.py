@@ -1,4 +1,4 @@
-"""Converts refusals of a server to the exceptions that an environment in this process would raise."""
+"""Converts error replies of a server to the exceptions that an environment in this process would raise."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _KINDS: dict[str, type[Exception]] = {
 _ABOUT_SERVERS = ("Unauthorized", "Forbidden", "NoSession", "RequestEntityTooLarge")
 
 _TOO_LARGE = 413
-"""The HTTP status of a response to a request whose body is too large."""
+"""HTTP status for a request with a body that is too large."""
 _UNWELCOME = (1003, 1008, 1010)
-"""Codes of close frames after which the server would close another WebSocket too."""
+"""Codes of WebSocket close frames after which the server would close another WebSocket too."""
 
 
 class NotAServer(ConnectionError):
-    """The peer is not an envweave-gym server. A proxy may have answered, so a second attempt may succeed."""
+    """Error if the peer is not an envweave-gym server; a proxy may have answered, so a retry may succeed."""
 
 
 def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
-    """Raise the exception of a refusal; an unknown kind becomes :class:`SessionLost`.
+    """Raise the exception for an error reply of the server; an unknown kind becomes :class:`SessionLost`.
 
     ``why_ended`` says why the previous server process ended, which the new process cannot know.
     """
@@ -70,14 +70,14 @@ def raise_refused(refused: Refused, url: str, why_ended: str = "") -> NoReturn:
 
 
 _OF_MORE = (UnicodeError, BaseExceptionGroup)
-"""Exceptions whose constructors take more than a message."""
+"""Exception types whose constructors need more than a message."""
 
 
 def crash(cause: str, message: str) -> faults.EnvironmentCrashed:
-    """Return an :class:`EnvironmentCrashed` for an exception of type ``cause`` on the server.
+    """Return an ``EnvironmentCrashed`` for an exception of type ``cause`` in the environment on the server.
 
-    If ``cause`` is a built-in exception, the returned one is an instance of it too, so that
-    ``except ValueError`` works as in this process.
+    If ``cause`` is a built-in exception, the result is an instance of that too, so that ``except ValueError``
+    works as in this process.
     """
     error = _crash_type(cause)(message)
     error.cause = cause
@@ -100,8 +100,8 @@ def _crash_type(cause: str) -> type[faults.EnvironmentCrashed]:
 def hung_up(closed: ConnectionClosed, url: str) -> Exception:
     """Return the error for a WebSocket that the server has closed.
 
-    It is a ``ConnectionError``, after which the call is sent again, unless the server would close a new
-    WebSocket for the same reason.
+    It is a ``ConnectionError``, after which callers send again, unless the server would close another WebSocket
+    too.
     """
     if closed.code == TOO_BIG:
         return faults.InvalidArgument(f"{url}: {closed.reason or 'the frame is larger than it takes'}")
@@ -110,14 +110,14 @@ def hung_up(closed: ConnectionClosed, url: str) -> Exception:
 
 
 def untrusted(url: str, error: ssl.SSLCertVerificationError) -> Exception:
-    """Return the error for a certificate that is not trusted; it is no loss, as a second attempt would fail too."""
+    """Return the error for an untrusted TLS certificate; not an ``OSError``, because a retry would fail too."""
     return faults.NotAvailable(
         f"{url} is not trusted: {error.verify_message}; REQUESTS_CA_BUNDLE names the certificates to trust"
     )
 
 
 def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
-    """Raise the error for an HTTP response without a frame; a server or a proxy before it may have sent it."""
+    """Raise the error for an HTTP response that has no frame; the server or a proxy may have sent it."""
     refused = refusal_in(body)
     if refused is not None:
         raise_refused(refused, url)
@@ -129,7 +129,7 @@ def raise_foreign(status: int, body: bytes, url: str) -> NoReturn:
 
 
 def refusal_in(body: bytes | None) -> Refused | None:
-    """Return the refusal in the body of an HTTP error; ``None`` if no envweave-gym server has written it."""
+    """Return the error reply in an HTTP body; ``None`` if it is not from an envweave-gym server."""
     try:
         given = msgspec.json.decode(body or b"", type=_Error)
     except msgspec.MsgspecError:

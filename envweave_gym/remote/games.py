@@ -1,4 +1,4 @@
-"""Games on a server as PettingZoo environments: ``AECEnv``, one agent at a time, and ``ParallelEnv``."""
+"""Games on a server as PettingZoo environments: ``RemoteAEC`` and ``RemoteParallel``."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class RemoteGame(Remote):
 
     @property
     def possible_agents(self) -> list[str]:
-        """All agents that the game can have."""
+        """All agents that the game can have, from the server's description."""
         return list(self.description["agents"])
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Return the space of the observations of ``agent``."""
+        """Return the observation space of ``agent``."""
         return self._space("observation_space", agent)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Return the space of the actions of ``agent``."""
+        """Return the action space of ``agent``."""
         return self._space("action_space", agent)
 
     def _space(self, which: str, agent: str) -> Space[Any]:
@@ -66,23 +66,23 @@ class RemoteGame(Remote):
 
     @property
     def agents(self) -> list[str]:
-        """The agents that have not left; an empty list before the first reset and after a failure."""
+        """Agents that have not left the game; an empty list before the first reset and after a loss."""
         return [] if self._record.failed else self._agents
 
     def render(self) -> Any:
-        """Return the game's rendering; for a lost episode, the last one that was fetched."""
+        """Return the game's rendering; for a lost game, the last one that was fetched."""
         self._record.check_begun("render")
         return self._served.picture()
 
     def state(self) -> Any:
-        """Return the global state of PettingZoo; ``NotImplementedError`` if the game has none."""
+        """Return PettingZoo's global state; raise ``NotImplementedError`` if the game has none."""
         if self.description["has_state"]:
             return self._served.ask("global_state")
         name = self.metadata.get("name", self._served.name)
         raise NotImplementedError(f"state() method has not been implemented in the environment {name}.")
 
     def stream_state(self) -> dict[str, Any]:
-        """Return the state that :func:`envweave_gym.state_of` shows; for a lost episode, only the counters."""
+        """Return the state for :func:`envweave_gym.state_of`; for a lost game, only the counters."""
         known = self._record.counters()
         if self._served.gone:
             return known
@@ -90,16 +90,16 @@ class RemoteGame(Remote):
 
     @property
     def record(self) -> GameRecord:
-        """The numbered events of the episode as the operator sees them, including events hidden from agents."""
+        """Numbered events of the episode as the operator sees them, including those hidden from agents."""
         record = GameRecord(self.name)
         record.turn, stream = self._served.ask("record")
         record.events, record.seq = list(stream.events), len(stream.events) - 1
         return record
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Parse a reply into an action of ``agent``.
+        """Parse a model's text reply into an action of ``agent``, on the server.
 
-        For a lost game any action is returned, as the next step reports the loss.
+        For a lost game any action is returned; the next step reports the loss.
         """
         if not self.description["parses"]:
             return read_action(self.action_space(str(agent)), text)
@@ -113,14 +113,14 @@ class RemoteGame(Remote):
         return placeholder(self.action_space(str(agent)))
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the session; a later reset opens another one."""
         self._served.close()
         self._agents = []
 
     # For the two kinds of games
 
     def _start(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset the game; return the reply of the server, or the fault if the reset was lost."""
+        """Reset the game on the server; return its reply, or the fault if the reset was lost."""
         check_options(self.name, options, self.metadata)
         chosen, self._served.is_drawn = self._seeds.next(seed), seed is None
         self._record.abandon()
@@ -131,7 +131,10 @@ class RemoteGame(Remote):
         return outcome
 
     def _lost_reset(self, fault: Fault, to_act: list[str]) -> Infos:
-        """Record that a reset was lost, and return the infos of all agents; their next step ends the game."""
+        """Record that a reset was lost, and return the infos of all agents; their next step ends the game.
+
+        ``to_act`` are the agents with an open request.
+        """
         self._record.lost_reset(fault, self._served.sent_seed)
         self._agents = self.possible_agents
         self._requests = self._record.requests(to_act, over=False)
@@ -144,8 +147,8 @@ class RemoteGame(Remote):
     ) -> Infos:
         """Record the loss of the game, and return the infos of its agents.
 
-        ``unread`` are infos that no agent has read yet; their events come before the loss. An agent that was
-        done before the loss gets no fault.
+        ``unread`` are infos that no agent has read yet; their events come before the loss. Agents that were
+        done before get no fault.
         """
         record, unread = self._record, unread or {}
         before = record.seq
@@ -171,9 +174,9 @@ class RemoteGame(Remote):
 
 
 class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A game on a server, whose agents act one at a time.
+    """Game on a server with PettingZoo's AEC API: agents act one at a time.
 
-    The observation of the selected agent comes with every reply; other observations are fetched on demand.
+    The observation of the selected agent comes with every reply; other observations are requested on demand.
     """
 
     _api = "aec"
@@ -187,7 +190,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
 
     @property
     def infos(self) -> Infos:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The infos of the agents that have not left."""
+        """Infos of the agents that have not left."""
         return {agent: self._infos[agent] for agent in self.agents}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -205,7 +208,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         self.agent_selection = everybody[0]
 
     def step(self, action: Any) -> None:
-        """Let the selected agent act; an agent that is done takes ``None`` and leaves."""
+        """Perform the selected agent's action; an agent that is done takes ``None`` and leaves."""
         record = self._record
         if not self.agents:
             self._served.check_whole()
@@ -219,7 +222,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             self._play(agent, action, acted)
             return
         if done:
-            self._see_off(agent)
+            self._remove_done(agent)
         if record.pending_fault is not None:
             self._lose(record.pending_fault, ignored=acted)
 
@@ -232,11 +235,11 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             self._take(outcome.observation, outcome.info, dict(zip(names, tables, strict=True)))
             return
         if not acted:
-            self._see_off(agent)
+            self._remove_done(agent)
         self._lose(outcome, acted=self._held, actor=agent)
 
     def _take(self, observation: Any, table: dict[str, Any], results: dict[str, Any]) -> None:
-        """Take over the state of the game from a reply."""
+        """Update the state of the game from a server's reply: observation, table of agents, and results."""
         self._agents, self._infos = table["agents"], table["infos"]
         self._cumulative_rewards = table["earned"]
         self.rewards, self.terminations = results["rewards"], results["terminations"]
@@ -267,7 +270,11 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         ignored: dict[str, Any] | None = None,
         actor: str | None = None,
     ) -> None:
-        """Truncate the live agents, if there are any; from now on agents leave without a call to the server."""
+        """Truncate the live agents after a loss, and remove done agents without the server from now on.
+
+        ``acted`` and ``ignored`` are actions of the open round to record, ``actor`` the agent whose action was
+        lost.
+        """
         live, self._lost = self._live(), True
         if not live:
             self._record.played()
@@ -279,8 +286,8 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         self.truncations |= dict.fromkeys(live, True)
         self.agent_selection = self._agents[0]
 
-    def _see_off(self, agent: str) -> None:
-        """Let an agent leave that is done."""
+    def _remove_done(self, agent: str) -> None:
+        """Remove an agent that is done."""
         tables = (self.rewards, self._cumulative_rewards, self.terminations, self.truncations, self._infos)
         for table in tables:
             table.pop(agent, None)
@@ -290,7 +297,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             self.agent_selection = self._agents[0]
 
     def observe(self, agent: str) -> Any:
-        """Return the observation of ``agent``; if the game is lost, the last observation of ``agent``."""
+        """Return the observation of ``agent``; if the game is lost, the last one received."""
         self._record.check_begun("observe")
         check_agent(self.name, self, agent)
         if agent not in self._fresh and self._record.pending_fault is None and not self._lost:
@@ -307,7 +314,10 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
             self._lose(self._record.run(self._served.lost, error))
 
     def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Return observation, reward since its last action, termination, truncation and info of the selected agent."""
+        """Return observation, reward, termination, truncation and info of the selected agent.
+
+        The reward is the sum since the agent's last action; ``observe=False`` leaves the observation out.
+        """
         if not self.agents:
             raise self._record.refusal("last")
         return super().last(observe)
@@ -319,7 +329,7 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
 
 
 class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A game on a server, whose agents act together; only actions of agents with an open request count."""
+    """Game on a server with PettingZoo's parallel API; only actions of agents with an open request count."""
 
     _api = "parallel"
 
@@ -335,7 +345,7 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
         return outcome.observation, outcome.info["infos"]
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
-        """Let the agents of the open requests act; actions of other agents are recorded as ignored."""
+        """Send the actions of agents with open requests; actions of other agents are recorded as ignored."""
         record = self._record
         if not self.agents:
             self._served.check_whole()
@@ -354,7 +364,7 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
         return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, infos
 
     def _take(self, observations: dict[str, Any], table: dict[str, Any]) -> None:
-        """Take over the state of the game from a reply."""
+        """Update the state of the game from a server's reply: observations and table of agents."""
         self._seen.update(observations)
         self._agents = table["agents"]
         for info in table["infos"].values():

@@ -1,4 +1,4 @@
-"""The client's side of an environment on a server: its description, its session, and faults."""
+"""Client side of one environment, vector or game on a server: description, session and faults."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ CALL_DEADLINE = 60.0
 """Default of ``call_deadline``: seconds to wait for a reply."""
 
 LOSSES = (SessionLost, AtCapacity, ConnectionError, TimeoutError)
-"""Exceptions of a call that did not reach its environment, or got no reply."""
+"""Exceptions of a call that did not reach its environment, or that got no reply."""
 
 FAULTS = (*LOSSES, EnvironmentCrashed)
-"""Exceptions that end an episode as a fault."""
+"""Exceptions that end an episode as a fault: losses, and crashes of the environment."""
 
 
 class ServedEnvironment:
-    """Holds the address, the description and the session of a remote environment, vector or game.
+    """Address, description and session of an environment, vector or game on a server.
 
     - The first access to :attr:`description` sends the first request; the first call opens a session.
     - ``reset`` and ``step`` return the server's reply, or the :class:`Fault` that ended the episode. With
       ``on_fault="raise"`` they raise the exception instead.
-    - A session that is lost, or whose environment has crashed, is left. The next reset opens another session,
-      as does a reset after :meth:`close`. A question opens none: another environment would answer it.
+    - A lost session is abandoned, and so is one whose environment has crashed. The next reset opens another
+      one, as does a reset after :meth:`close`. A question never does: a new environment could not answer it.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class ServedEnvironment:
         upkeep.join(self.address.url, self)
         self._described: dict[str, Any] | None = None
         self.current: RemoteSession | None = None
-        """The session, if there is one."""
+        """The session, or ``None``."""
         self._crashed = self._closed = False
         self.gone = False
-        """Whether the last session is lost or closed, and no new one was begun."""
+        """Whether the last session was lost or closed and no other was opened."""
         self._cut_short = ""
-        """The name of the exception that stopped the last step halfway; empty if none did."""
+        """Name of the exception that interrupted the last step; empty if none did."""
         self._picture: Any = None
         self.reproducible = False
-        """Whether every reset carries a seed, though the environment could go on without one."""
+        """Whether every reset sends a seed, although the environment could continue its random generator."""
         self.is_drawn = False
-        """Whether the seed of the next reset was drawn here, not given by the caller."""
+        """Whether the next reset's seed was drawn by the client, not given by the caller."""
         self.sent_seed: Any = None
-        """The seed that the last reset carried."""
+        """The seed that was sent with the last reset, or ``None``."""
 
     @property
     def is_described(self) -> bool:
-        """Whether the description was fetched, so that :attr:`description` sends no request."""
+        """Whether the description is known, so that :attr:`description` sends no request."""
         return self._described is not None
 
     @property
@@ -95,10 +95,10 @@ class ServedEnvironment:
         return self._described
 
     def reset(self, seed: Any, options: dict[str, Any] | None, *, started: float | None = None) -> Any:
-        """Start an episode, in the current session or a new one.
+        """Start an episode in the current session or a new one; return the reply or the fault.
 
-        Failed resets are repeated until ``reset_deadline``, counted from ``started``. A reset that is under way
-        on a server may take as long as ``call_deadline``.
+        Failed resets are retried until ``reset_deadline`` seconds after ``started``, by default now. A reset
+        that is running on a server may take ``call_deadline`` seconds.
         """
         deadline = (time.monotonic() if started is None else started) + self._reset_deadline
         pause = 0.02
@@ -109,7 +109,7 @@ class ServedEnvironment:
                 self.sent_seed = None if session.begun and self.goes_on else seed
                 return session.reset(self.sent_seed, options, give_up_s=hope)
             except FAULTS as error:
-                self._part(error)
+                self._abandon(error)
                 hopeless = self._crashed and not self.truncates
                 if hopeless or time.monotonic() + pause > deadline:
                     return self._give_up(error)
@@ -118,19 +118,20 @@ class ServedEnvironment:
 
     @property
     def goes_on(self) -> bool:
-        """Whether resets carry no seed now, so that the environment's random generator continues.
+        """Whether resets send no seed now, so that the environment continues its random generator.
 
-        The first reset of a new session carries the seed drawn here all the same, as its generator has no state.
+        Even then the first reset of a session sends one, because a new environment's generator has no state
+        yet.
         """
         return self.is_drawn and not self.reproducible and self.description.get("goes_on", False)
 
     def _give_up(self, error: Exception) -> Fault:
         fault = self._fault_of(error)
-        self._leave()
+        self._close_session()
         return fault
 
     def step(self, action: Any) -> Any:
-        """Send a step with an ``action`` that is packed already."""
+        """Send a step with a packed ``action``; return the reply or the fault."""
         try:
             return self.session().call(Step(0, action))
         except FAULTS as error:
@@ -142,16 +143,20 @@ class ServedEnvironment:
             raise
 
     def stop(self, error: BaseException) -> None:
-        """Record that ``error`` stopped a step halfway, because it is unknown whether the server did the step."""
+        """Record that ``error`` interrupted a step, so that nobody knows whether the server did it."""
         self._cut_short = type(error).__name__
 
     def check_whole(self) -> None:
-        """Raise ``ResetNeeded`` if the last step was stopped halfway."""
+        """Raise ``ResetNeeded`` if the last step was interrupted."""
         if self._cut_short:
             raise ResetNeeded(f"{self.name}: {self._cut_short} stopped the last call halfway; call reset()")
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """Ask the server a question about the environment, and return the answer or raise any failure."""
+        """Send a question about the environment, and return the answer.
+
+        A question changes no state, such as ``"render"``. Raise ``ResetNeeded`` or ``SessionLost`` if there is
+        no session.
+        """
         if self._closed:
             raise ResetNeeded(f"{self.name}: {question} was asked for after close(); call reset()")
         if self.gone:
@@ -159,9 +164,9 @@ class ServedEnvironment:
         return self.session().ask(question, argument)
 
     def recall(self, question: str, known: Any) -> Any:
-        """Ask the server a question about the episode. If the episode is lost, return ``known`` instead.
+        """Send a question about the episode; if the episode is lost, return ``known`` instead.
 
-        The question may be the first call to notice the loss; the next step reports it.
+        The question may be the first call that notices the loss; the next step reports it.
         """
         if self.gone and not self._closed:
             return known
@@ -175,19 +180,19 @@ class ServedEnvironment:
     def picture(self, *, lost: bool = False) -> Any:
         """Return the rendering; for a ``lost`` episode the last one that was fetched, or ``None``.
 
-        It does not raise then, because wrappers render within the step that reports the loss.
+        It never raises then, because wrappers render within the step that reports the loss.
         """
         if not (lost or self._crashed):
             self._picture = self.recall("render", self._picture)
         return self._picture
 
     def lost(self, error: Exception) -> Fault:
-        """Leave the session that ``error`` ended, and return the fault; ``on_fault="raise"`` raises ``error``."""
-        self._part(error)
+        """Abandon the session that ``error`` ended, and return the fault; with ``on_fault="raise"`` raise ``error``."""
+        self._abandon(error)
         return self._fault_of(error)
 
-    def _part(self, error: Exception) -> None:
-        """Leave the session, unless its environment crashed: a crashed one answers questions until the next reset."""
+    def _abandon(self, error: Exception) -> None:
+        """Abandon the session, but keep a crashed environment's: it answers questions until the next reset."""
         self._crashed = isinstance(error, EnvironmentCrashed)
         if self.current is not None and not self._crashed:
             # A session that the server does not know needs no DELETE; any other would hold its slot for a lease.
@@ -204,12 +209,12 @@ class ServedEnvironment:
         return crash if self._crashed else fault_of(error)
 
     def close(self) -> None:
-        """Close the session."""
-        self._leave()
+        """Close the session; a private server ends with its last user."""
+        self._close_session()
         self._closed = True
         upkeep.leave(self.address.url, self)
 
-    def _leave(self) -> None:
+    def _close_session(self) -> None:
         """Close the session and forget the last failure."""
         # first of all: a session whose close is interrupted is not played any more
         current, self.current = self.current, None
@@ -218,13 +223,13 @@ class ServedEnvironment:
             current.close()
 
     def fresh_session(self) -> RemoteSession:
-        """Return the session for a reset: a new session after a crash or after a step that was stopped halfway."""
+        """Return the session for a reset: a new one if the environment crashed or a step was interrupted."""
         if self._crashed or self._cut_short:
-            self._leave()
+            self._close_session()
         return self.session()
 
     def session(self) -> RemoteSession:
-        """Return the current session, or a new session, which its first call opens on the server."""
+        """Return the current session, or a new one; the server learns of it with its first call."""
         if self.current is None:
             upkeep.join(self.address.url, self)
             self.current = RemoteSession(self.address, self._create, self._call_deadline)
@@ -240,7 +245,7 @@ class Spaces:
         self._built: dict[tuple[str | None, str], Any] = {}
 
     def of(self, described: dict[str, Any], which: str, agent: str | None = None) -> Any:
-        """Return a space; ``described`` is the server's description of the environment or of ``agent``."""
+        """Return the space ``which``; ``described`` is the server's description of the environment or of ``agent``."""
         known = self._built.get((agent, which))
         if known is None:
             known = self._built[agent, which] = space_of(self._served, described, which, agent)
@@ -250,10 +255,10 @@ class Spaces:
 def space_of(
     served: ServedEnvironment, described: dict[str, Any], which: str, agent: str | None = None
 ) -> Space[Any]:
-    """Build a space of an environment from its server's description.
+    """Build a space from the server's description of an environment or agent.
 
-    A space of a foreign class is rebuilt only if this process has started the server itself, and so trusts it
-    to choose what is imported. Otherwise, or if the class is not installed here, the server answers for it.
+    A space of a class unknown to Gymnasium is rebuilt only if this process has started the server, and so
+    trusts it to choose imports. Otherwise, or if the class is not installed here, the space asks the server.
     """
 
     def unknown(data: dict[str, Any], path: Path) -> Space[Any]:

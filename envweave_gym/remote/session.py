@@ -1,4 +1,4 @@
-"""A session on a server, from the client's side: carries out what its state machine decides."""
+"""Session on a server, client side: carries out the I/O that the state machine ``SessionCore`` decides."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from envweave_gym.wire.values import pack
 
 _CLOSE_TIMEOUT_S = 5.0
 _START_WAIT_S = 0.25
-"""Seconds to wait at a time for a server that is being started, before other sessions have their turn."""
+"""Longest wait at a time for a server that is starting, so that other sessions have their turn."""
 _GRACE_S = 0.125
-"""Seconds to look for a reply that became overdue while the loop waited for other sessions."""
+"""Time to look for a reply that became overdue while the loop waited for other sessions."""
 _WARN_AFTER_S = 0.4
-"""Seconds without reaching the server after which a call logs a warning; attempts are 0.25 s apart by then."""
+"""Time without reaching the server after which a call logs a warning; attempts are 0.25 s apart by then."""
 _warned_of: set[str] = set()
 """URLs of servers that were logged as unreachable, and have not been reached since."""
 _of_parent: list[Transport | None] = []
-"""Transports that a forked process has inherited, kept so that they are neither closed nor collected."""
+"""Transports inherited by a forked process; referenced here so that they are neither closed nor collected."""
 _log = logging.getLogger(__name__)
 _SEND, _RECEIVE, _DELIVER = Action.SEND, Action.RECEIVE, Action.DELIVER
 
 
 class RemoteSession:
-    """One session: opened by the first call, gone after :meth:`close`, after a loss, and in a forked child."""
+    """One session on a server: opened by the first call, ended by :meth:`close`, by a loss or in a forked child."""
 
     _read = staticmethod(read_reply)
-    """The function that decodes the frame of a reply."""
+    """Decoder of reply frames."""
 
     def __init__(self, address: Address, create: Create, deadline: float) -> None:
-        """``deadline`` is the time limit of each call in seconds."""
+        """``create`` is the message that creates the environment; ``deadline`` limits each call, in seconds."""
         self._transport: Transport | None = None
         self.address, self.id = address, uuid.uuid4().hex
         self._create, self._deadline_s = create, deadline
@@ -52,15 +52,15 @@ class RemoteSession:
         self._error: Exception = ConnectionError(f"{address.url}: nothing was sent")
         """The error of the last lost connection or reply."""
         self._failed: Call | None = None
-        """The call that the last error belongs to, if the call did not reach the server."""
+        """The call that ``_error`` belongs to, if that call did not reach the server."""
         self._start: upkeep.Start | None = None
-        """The start of the server that this session waits for, if there is one."""
+        """The start of the server that this session waits for, or ``None``."""
         self._message: Create | Reset | Step | Ask | Close = create
         self._is_disowned = False
         in_forked_child(self, RemoteSession._disown)
 
     def _disown(self) -> None:
-        """Leave the session to the parent; runs in a forked child."""
+        """Give the session up in a forked child, because the parent still uses its connection."""
         # Closing the transport may shut down the connection, which the parent still uses; collecting it warns.
         _of_parent.append(self._transport)
         self._transport, self._is_disowned = None, True
@@ -68,7 +68,7 @@ class RemoteSession:
 
     @property
     def begun(self) -> bool:
-        """Whether an episode was begun in this session."""
+        """Whether this session has begun an episode."""
         return self._core.committed > 0
 
     @property
@@ -78,7 +78,7 @@ class RemoteSession:
 
     @property
     def overdue_at(self) -> float:
-        """The time at which the reply is overdue and the call is sent again."""
+        """Time at which the reply is overdue and the call is sent again."""
         return self._core.call.until
 
     # Calls
@@ -86,12 +86,12 @@ class RemoteSession:
     def reset(self, seed: Any, options: Any, *, give_up_s: float = math.inf) -> Reply:
         """Start an episode; if the server does not have the session yet, the same call creates it.
 
-        A server that cannot be reached is given up after ``give_up_s`` seconds.
+        Give up on a server that cannot be reached after ``give_up_s`` seconds.
         """
         return self.call(Reset(0, seed, pack(options)), give_up_s)
 
     def call(self, message: Reset | Step, give_up_s: float = math.inf) -> Reply:
-        """Number a call, send it and return its reply; the path of every step."""
+        """Number a call, send it and return its reply; every step takes this path."""
         core = self._core
         message.call, self._message = core.next_number, message
         self._send(core.begin(encode(message), core.next_number, time.monotonic(), give_up_s))
@@ -100,7 +100,10 @@ class RemoteSession:
         return reply
 
     def ask(self, question: str, argument: Any = None) -> Any:
-        """Return the answer to a question; if the server does not have the session yet, it is created first."""
+        """Return the answer to a question; if the server does not have the session yet, create it first.
+
+        A question changes no state and has no number in the sequence of calls.
+        """
         if self._core.committed < 0:
             self._begin(self._create, 0)
             self.receive()
@@ -110,18 +113,18 @@ class RemoteSession:
         return reply.value if isinstance(reply, Answer) else None
 
     def send(self, message: Reset | Step, give_up_s: float = math.inf) -> None:
-        """Number a call and send it; if it is lost on its way, the next :meth:`attempt` sends it again."""
+        """Number a call and send it; if it cannot be sent, the next :meth:`attempt` sends it again."""
         message.call = number = self._core.next_number
         self._begin(message, number, give_up_s)
 
     def receive(self) -> Reply:
-        """Return the reply to the call that was sent last."""
+        """Return the reply to the call that was sent last, and send that again as often as needed."""
         while (reply := self.attempt()) is None:
             pass
         return reply
 
     def attempt(self, grace_s: float = 0.0) -> Reply | None:
-        """Return the reply to the last call; ``None`` if no reply came and the call was sent again.
+        """Return the reply to the last call, or ``None`` after the call was sent again.
 
         An overdue reply is still looked for during ``grace_s`` seconds.
         """
@@ -167,7 +170,7 @@ class RemoteSession:
         self._send(self._core.begin(encode(message), number, time.monotonic(), give_up_s))
 
     def _send(self, action: Action) -> None:
-        """Carry out actions until the next action is a wait, for the reply or before another attempt."""
+        """Carry out ``action`` and those that follow, up to a wait for the reply or before another attempt."""
         core = self._core
         try:
             if action is not _SEND:
@@ -187,7 +190,7 @@ class RemoteSession:
     def _connect(self) -> Action:
         """Connect to the server, and return the next action.
 
-        If this process keeps the server up and the server has died, the server is started first.
+        A server that this process has started and that has died is started again first.
         """
         core, url, began = self._core, self.address.url, time.monotonic()
         self._hang_up()
@@ -206,9 +209,10 @@ class RemoteSession:
         return core.connected(time.monotonic())
 
     def _wait_for_start(self) -> None:
-        """Start the server if this process keeps it up, and wait at most ``_START_WAIT_S`` for it.
+        """Start the server if this process owns it, and wait at most ``_START_WAIT_S`` for it.
 
-        ``TimeoutError`` if it takes longer. A failed start raises ``ConnectionError``, as it may pass.
+        Raise ``TimeoutError`` if it takes longer, and ``ConnectionError`` if the start fails, as the cause may
+        pass.
         """
         # A start that is over is kept until its error was raised; begin() would start the server once more.
         start, self._start = self._start or upkeep.begin(self.address.url), None
@@ -236,7 +240,7 @@ class RemoteSession:
             raise ConnectionError(f"{self.address.url}: {error}") from None
 
     def _unsent(self, error: Exception) -> Action:
-        """Return the next action for a call that did not reach the server, and log it if that lasts."""
+        """Return the next action for a call that did not reach the server; log a warning if that lasts."""
         self._hang_up()
         core, now = self._core, time.monotonic()
         call = core.call
@@ -253,7 +257,7 @@ class RemoteSession:
         return action
 
     def _warn(self, error: Exception, left_s: float) -> None:
-        """Log that the server cannot be reached, once until it is reached again."""
+        """Log that the server cannot be reached, once until it is reached again; ``left_s`` is the call's time left."""
         url = self.address.url
         if url not in _warned_of:
             _warned_of.add(url)
@@ -276,7 +280,7 @@ class RemoteSession:
     # Ends
 
     def drop(self) -> None:
-        """Hang up, so that a late reply is not taken for the reply to the next call."""
+        """Close the connection, so that a late reply is not taken for the reply to the next call."""
         self._hang_up()
         self._next = Action.GIVE_UP
 
@@ -299,13 +303,13 @@ class RemoteSession:
         self.abandon()
 
     def discard(self) -> None:
-        """Leave a lost session and delete it in the background, which frees its slot on the server."""
+        """Give up a lost session and delete it in the background, which frees its slot on the server."""
         if self._core.may_exist:
             delete_abandoned(self.address, self.id)
         self.abandon()
 
     def abandon(self) -> None:
-        """Leave the session; the server ends it when its lease runs out."""
+        """Give up the session without a message to the server, which ends it when its lease expires."""
         self.drop()
         self._core.forget()
 
@@ -316,10 +320,10 @@ class RemoteSession:
 def at_once(
     sessions: Sequence[RemoteSession], messages: Sequence[Reset | Step], give_up_s: float = math.inf
 ) -> list[Reply | Exception]:
-    """Send a call in every session, then wait for all replies; a failed call has its exception in the list.
+    """Send a call in each session, then wait for all replies; return replies, and exceptions of failed calls.
 
-    The sessions are waited for in rounds, so that a slow session does not keep other calls from being sent
-    again. Servers that have to be started start at the same time.
+    The sessions are waited for in rounds, so that a slow session does not keep others from sending again.
+    Servers that have to be started start in parallel.
     """
     if len(sessions) == 1:
         return [_tried(sessions[0].call, messages[0], give_up_s)]

@@ -1,8 +1,8 @@
-"""State machine of a session at its client: numbers calls, and sends them again or gives them up.
+"""State machine of a session on the client, without I/O: numbers calls, sends them again or gives them up.
 
-It does no I/O and reads no clock. Each input returns the next :class:`Action`, which a loop carries out:
-``session.py``, or the simulation on a virtual clock. A frame is sent again, over a new connection each time,
-until the reply has come. The server executes a call once, however often the frame arrives.
+It reads no clock. Each input returns the next :class:`Action`, which a loop carries out: ``session.py``, or a
+simulation on a virtual clock. A frame is sent again, over a new connection each time, until its reply arrives.
+The server executes a call once, however often the frame arrives.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import msgspec
 from envweave_gym.wire.messages import DONE_ALL_THE_SAME, NUMBERLESS, Answer, Refused, Reply
 
 _WAITS = 4
-"""The number of equal parts of a call's time; after each part without a reply the frame is sent again."""
+"""Number of equal parts of a call's time limit; after each part without a reply the frame is sent again."""
 _HANDSHAKE_S = 0.5
-"""Seconds for the first handshake of a call, doubled with each attempt.
+"""Time limit of the first handshake of a call, doubled with each attempt.
 
-A connection may be left to a server that has just died and never be answered; a new attempt reaches the next
-server.
+A connection to a server that has just died may never be answered; a new attempt reaches its successor.
 """
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 1.0
 
 
 class Action(Enum):
-    """The next action of the loop that drives the state machine.
+    """Next action of the loop that drives the state machine.
 
     After each action but the last three, the loop calls one of the methods named here to report the outcome.
     """
@@ -42,9 +41,9 @@ class Action(Enum):
     DELIVER = "deliver"
     """Return the reply to the caller."""
     REFUSE = "refuse"
-    """Raise the refusal that has come."""
+    """Raise the error reply that has arrived."""
     GIVE_UP = "give up"
-    """Raise the last loss."""
+    """Raise the error of the last attempt."""
 
 
 # Looking up a member of an enum costs as much as the rest of a method.
@@ -52,47 +51,47 @@ _CONNECT, _SEND, _RECEIVE, _DELIVER = Action.CONNECT, Action.SEND, Action.RECEIV
 
 
 class Call(msgspec.Struct, gc=False):
-    """A call or a question that is under way."""
+    """Call or question in progress."""
 
     frame: bytes
     number: int
     seconds: float
     wait_s: float
-    """After this time without a reply the frame is sent again."""
+    """Time without a reply after which the frame is sent again."""
     deadline: float
     give_up_at: float
-    """When a server that cannot be reached is given up; time spent waiting on a connection is added to it."""
+    """Time at which to give up on a server that cannot be reached; time spent waiting on a connection is added."""
     tried_at: float
-    """The start of the latest attempt to send the call."""
+    """Start of the latest attempt to send the call."""
     opening: bytes = b""
-    """The create frame that is sent before the call, or empty; a refusal of the create refuses the call too."""
+    """The create frame, sent before the call, or empty; if the server refuses the create, the call fails too."""
     until: float = 0.0
-    """The deadline of the next action."""
+    """Deadline of the next action."""
     # pause_s grows with each attempt (see paused()); the first attempt follows at once.
     pause_s: float = 0.0
     handshake_s: float = _HANDSHAKE_S
     unreached_since: float = math.inf
     was_refused: bool = False
-    """Whether a connection was refused before; the first refusal has moved the deadline."""
+    """Whether a connection was refused before; only the first refusal moves the deadline."""
 
 
 class SessionCore:
-    """One session; the first call carries the create frame that opens it.
+    """State of one session; its first call carries the create frame.
 
-    After an input that leaves ``is_connected`` false, the loop closes its connection.
+    After an input that leaves ``is_connected`` false, the loop must close its connection.
     """
 
     def __init__(self, create: bytes, deadline_s: float) -> None:
-        """``create`` is the frame that opens the session, ``deadline_s`` the time limit of each call."""
+        """``create`` is the frame that creates the session on the server; ``deadline_s`` limits each call."""
         self._create, self._deadline_s = create, deadline_s
         self.committed = -1
-        """The number of the last call that the server has executed; -1 before the create."""
+        """Number of the last call that the server has executed; -1 before the create."""
         self.next_number = 1
-        """The number of the next reset or step."""
+        """Number of the next reset or step."""
         self.may_exist = False
         """Whether the server may have this session, because a connection was made to send the create."""
         self.since = math.inf
-        """The time from which the server may have this session."""
+        """Time from which the server may have this session."""
         self.is_connected = False
         self.is_answered = True
         """Whether the last call has its reply; ``KeyboardInterrupt`` may have stopped it halfway."""
@@ -105,7 +104,7 @@ class SessionCore:
         return self._questions
 
     def forget(self) -> None:
-        """Forget the session, so that the next call opens a new one."""
+        """Forget the session, so that the next call creates a new one."""
         self.committed, self.next_number = -1, 1
         self.may_exist = self.is_connected = False
 
@@ -121,9 +120,10 @@ class SessionCore:
         seconds: float | None = None,
         waits: int = _WAITS,
     ) -> Action:
-        """Begin a call or, with a negative number, a question.
+        """Begin a call, or with a negative number a question.
 
-        A server that cannot be reached is given up after ``give_up_s`` seconds, but not before a second attempt.
+        ``seconds`` is its time limit, by default that of the session, in ``waits`` equal parts. Give up on a
+        server that cannot be reached after ``give_up_s`` seconds, but not before a second attempt.
         """
         if seconds is None:
             seconds = self._deadline_s
@@ -138,13 +138,13 @@ class SessionCore:
         return self.started(now)
 
     def started(self, now: float) -> Action:
-        """Connect next: the server has been started if necessary, so the time of the handshake begins now."""
+        """Report that the server runs; return ``CONNECT``. The time limit of the handshake begins now."""
         call = self.call
         call.until = min(now + call.handshake_s, call.deadline)
         return _CONNECT
 
     def connected(self, now: float) -> Action:
-        """Send next, as a connection was made."""
+        """Report a new connection; return ``SEND``."""
         call = self.call
         self.is_connected, call.unreached_since = True, math.inf
         if self.committed < 0 and not self.may_exist:
@@ -153,13 +153,19 @@ class SessionCore:
         return _SEND
 
     def sent(self, now: float) -> Action:
-        """Wait for the reply next. Its time begins after the frame was sent, as a large frame may take long."""
+        """Report that the frame was sent; return ``RECEIVE``.
+
+        The wait for the reply begins now, because sending a large frame takes time.
+        """
         call = self.call
         call.until = min(now + call.wait_s, call.deadline)
         return _RECEIVE
 
     def received(self, reply: Reply) -> Action:
-        """Deliver or raise a reply to this call; drop a late reply to an earlier call, and wait again."""
+        """Report a reply: return ``DELIVER`` or ``REFUSE`` if it belongs to this call, else ``RECEIVE``.
+
+        A late reply to an earlier call is dropped.
+        """
         if isinstance(reply, Refused):
             return self._refused(reply)
         # A late copy of another reply is normal: a frame that was sent twice is answered twice.
@@ -181,24 +187,23 @@ class SessionCore:
         elif number > 0:
             self.committed = number if reply.kind in DONE_ALL_THE_SAME else max(self.committed, 0)
             self.next_number = self.committed + 1
-        if (
-            is_of_create
-        ):  # the call's own refusal is to come, and would be taken for the reply to the next call
+        if is_of_create:
+            # The call's own refusal is still to come, and would be taken for the reply to the next call.
             self.is_connected = False
         self.is_answered = True
         return Action.REFUSE
 
     def unanswered(self, now: float) -> Action:
-        """Try again or give up, as no reply came in time or the connection was lost."""
+        """Report that no reply came in time or the connection was lost; return ``PAUSE`` or ``GIVE_UP``."""
         action = self._again(now)
         self.call.give_up_at += now - self.call.tried_at
         return action
 
     def unsent(self, now: float, *, was_refused: bool = False) -> Action:
-        """Try again or give up, as no connection was made or it was lost before the frame was sent.
+        """Report that no connection was made, or it was lost before the send; return ``PAUSE`` or ``GIVE_UP``.
 
-        A server that goes away late in a long call has the full time to come back: the first connection that
-        ``was_refused`` begins the deadline anew.
+        A server that goes away late in a long call has the full time to come back: the first refused connection
+        (``was_refused``) restarts the deadline.
         """
         call = self.call
         call.unreached_since = min(call.unreached_since, now)
@@ -207,7 +212,7 @@ class SessionCore:
         return self._again(now)
 
     def still_starting(self, now: float, waited_s: float) -> Action:
-        """Try again or give up, as the server is still being started after a wait of ``waited_s``.
+        """Report that the server is still starting after a wait of ``waited_s``; return ``PAUSE`` or ``GIVE_UP``.
 
         The wait does not count as an attempt: it neither lengthens the handshake nor uses up ``give_up_s``.
         """
@@ -223,7 +228,7 @@ class SessionCore:
         return Action.PAUSE
 
     def paused(self, now: float) -> Action:
-        """Connect next, as the pause is over; lengthen the next pause and the handshake."""
+        """Report the end of a pause; return ``CONNECT``. The next pause and handshake get longer."""
         call = self.call
         call.pause_s = min(1.5 * call.pause_s + _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         call.handshake_s = min(2 * call.handshake_s, max(call.give_up_at - now, _HANDSHAKE_S))

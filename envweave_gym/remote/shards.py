@@ -1,4 +1,4 @@
-"""Shards of a remote vector: the rows on each server, their resets and steps, and the loss of a server."""
+"""Rows of a remote vector on each server (shards): resets, steps, and the loss of a server."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from envweave_gym.wire.values import pack, pack_array
 
 
 class Shard(ServedEnvironment):
-    """The rows of a vector on one server; all rows end when the session is lost."""
+    """The rows of a vector that are on one server; when the session is lost, the episodes of all these rows end."""
 
     live = False
-    """Whether there is a session in which every row was reset and no episode was lost since."""
+    """Whether every row was reset in the current session and no episode was lost since."""
     broken: Fault | None = None
-    """A loss that the next step has to report."""
+    """A loss that the next step must report, or ``None``."""
     shaky = False
     """Whether an episode was lost, and no episode has ended without a fault since."""
     resumed = False
-    """Whether the session is new and all rows were reset in it, although the caller resets only some."""
+    """Whether all rows were reset in a new session although the caller reset only some."""
     last: Any = None
-    """A copy of the last observations, which no reply or caller shares."""
+    """Copy of the last observations, which no reply or caller shares."""
 
     def __init__(self, rows: slice, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -45,44 +45,47 @@ class Shard(ServedEnvironment):
         self.faults = FaultCount(self.name)
 
     def lost(self, error: Exception) -> Fault:
-        """End all rows: leave the session, and return the fault or raise ``error``."""
+        """Mark all rows as lost, abandon the session, and return the fault, or raise ``error``."""
         self.live = False
         return super().lost(error)
 
     def retry(self, reset: ShardReset, error: Exception, started: float) -> Reply | Fault:
-        """Reset in a new session after a loss, if all rows are reset and there is time left."""
+        """Reset again in a new session if the lost reset was of all rows and time is left; else return the fault.
+
+        ``started`` is the time at which the reset began.
+        """
         if reset.is_whole and time.monotonic() - started < self._reset_deadline:
-            self._part(error)
+            self._abandon(error)
             return self.reset(reset.seeding, reset.options, started=started)
         return self.lost(error)
 
     @property
     def reset_deadline(self) -> float:
-        """The time limit of a reset in seconds."""
+        """Time limit of a reset in seconds."""
         return self._reset_deadline
 
     def _fault_of(self, error: Exception) -> Fault:
         self.shaky = True
         return self.faults.add(super()._fault_of(error))
 
-    def _leave(self) -> None:
-        super()._leave()
+    def _close_session(self) -> None:
+        super()._close_session()
         self.live, self.broken = False, None
 
 
 class ShardReset(NamedTuple):
-    """The part of a reset that one shard executes."""
+    """One shard's part of a reset."""
 
     shard: Shard
     seeding: Any
-    """The packed argument of ``envweave_gym_server.environments.rows.reset_rows``."""
+    """Packed seeds: the argument of the server's ``environments.rows.reset_rows``."""
     options: dict[str, Any] | None
     is_whole: bool
     """Whether every row of the shard is reset, so that a new session can do the reset too."""
 
 
 class ShardResult(msgspec.Struct):
-    """The result of a call for the rows of one shard."""
+    """Result of a call for the rows of one shard."""
 
     shard: Shard
     observation: Any
@@ -91,21 +94,21 @@ class ShardResult(msgspec.Struct):
     terminated: Any
     truncated: Any
     lost: dict[int, dict[str, Any]] = {}
-    """The info of each lost row, by row; ``infos`` holds the same infos joined."""
+    """Info of each lost row, by row; ``infos`` contains these too."""
 
     @classmethod
     def without_step(cls, shard: Shard, observation: Any, infos: dict[str, Any]) -> ShardResult:
-        """Return the result of a call in which no row was stepped: rewards are 0 and no episode ends."""
+        """Return the result of a call that stepped no row: rewards are 0 and no episode ends."""
         terminated, truncated = np.zeros((2, shard.size), np.bool_)
         return cls(shard, observation, infos, np.zeros(shard.size), terminated, truncated)
 
 
 class RowsReset(NamedTuple):
-    """A reset of some rows of a vector, with seeds that are given or else drawn."""
+    """Reset of some rows of a vector, with given or drawn seeds."""
 
     rows: Bools
     states: NDArray[np.uint64]
-    """The state of each row's seed generator before this reset, from which a server goes on drawing seeds."""
+    """State of each row's seed generator before this reset; a server continues drawing from it."""
     seeds: NDArray[np.uint64]
     given: Sequence[int | None] | None = None
     options: Options = None
@@ -114,22 +117,25 @@ class RowsReset(NamedTuple):
     def by_hand(
         cls, record: RecordColumns, rows: Bools, given: Sequence[int | None] | None, options: Options
     ) -> RowsReset:
-        """Return a reset that the caller of the vector asks for; draw the seeds that are not given."""
+        """Return a reset requested by the caller of the vector; draw the seeds that are not given.
+
+        ``rows`` is a mask of the rows to reset, and ``given`` has a seed or ``None`` for each row.
+        """
         states, seeds = record.draws.states.copy(), np.zeros(len(rows), np.uint64)
         seeds[rows] = record.draws.next(rows.nonzero()[0], given)
         return cls(rows, states, seeds, given, options)
 
     @classmethod
     def of_lost(cls, record: RecordColumns, rows: Bools) -> RowsReset:
-        """Return a reset by autoreset of rows that were lost.
+        """Return a reset of lost rows by autoreset.
 
-        It looks ahead at their next seeds without drawing: the step that is under way draws them at its end.
+        It reads the rows' next seeds without drawing them: the step in progress draws them at its end.
         """
         return cls(rows, record.draws.states.copy(), record.draws.upcoming())
 
 
 class ShardCalls:
-    """Resets and steps all shards of a vector at the same time, and goes on if some of the shards are lost."""
+    """Resets and steps all shards of a vector in parallel, and continues if some of them are lost."""
 
     goes_on = False
     """Whether rows that were seeded before are reset without a seed, so that their random generators continue."""
@@ -142,14 +148,14 @@ class ShardCalls:
         single_action_space: Space[Any],
         rows_of_actions: Callable[[Any], list[Any]],
     ) -> None:
-        """``rows_of_actions`` returns the action of each row, and refuses wrong actions."""
+        """``rows_of_actions`` splits a batch into the action of each row, and raises if one is not in the space."""
         self._shards, self._record, self._rows_of_actions = shards, record, rows_of_actions
         self._observation_space, self._action_space = single_observation_space, single_action_space
 
     def step(self, actions: Any, resting: Bools | None = None) -> list[ShardResult]:
-        """Step every shard; a shard without a session reports its loss, or is reset if it was reported.
+        """Step every shard in parallel; a lost shard reports its loss, or is reset if the loss was reported before.
 
-        A shard whose rows are all ``resting`` is left alone: the caller resets them next.
+        Shards whose rows are all ``resting`` are skipped: the caller resets them next.
         """
         shards = self._shards
         left = [] if resting is None else [one for one in shards if resting[one.rows].all()]
@@ -181,9 +187,9 @@ class ShardCalls:
         return results + self._reset_lost([one for one in shards if one not in reported])
 
     def _lost(self, shard: Shard, actions: Any, *, is_ignored: bool) -> ShardResult:
-        """End the episodes of a broken shard with its fault.
+        """End the episodes of a lost shard with its fault.
 
-        A row whose episode was over, so that this step was to reset it, loses a new episode at its start.
+        Rows whose episode was over, so that this step was to reset them, lose a new episode at its start.
         """
         fault, record = shard.broken, self._record
         assert fault is not None
@@ -202,7 +208,7 @@ class ShardCalls:
     # Resets
 
     def reset(self, reset: RowsReset) -> list[ShardResult]:
-        """Reset rows, and return the results of the shards that have rows to reset."""
+        """Reset rows in parallel, and return the results of the shards with rows to reset."""
         results: list[ShardResult] = []
         resets: list[ShardReset] = []
         for shard in self._shards:
@@ -246,7 +252,7 @@ class ShardCalls:
     def _resume(self, shard: Shard, reset: RowsReset) -> None:
         """Open a session for a lost shard of which only some rows are to be reset.
 
-        All rows are reset, as a vector begins with a reset of all. If a loss has not been reported by a step
+        All rows are reset, because a vector's first reset must be of all rows. If no step has reported the loss
         yet, no session is opened, and the rows to reset report the loss too.
         """
         if shard.broken:
@@ -285,7 +291,7 @@ class ShardCalls:
         return _lost_result(shard, lost)
 
     def _mixed(self, shard: Shard, reset: RowsReset, new: Sequence[Any]) -> Any:
-        """Return the last observations, with the rows that are reset replaced by the rows of ``new``."""
+        """Return the last observations, in which ``new`` replaces the rows that are reset."""
         space = self._observation_space
         old = new if shard.last is None else rows_of(space, shard.last, shard.size)
         rows = zip(reset.rows[shard.rows], new, old, strict=True)
@@ -294,7 +300,7 @@ class ShardCalls:
     def reset_lost(self, results: Sequence[ShardResult]) -> None:
         """Reset the rows that were lost in this step, as same-step autoreset does.
 
-        The observations and infos of the loss become ``final_obs`` and ``final_info``.
+        Their observations and infos become ``final_obs`` and ``final_info``.
         """
         lost = [one for one in results if one.lost]
         for one, begun in zip(lost, self._reset_lost([one.shard for one in lost]), strict=True):
@@ -317,7 +323,7 @@ def _stepped(shard: Shard, reply: Any) -> ShardResult:
 
 
 def _lost_result(shard: Shard, lost: dict[int, dict[str, Any]]) -> ShardResult:
-    """Return the result of a shard whose rows were lost: the last observations, and the infos of ``lost``."""
+    """Return the result of a shard whose rows were lost: the last observations, and the infos ``lost`` by row."""
     result = ShardResult.without_step(
         shard, copied(shard.last), infos_of_rows([lost.get(row) for row in shard.numbers])
     )
@@ -326,7 +332,7 @@ def _lost_result(shard: Shard, lost: dict[int, dict[str, Any]]) -> ShardResult:
 
 
 def _replies_to(resets: Sequence[ShardReset]) -> list[Any]:
-    """Reset shards at the same time; return the reply of each shard, or the :class:`Fault` of a failed reset."""
+    """Reset shards in parallel; return each reply, or the :class:`Fault` of a failed reset."""
     started, sessions = time.monotonic(), [one.shard.fresh_session() for one in resets]
     give_up_s = max((one.shard.reset_deadline for one in resets), default=0.0)
     replies = at_once(sessions, [Reset(0, one.seeding, pack(one.options)) for one in resets], give_up_s)
@@ -338,7 +344,7 @@ def _replies_to(resets: Sequence[ShardReset]) -> list[Any]:
 
 
 def _raise_refusal(replies: Sequence[Any]) -> None:
-    """Raise the first exception that is not a loss, such as the refusal of an action."""
+    """Raise the first exception that is not a loss, such as ``InvalidAction``."""
     for reply in replies:
         if isinstance(reply, Exception) and not isinstance(reply, FAULTS):
             raise reply

@@ -1,4 +1,7 @@
-"""Keeps up the servers of this process: starts them when needed, and ends them when nobody uses them."""
+"""Registry of the servers that this process has started, by URL: their restarts, and the count of their users.
+
+Clients of a URL have the server started when they need it; it is stopped when its last user is closed.
+"""
 
 from __future__ import annotations
 
@@ -14,40 +17,40 @@ from typing import Any
 
 from envweave_gym.os_support.process_local import ProcessLocal
 
-_LAST_WORDS = 0.2
-"""Seconds before a server is ended whose last user was garbage-collected, so that the user hangs up first."""
+_STOP_DELAY_S = 0.2
+"""Delay before a server is stopped after its last user was garbage-collected, so that the user disconnects first."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Upkeep:
-    """The callbacks that keep a server up, and the reason for which it ended last."""
+    """Callbacks that start and stop one server, and the reason for which it ended last."""
 
     ensure: Callable[[], None]
     """Starts the server unless it runs."""
     unused: Callable[[], None] | None = None
-    """Called when the last environment that used the server is closed or garbage-collected."""
+    """Called when the server's last user is closed or garbage-collected."""
     shortcut: Callable[[], tuple[str, int] | None] | None = None
-    """Returns a host and port that reach the server more directly than its URL, if there are any."""
+    """Returns host and port of a more direct way to the server than its URL, or ``None``."""
     trusted: bool = True
-    """Whether clients import the classes of spaces that the server names."""
+    """Whether clients may import the classes of spaces that the server names."""
     ended: tuple[float, str] | None = None
-    """The time at which the server was last found to have ended, and the reason."""
+    """Time at which the server was last found to have ended, and the reason."""
 
     def has_ended(self, why: str) -> None:
-        """Record why the server has ended, for the errors of lost sessions."""
+        """Record why the server has ended, for the error messages of lost sessions."""
         self.ended = time.monotonic(), why
 
 
 _kept: dict[str, Upkeep] = {}
 _stopped: dict[str, float] = {}
-"""The time at which this process stopped a server for good, by URL."""
+"""Time at which this process stopped a server for good, by URL."""
 _users: ProcessLocal[dict[str, dict[int, weakref.finalize[..., Any]]]] = ProcessLocal(dict)
-"""The finalizer of each user by the ``id()`` of the user, by the URL of the server."""
+"""Users of each server by URL: for the ``id()`` of each user its finalizer."""
 
 
 def keep_up(url: str, upkeep: Upkeep | None) -> None:
-    """Keep the server behind this URL up from now on; ``None`` stops that."""
+    """Register the callbacks for the server at ``url``; ``None`` removes them, when the server is stopped for good."""
     if upkeep is not None:
         _kept[url] = upkeep
         _stopped.pop(url, None)
@@ -56,31 +59,31 @@ def keep_up(url: str, upkeep: Upkeep | None) -> None:
 
 
 def ensure(url: str) -> None:
-    """Start the server, if this process keeps it up and it does not run."""
+    """Start the server at ``url`` unless it runs; does nothing if no callbacks are registered."""
     if (upkeep := _kept.get(url)) is not None:
         upkeep.ensure()
 
 
 def is_kept(url: str) -> bool:
-    """Return whether this process keeps the server up."""
+    """Return whether callbacks are registered for ``url``."""
     return url in _kept
 
 
 def is_trusted(url: str) -> bool:
-    """Return whether this process keeps the server up, and trusts it to name classes to import."""
+    """Return whether this process has started the server, and trusts it to name classes to import."""
     return (upkeep := _kept.get(url)) is not None and upkeep.trusted
 
 
 def was_stopped(url: str, since: float) -> bool:
-    """Return whether this process has stopped the server for good after ``since``.
+    """Return whether this process has stopped the server for good after the time ``since``.
 
-    ``since`` matters because another server may use the same port later.
+    Another server may have used the same port before, which must not count.
     """
     return _stopped.get(url, -math.inf) >= since
 
 
 def why_ended(url: str, since: float) -> str:
-    """Return why the server has ended after ``since``; empty if this process does not know."""
+    """Return why the server has ended after the time ``since``; empty if this process does not know."""
     upkeep = _kept.get(url)
     if upkeep is None or upkeep.ended is None:
         return ""
@@ -92,18 +95,18 @@ def why_ended(url: str, since: float) -> str:
 
 
 def join(url: str, user: Any) -> None:
-    """Register an object as a user of the server, until it leaves or is garbage-collected."""
+    """Register an object as a user of the server, until :meth:`leave` or its garbage collection."""
     users = _users.value.setdefault(url, {})
     if id(user) not in users:
-        users[id(user)] = forgotten = weakref.finalize(user, _forgotten, url, id(user))
-        forgotten.atexit = False
+        users[id(user)] = finalizer = weakref.finalize(user, _user_collected, url, id(user))
+        finalizer.atexit = False
 
 
 def leave(url: str, user: Any) -> None:
-    """Remove a user; the server ends with its last user."""
-    forgotten = _users.value.get(url, {}).pop(id(user), None)
-    if forgotten is not None:
-        forgotten.detach()
+    """Remove a user of the server; the last one to leave stops the server."""
+    finalizer = _users.value.get(url, {}).pop(id(user), None)
+    if finalizer is not None:
+        finalizer.detach()
         _end_unless_used(url)
 
 
@@ -112,13 +115,14 @@ def users_of(url: str) -> int:
     return len(_users.value.get(url, ()))
 
 
-def _forgotten(url: str, number: int) -> None:
-    """Remove a garbage-collected user; if it was the last, end the server in another thread.
+def _user_collected(url: str, number: int) -> None:
+    """Remove a garbage-collected user; if it was the last, stop the server from another thread.
 
-    This is a finalizer, which may run at any time and while any lock is held, so it must not end the server itself.
+    Finalizers run at any time, while any lock may be held, so this one must not stop the server itself.
     """
     if _users.value.get(url, {}).pop(number, None) is None or users_of(url):
         return
+    # Not threading.Thread, whose start() takes a lock that the interrupted thread may hold.
     try:
         start_new_thread(_end_soon, (url,))
     except RuntimeError as error:  # at the end of the process, which ends its servers too
@@ -126,7 +130,7 @@ def _forgotten(url: str, number: int) -> None:
 
 
 def _end_soon(url: str) -> None:
-    time.sleep(_LAST_WORDS)
+    time.sleep(_STOP_DELAY_S)
     try:
         _end_unless_used(url)
     except Exception as error:  # noqa: BLE001 - nobody waits for it
@@ -143,7 +147,7 @@ def _end_unless_used(url: str) -> None:
 
 
 class Start:
-    """Starts a server in a thread of its own; callers may wait for it with a timeout."""
+    """Start of a server in a thread, which several callers may wait for, each with a timeout."""
 
     def __init__(self, url: str, upkeep: Upkeep) -> None:
         self._url, self._upkeep = url, upkeep
@@ -151,7 +155,7 @@ class Start:
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Start the server, and keep an error for :meth:`wait`; the body of the thread."""
+        """Start the server, and keep the error for :meth:`wait`; body of the thread."""
         try:
             self._upkeep.ensure()
         except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
@@ -162,7 +166,7 @@ class Start:
             self._is_over.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the server has started, or raise the error of the start; after ``TimeoutError`` it goes on."""
+        """Wait until the server has started; raise the error of the start, or ``TimeoutError`` after ``seconds``."""
         if not self._is_over.wait(seconds):
             raise TimeoutError(f"{self._url} is still being started")
         if self._error is not None:
@@ -170,11 +174,11 @@ class Start:
 
 
 _starts = ProcessLocal(dict[str, Start])
-"""The starts that are under way, by URL."""
+"""The starts in progress, by URL."""
 
 
 def begin(url: str) -> Start | None:
-    """Begin to start the server without waiting for it; ``None`` if this process does not keep it up."""
+    """Start the server in a thread, or return the start in progress; ``None`` if no callbacks are registered."""
     upkeep, start = _kept.get(url), _starts.value.get(url)
     if upkeep is None or start is not None:
         return start
@@ -187,6 +191,6 @@ def begin(url: str) -> Start | None:
 
 
 def shortcut_to(url: str) -> tuple[str, int] | None:
-    """Return a host and port that reach the server more directly than its URL, if this process knows them."""
+    """Return host and port of a more direct way to the server than its URL, or ``None``."""
     upkeep = _kept.get(url)
     return None if upkeep is None or upkeep.shortcut is None else upkeep.shortcut()

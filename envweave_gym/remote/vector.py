@@ -1,4 +1,4 @@
-"""A vector of environments on one or several servers, as a ``gymnasium.vector.VectorEnv``."""
+"""``RemoteVectorEnv``: a ``gymnasium.vector.VectorEnv`` whose rows run on one or several servers."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteVectorEnv(CheckedVector):
-    """Steps environments on servers, with one frame for each server, as a vector in this process would.
+    """Vector of environments on servers, which sends one frame to each server for a step.
 
-    - Several servers have a shard of the rows each, and step them at the same time.
-    - A bad call is refused before any row has moved: by the server, or here if there are several.
-    - When a server is lost all its rows end, with ``truncated``, reward 0, the last observation,
-      ``info["fault"]`` and a stream that says so. Rows on other servers go on. Lost rows start anew in another
-      session, by autoreset or by a reset of the caller. ``on_fault="raise"`` raises instead.
-    - The seeds of all rows are drawn here, so that they do not depend on which servers were lost.
-    - No request is sent before a space is read, and no session is opened before the first reset.
-      Pickles and copies hold the addresses; a session belongs to the process that opened it.
+    - Each of several servers has a part of the rows (a shard), and all step at the same time.
+    - An invalid call is refused before any row has moved: by the server, or here if there are several.
+    - When a server is lost, the episodes of its rows end with ``truncated``, reward 0, the last observation,
+      and ``info["fault"]``. Rows on other servers continue. Lost rows are reset in another session, by
+      autoreset or by the caller. ``on_fault="raise"`` raises instead.
+    - This process draws the seeds of all rows, so that they do not depend on which servers were lost.
+    - The first access to a space sends the first request, and the first reset opens sessions. Pickles and
+      copies hold the addresses; a session belongs to the process that opened it.
     """
 
     def __init__(
@@ -62,10 +62,12 @@ class RemoteVectorEnv(CheckedVector):
         reproducible: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        """``kwargs`` go to the environments; ``token`` is a reference, ``env:NAME`` or ``file:PATH``.
+        """Prepare the client; no request is sent yet.
 
-        ``group`` consecutive rows play the same episodes, also where they are on different servers.
-        ``reproducible=True`` seeds every reset, also where the rows could go on without a seed; groups need that.
+        ``kwargs`` go to the environments' constructor on the server. ``token`` refers to the access token:
+        ``env:NAME`` or ``file:PATH``. ``group`` consecutive rows play the same episodes, also on different
+        servers. ``reproducible=True`` seeds every reset, also where rows could continue their random
+        generators; groups need that.
         """
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
@@ -99,14 +101,14 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def _single(self) -> Create:
-        """The create message of a vector with one row, for its description."""
+        """The create message of a vector with one row, for requests about the environment."""
         return create_message(self.name, self._env_id, "vector", self._row_arguments(1))
 
     # Descriptions by the servers
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The description of the environment by the first server that answers."""
+        """Description of the environment by the first server that answers."""
         found = self._first_answer(lambda shard: describe(shard.address, self._single, self._call_deadline))
         most, widest = found["max_rows"], -(-self.num_envs // len(self._urls))
         if widest > most:
@@ -118,38 +120,41 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def single_observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The space of the observations of one row."""
+        """Observation space of one row."""
         return space_of(self._shards[0], self.description, "observation_space")
 
     @cached_property
     def single_action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The space of the actions of one row."""
+        """Action space of one row."""
         return space_of(self._shards[0], self.description, "action_space")
 
     @cached_property
     def observation_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The space of the observations of all rows."""
+        """Observation space of all rows."""
         return batch_space(self.single_observation_space, self.num_envs)
 
     @cached_property
     def action_space(self) -> Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The space of the actions of all rows."""
+        """Action space of all rows."""
         return batch_space(self.single_action_space, self.num_envs)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The metadata of the environment."""
+        """Metadata of the environment, such as its render modes."""
         return {**self.description["metadata"], "autoreset_mode": self._mode}
 
     @cached_property
     def _choices(self) -> Discrete | None:
-        """The action space of a native vector with discrete actions, which are checked here; else ``None``."""
+        """Action space of one row if it is discrete and the vector native, else ``None``.
+
+        Such actions are checked here, as a whole array.
+        """
         space = self.single_action_space
         return space if self.description["native"] and isinstance(space, Discrete) else None
 
     @cached_property
     def _narrow(self) -> np.dtype[Any]:
-        """The smallest dtype that holds all discrete actions."""
+        """Smallest dtype that holds all discrete actions."""
         space: Any = self._choices
         return np.result_type(np.min_scalar_type(space.start), np.min_scalar_type(space.start + space.n - 1))
 
@@ -208,14 +213,14 @@ class RemoteVectorEnv(CheckedVector):
         return stepped if self.groups is None else self._in_groups(stepped)
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return the rendered frame of each row; for a lost row the last frame that was fetched, or ``None``."""
+        """Return the rendering of each row; for a lost row the last one that was fetched, or ``None``."""
         if self.render_mode is None:
             return super().render()
         drawn = (shard.picture() or (None,) * shard.size for shard in self._shards)
         return tuple(chain.from_iterable(drawn))
 
     def stream_state(self) -> tuple[dict[str, Any], ...]:
-        """Return the states that :func:`envweave_gym.state_of` shows; for a lost row, only the counters."""
+        """Return each row's state for :func:`envweave_gym.state_of`; for a lost row, only the counters."""
         return tuple(chain.from_iterable(map(self._states_of, self._shards)))
 
     def _states_of(self, shard: Shard) -> list[dict[str, Any]]:
@@ -226,9 +231,10 @@ class RemoteVectorEnv(CheckedVector):
     state = stream_state
 
     def parse_action(self, text: str, agent: str | None = None) -> Any:
-        """Parse a reply into the action of a row.
+        """Parse a model's text reply into the action of a row, on a server.
 
-        If all rows are lost, any action is returned, as the next step reports the loss whatever the action.
+        If all rows are lost, any action is returned, because the next step reports the loss whatever the
+        action.
         """
         if not self.description["parses"]:
             return read_action(self.single_action_space, text)
@@ -266,10 +272,10 @@ class RemoteVectorEnv(CheckedVector):
         self._record.has_begun = False
 
     def __del__(self) -> None:
-        """Do nothing: before Gymnasium 1.3 this closed the vector, whenever garbage was collected.
+        """Do nothing: before Gymnasium 1.3 this closed the vector whenever garbage was collected.
 
         That failed where a constructor had raised, and waited for servers at the end of the process. The
-        connections of a forgotten vector are closed by ``RemoteSession.__del__``; its sessions end later.
+        connections of a collected vector are closed by ``RemoteSession.__del__``; its sessions end later.
         """
 
     def _spec_arguments(self) -> dict[str, Any]:
@@ -290,15 +296,15 @@ class RemoteVectorEnv(CheckedVector):
     # The parts of a call
 
     def _stopped(self, error: BaseException) -> None:
-        """Record that ``error`` stopped a call halfway, so that the next call must be a reset.
+        """Record that ``error`` interrupted a call, so that the next call must be a reset.
 
-        A refusal by a single server is not recorded, as such a server refuses before any row has moved.
+        A refusal by a single server is not recorded, because such a server refuses before any row has moved.
         """
         if len(self._shards) > 1 or not isinstance(error, HARMLESS):
             self._record.stop(error)
 
     def _checked_actions(self, actions: Any) -> Any:
-        """Return the actions to send; refuse a wrong action here, unless a single server checks it."""
+        """Return the actions to send; check them here, unless a single server checks them."""
         self._record.check_step(self.name)
         space = self._choices
         if space is not None:
@@ -324,7 +330,10 @@ class RemoteVectorEnv(CheckedVector):
     # Questions
 
     def _ask(self, question: str, argument: Any) -> Any:
-        """Ask a live shard; if no shard is live, ask an environment that is made for this question."""
+        """Send a question to a live shard; if there is none, to a new environment made for this question.
+
+        A question changes no state, such as how to parse a reply.
+        """
         for shard in self._shards:
             if shard.live:
                 return shard.ask(question, argument)
@@ -338,7 +347,7 @@ class RemoteVectorEnv(CheckedVector):
             session.close()
 
     def _first_answer(self, ask: Callable[[Shard], Any]) -> Any:
-        """Return the answer of the first server that can be reached."""
+        """Call ``ask`` with one shard after the other; return the first answer from a server that can be reached."""
         for shard in self._shards[:-1]:
             try:
                 return ask(shard)
@@ -348,7 +357,7 @@ class RemoteVectorEnv(CheckedVector):
 
 
 def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:
-    """Assign the rows to the servers in order; the sizes of two shards differ by at most one row."""
+    """Divide the rows among the servers, in order; the sizes of two shards differ by at most one."""
     bounds = [rows * index // len(urls) for index in range(len(urls) + 1)]
     parts = zip(urls, bounds, bounds[1:], strict=False)
     return [(url, slice(first, stop)) for url, first, stop in parts if first < stop]

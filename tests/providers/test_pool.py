@@ -100,7 +100,7 @@ def test_a_server_is_kept_as_long_as_one_of_its_users_is():
     del first
     gc.collect()
     assert users_of(one.url) == 1
-    time.sleep(2 * upkeep._LAST_WORDS)
+    time.sleep(2 * upkeep._STOP_DELAY_S)
     assert one.runs
     second.itself = second
     del second
@@ -117,7 +117,7 @@ def test_nothing_is_ended_in_the_thread_that_collects():
     assert threads != [threading.get_ident()]
     User(one.url)
     late = User(one.url)
-    time.sleep(2 * upkeep._LAST_WORDS)
+    time.sleep(2 * upkeep._STOP_DELAY_S)
     assert len(threads) == 1  # another came before it was ended
     leave(one.url, late)
     leave(one.url, late)
@@ -133,7 +133,7 @@ def test_a_forked_child_ends_nothing_of_its_parent():
     if pid == 0:
         nobody_yet = users_of(one.url) == 0
         del user
-        time.sleep(2 * upkeep._LAST_WORDS)
+        time.sleep(2 * upkeep._STOP_DELAY_S)
         os._exit(0 if nobody_yet and not ended else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert users_of(one.url) == 1

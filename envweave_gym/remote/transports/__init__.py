@@ -1,4 +1,4 @@
-"""Transports carry frames to servers and replies back; the scheme of a server's URL selects the transport."""
+"""Transports, which carry frames to a server and replies back; the scheme of the URL selects one."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Sends frames and receives their replies in the same order; a deadline covers a whole frame or reply.
+    """Connection that sends frames and receives their replies in order, each before a deadline.
 
-    Losses raise ``OSError``, or ``TimeoutError`` after the deadline; callers send the frame again. Errors that
-    another attempt would repeat, such as a frame larger than the server takes, are of other types.
+    Deadlines are values of ``time.monotonic``. Losses raise ``OSError``, or ``TimeoutError`` after the
+    deadline, and callers send the frame again. Errors that another attempt would repeat, such as a too large
+    frame, are of other types.
     """
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send the frame ``before``, unless it is empty, and then ``frame``; replies need not be received first."""
+        """Send ``before``, unless it is empty, and then ``frame``; earlier replies need not have been received."""
         ...
 
     def receive(self, deadline: float) -> bytes:
-        """Receive the reply to the oldest frame whose reply has not been received."""
+        """Return the reply to the oldest unanswered frame."""
         ...
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
 
 class Connector(Protocol):
-    """Reaches the server at one address, in the way of its URL's scheme; losses raise ``OSError``."""
+    """Client of one server, of which each URL scheme has its own class; losses raise ``OSError``."""
 
     sees_abandoned: ClassVar[bool]
     """Whether the server notices by itself which sessions its clients have abandoned."""
@@ -41,15 +42,15 @@ class Connector(Protocol):
     def __init__(self, address: Address) -> None: ...
 
     def connect(self, session_id: str, deadline: float) -> Transport:
-        """Return a transport that is connected for the frames of one session."""
+        """Return a connected transport for the frames of one session."""
         ...
 
     def describe(self, create: bytes, deadline: float) -> bytes:
-        """Return the frame that describes the environment that a create would make."""
+        """Return the frame with the server's description of the environment that the create message would make."""
         ...
 
     def delete(self, session_id: str, deadline: float) -> None:
-        """Close a session, whose call may still be under way."""
+        """Close a session on the server, even if its last call is still running."""
         ...
 
     def is_healthy(self, deadline: float) -> bool:
@@ -57,7 +58,7 @@ class Connector(Protocol):
         ...
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return how many sessions the server has; ``None`` if the server does not tell."""
+        """Return the number of sessions on the server; ``None`` if the server does not report it."""
         ...
 
 
@@ -68,15 +69,15 @@ CONNECTORS = {
     "unix": f"{__name__}.unix_sockets:UnixConnector",
     "ray+actor": "envweave_gym.providers.ray.actor_connector:ActorConnector",
 }
-"""The connector class of each URL scheme, loaded when it is used."""
+"""Connector class of each URL scheme, loaded when it is first used."""
 UNFORKABLE = frozenset({"ray+actor"})
-"""The schemes whose connections do not work in a forked process."""
+"""URL schemes whose connections do not work in a forked process."""
 VECTORS = {"ray+actor": "envweave_gym.providers.ray.actor_vector:RayVectorEnv"}
-"""The vector class of each URL scheme that does not use ``RemoteVectorEnv``."""
+"""Vector class of the URL schemes that do not use ``RemoteVectorEnv``."""
 
 
 def connector_to(address: Address) -> Connector:
-    """Return the connector to a server."""
+    """Return the connector for the scheme of ``address``."""
     return _connector(address.scheme)(address)
 
 
@@ -86,7 +87,7 @@ def _connector(scheme: str) -> type[Connector]:
 
 
 def lost(url: str, error: Exception | str) -> Exception:
-    """Return a connection error as a loss, with the URL in the message.
+    """Return an exception that means a lost connection, with the URL in its message.
 
     ``TimeoutError`` and ``ConnectionRefusedError`` keep their types; other errors become ``ConnectionError``.
     """

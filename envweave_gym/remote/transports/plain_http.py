@@ -1,4 +1,4 @@
-"""Transport over plain HTTP, with a frame in the body of each request, where WebSockets are blocked."""
+"""Transport over plain HTTP, for networks that block WebSockets: each frame is the body of a request."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from envweave_gym.wire.messages import CONTENT_TYPE, LARGEST_REPLY
 
 
 class HttpTransport:
-    """Sends each frame in an HTTP request, one request after the other.
+    """Transport that sends each frame in an HTTP request, one after the other.
 
-    A thread of its own makes the requests, so that a caller can wait for many servers at once, and leave a
-    server at the deadline. Closing cuts the request that is under way; frames that wait are not sent.
+    A thread makes the requests, so that a caller can wait for many servers at once, and can stop waiting at the
+    deadline. :meth:`close` cuts off the current request; queued frames are not sent.
     """
 
     def __init__(self, address: Address, path: str) -> None:
@@ -30,7 +30,7 @@ class HttpTransport:
         self._thread: threading.Thread | None = None
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Queue the frame ``before``, unless it is empty, and then ``frame``, for the thread that sends them."""
+        """Queue ``before``, unless it is empty, and then ``frame``, for the thread that sends them."""
         if before:
             self.send(before, deadline)
         if self._thread is None:
@@ -39,7 +39,7 @@ class HttpTransport:
         self._frames.put((frame, deadline))
 
     def receive(self, deadline: float) -> bytes:
-        """Return the reply to the oldest frame whose reply has not been received."""
+        """Return the reply to the oldest unanswered frame."""
         try:
             reply = self._replies.get(timeout=seconds_left(deadline, self._url))
         except Empty:
@@ -49,7 +49,7 @@ class HttpTransport:
         return reply
 
     def _work(self) -> None:
-        """Make one request after the other, until one fails or the transport is closed."""
+        """Make the requests in order, until one fails or the transport is closed; body of the thread."""
         with self._connection:
             while (call := self._frames.get()) is not None:
                 try:
@@ -72,6 +72,6 @@ class HttpTransport:
         return body
 
     def close(self) -> None:
-        """Hang up."""
+        """Cut off the current request, and stop the thread."""
         self._connection.cut()
         self._frames.put(None)

@@ -1,4 +1,4 @@
-"""Transport to servers on this machine that take frames over Unix sockets, without HTTP."""
+"""Connector to servers on this machine that take length-prefixed frames over Unix sockets, without HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBER = -2  # the number of a question on a connection of its own; negative nu
 
 
 class UnixConnector:
-    """Reaches a server of the same user by a framed Unix socket."""
+    """Client of a server of the same user, over a framed Unix socket."""
 
     sees_abandoned = False
 
@@ -33,7 +33,7 @@ class UnixConnector:
         self._address = address
 
     def connect(self, session_id: str, deadline: float) -> FramedSocket:
-        """Connect and send the hello, which has no reply."""
+        """Connect and send the hello frame; the server sends no reply to it."""
         url = self._address.url
         # No reply is awaited: a server that refuses the hello answers the first call with the refusal.
         hello = encode(Hello(self._address.secret(), session_id))
@@ -49,7 +49,7 @@ class UnixConnector:
         return peer
 
     def describe(self, create: bytes, deadline: float) -> bytes:
-        """Return the frame that describes the environment that a create would make."""
+        """Return the frame with the server's description of the environment that the create message would make."""
         peer = self.connect("", deadline)
         try:
             peer.send(create, deadline)
@@ -60,19 +60,19 @@ class UnixConnector:
             peer.close()
 
     def delete(self, session_id: str, deadline: float) -> None:
-        """Close a session, whose call may still be under way."""
+        """Close a session on the server, even if its last call is still running."""
         self._ask(DELETE, session_id, deadline)
 
     def is_healthy(self, deadline: float) -> bool:
         """Return whether the server takes calls.
 
-        A server that refuses the token counts as healthy, as it does not report more.
+        A server that refuses the token counts as healthy, because it reports nothing else.
         """
         health = self._health(deadline)
         return health is None or not health["stopping"]
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return how many sessions the server has; ``None`` if the server refuses the token."""
+        """Return the number of sessions on the server; ``None`` if the server refuses the token."""
         health = self._health(deadline)
         return None if health is None else health["sessions"]
 

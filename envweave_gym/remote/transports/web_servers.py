@@ -12,7 +12,7 @@ _LARGEST_METRICS = 1 << 24
 
 
 class WebConnector:
-    """Reaches a server by its HTTP API."""
+    """Client of a server's HTTP API."""
 
     sees_abandoned = False
 
@@ -20,14 +20,14 @@ class WebConnector:
         self._address = address
 
     def connect(self, session_id: str, deadline: float) -> Transport:
-        """Open a WebSocket; if a device on the way blocks WebSockets, use plain HTTP."""
+        """Open a WebSocket for the session; return an HTTP transport if the network blocks WebSockets."""
         try:
             return WebSocketTransport(self._address, session_id, deadline)
         except WebSocketBlocked:
             return HttpTransport(self._address, f"/v1/sessions/{session_id}/frames")
 
     def describe(self, create: bytes, deadline: float) -> bytes:
-        """Return the frame that describes the environment that a create would make."""
+        """Return the frame with the server's description of the environment that the create message would make."""
         transport = HttpTransport(self._address, "/v1/describe")
         try:
             transport.send(create, deadline)
@@ -36,7 +36,7 @@ class WebConnector:
             transport.close()
 
     def delete(self, session_id: str, deadline: float) -> None:
-        """Close a session, whose call may still be under way."""
+        """Close a session on the server, even if its last call is still running."""
         with self._http() as connection:
             self._request(connection, "DELETE", f"/v1/sessions/{session_id}", deadline)
 
@@ -46,7 +46,7 @@ class WebConnector:
             return connection.request("GET", "/health", deadline).status == 200
 
     def count_sessions(self, deadline: float) -> int | None:
-        """Return how many sessions the server has, from its metrics; ``None`` if they do not say so."""
+        """Return the number of sessions on the server, from its metrics; ``None`` if they do not contain it."""
         with self._http() as connection:
             response = self._request(connection, "GET", "/metrics", deadline)
             if response.status != 200:

@@ -16,15 +16,15 @@ from envweave_gym.wire.messages import LARGEST_REPLY
 
 _REFUSALS = (401, 403, 404, 503)
 _CLOSE_FRAME_TIMEOUT_S = 0.2
-"""Seconds to wait for the close frame of a server that hung up while a frame was sent to it."""
+"""Time to wait for the close frame of a server that closed the connection while a frame was sent to it."""
 
 
 class WebSocketBlocked(Exception):
-    """A device between client and server blocks WebSockets."""
+    """Error if a device between client and server blocks WebSockets."""
 
 
 class WebSocketTransport:
-    """Sends and receives the frames of one session over one WebSocket."""
+    """Transport of one session's frames over one WebSocket."""
 
     def __init__(self, address: Address, session_id: str, deadline: float) -> None:
         self._url, path = address.url, f"/v1/sessions/{session_id}/stream"
@@ -42,7 +42,7 @@ class WebSocketTransport:
             raise lost(self._url, error) from None
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send the frames ``before`` and ``frame`` in one system call, so that the server wakes up once."""
+        """Send ``before`` and ``frame`` in one system call, so that the server wakes up once."""
         try:
             self._socket.send(frame, deadline, before)
         except OSError as error:
@@ -51,14 +51,14 @@ class WebSocketTransport:
             raise lost(self._url, error) from None
 
     def _raise_close_frame(self) -> None:
-        """Raise the reason why the server has hung up, if a new connection would end the same way."""
+        """Raise the reason in the server's close frame, if another connection would be closed for the same reason."""
         until = time.monotonic() + _CLOSE_FRAME_TIMEOUT_S
         with suppress(OSError):
             while True:
                 self.receive(until)
 
     def receive(self, deadline: float) -> bytes:
-        """Return the next frame of the server; pings are answered in between."""
+        """Return the next frame of the server; pings are answered meanwhile."""
         try:
             return self._socket.receive(deadline)
         except ConnectionClosed as closed:
@@ -67,14 +67,14 @@ class WebSocketTransport:
             raise lost(self._url, error) from None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 def _raise_refusal(error: HandshakeRefused, url: str) -> NoReturn:
-    """Raise the error of a refused handshake.
+    """Raise the error for a refused handshake.
 
-    It is the server's own refusal, a loss if a gateway answered, or else :class:`WebSocketBlocked`.
+    It is the server's own error reply, a loss if a gateway answered, or else :class:`WebSocketBlocked`.
     """
     refusal = refusal_in(error.body) if error.status in _REFUSALS else None
     if refusal is not None:
