@@ -1,7 +1,7 @@
-"""Deadlines: the time that is left until a deadline, and sockets whose calls each end at a deadline.
+"""Deadlines of network I/O: the time left until one, and sockets whose calls each take one.
 
-A deadline is a time of ``time.monotonic``. A timeout of a socket applies to each piece that arrives, and a peer
-may send many pieces. So each wait is limited to the time that is left for the whole message.
+A deadline is a value of ``time.monotonic``. A socket's own timeout applies to each piece that arrives, and a
+peer may send many pieces. So each wait is limited to the time that is left for the whole message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 _TIMEVAL = struct.Struct("ll")
 _CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
 WAIT_S = 1.0
-"""The longest wait of one system call, so that a socket's timeout need not be set for each distant deadline."""
+"""Longest wait of one system call, so that a socket's timeout need not be set for each distant deadline."""
 
 
 def seconds_left(deadline: float, peer: str) -> float:
@@ -26,19 +26,19 @@ def seconds_left(deadline: float, peer: str) -> float:
 
 
 def too_late(peer: str) -> TimeoutError:
-    """Return the error for a peer that has not answered in time."""
+    """Return the ``TimeoutError`` for a ``peer`` that has not answered in time."""
     return TimeoutError(f"{peer} did not answer before the deadline")
 
 
 class TimedSocket:
-    """A connected stream socket with a read-ahead buffer, whose calls take deadlines; ``None`` waits forever.
+    """Connected stream socket with a read-ahead buffer, whose calls take deadlines; ``None`` waits forever.
 
     One thread may send while another receives, and any thread may call :meth:`cut`.
     """
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket, self.ahead = connected, b""
-        """``ahead``: the bytes that were received and not used yet."""
+        """``ahead``: bytes that were received and not used yet."""
         # A timeout of Python's polls before each call, which costs 2 us a message; the kernel's costs 0.2 us.
         # TLS retries what the kernel has ended, so it has to have Python's.
         self._is_tls = hasattr(connected, "do_handshake")
@@ -68,7 +68,7 @@ class TimedSocket:
                 continue
 
     def fill(self, size: int, deadline: float | None = None) -> None:
-        """Receive until :attr:`ahead` has ``size`` bytes; ``ConnectionResetError`` if the peer closes before that.
+        """Receive until :attr:`ahead` has ``size`` bytes; raise ``ConnectionResetError`` if the peer closes before.
 
         After a ``TimeoutError`` the bytes received so far are in :attr:`ahead`, and the call may be repeated.
         """
@@ -84,7 +84,7 @@ class TimedSocket:
             self.ahead = b"".join(parts) if len(parts) > 1 else self.ahead
 
     def _limit(self, option: int, deadline: float | None) -> None:
-        """Set how long the next system call may wait; raise ``TimeoutError`` if the deadline has passed."""
+        """Set the timeout of the next system call (``SO_RCVTIMEO`` …); raise ``TimeoutError`` after the deadline."""
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise TimeoutError("the deadline is over")
@@ -103,11 +103,11 @@ class TimedSocket:
         return self.socket.fileno()
 
     def cut(self) -> None:
-        """End the connection in both directions, which wakes all threads that send or receive on it."""
+        """Shut the connection down in both directions, which wakes all threads that send or receive on it."""
         with suppress(OSError):  # the peer was first, or it is closed
             # not the method of a TLS socket, which would take TLS away under the thread that reads
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end."""
+        """Close the socket."""
         self.socket.close()

@@ -1,4 +1,4 @@
-"""Connects sockets to URLs: address lookup with a deadline, proxies, tunnels, TLS and Unix sockets."""
+"""Sockets connected to the host of a URL: name lookup with a deadline, proxies, tunnels, TLS and Unix sockets."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from envweave_gym.net.deadlines import TimedSocket, seconds_left, too_late
 from envweave_gym.os_support.process_local import ProcessLocal
 
 UNIX = "http+unix"
-"""The scheme of HTTP over a Unix socket: ``http+unix://`` and the path, with ``/`` as ``%2F``."""
+"""Scheme of HTTP over a Unix socket: ``http+unix://`` and the path, with ``/`` as ``%2F``."""
 GATEWAY_ERRORS = (502, 503, 504)
-"""The HTTP statuses with which a proxy reports that it cannot reach the server."""
+"""HTTP statuses with which a proxy reports that it cannot reach the server."""
 
 _OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
 _PORTS = {"http": 80, "https": 443}
 _LARGEST_HEAD = 1 << 16
 _Lookup = Future[list[Any]]
 _lookups = ProcessLocal[dict[tuple[str, int], _Lookup]](dict)
-"""The address lookups that are under way, by host name and port."""
+"""Address lookups in progress, by host name and port."""
 
 
 class TunnelRefused(ConnectionError):
-    """The proxy opens no tunnel to the server, although it may still forward plain HTTP requests."""
+    """Error if a proxy opens no tunnel to the server, although it may still forward plain HTTP requests."""
 
 
 # Where to
 
 
 def unix_path(url: str) -> str | None:
-    """Return the path of the Unix socket that a URL names; ``None`` for other URLs."""
+    """Return the path of the Unix socket in a ``http+unix`` URL; ``None`` for other URLs."""
     scheme, _, path = url.partition("://")
     return unquote(path.rstrip("/")) if scheme == UNIX else None
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the URL of the proxy that the environment variables name for a server; ``None`` without one.
+    """Return the URL of the proxy that environment variables such as ``https_proxy`` give for a server, or ``None``.
 
     Loopback addresses and the hosts in ``no_proxy`` never get a proxy.
     """
@@ -98,7 +98,7 @@ def dial(
     """Connect to the first address of a URL's host that answers, with a TLS handshake for ``https:``.
 
     ``at`` is a host and port to connect to instead. With a ``proxy`` the connection is a tunnel through it. The
-    time until the deadline is shared among the addresses, so that one that does not answer leaves time for the
+    time until the deadline is divided among the addresses, so that one that does not answer leaves time for
     others.
     """
     if (path := unix_path(url)) is not None:
@@ -131,12 +131,12 @@ def _host_and_port(url: str) -> tuple[str, int]:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without the part that may be a password, for error messages."""
+    """Return a URL for error messages, without user and password."""
     return f"{url.partition('://')[0]}://{url.rpartition('@')[2].rpartition('://')[2]}"
 
 
 def _addresses(host: str, port: int, deadline: float, url: str) -> list[Any]:
-    """Resolve a host name to addresses before the deadline.
+    """Resolve a host name to addresses; raise ``TimeoutError`` after the deadline.
 
     A lookup cannot be interrupted, so it runs in a thread of its own; callers with the same name share it.
     """
@@ -193,7 +193,7 @@ def _connected(family: int, where: Any, proxy: str | None, url: str, deadline: f
 
 
 def proxy_headers(proxy: str) -> dict[str, str]:
-    """Return the header with the user and the password of a proxy's URL; an empty dict if it has none."""
+    """Return the HTTP header with user and password from a proxy's URL; an empty dict if it has none."""
     parts = urlsplit(proxy)
     if not parts.username:
         return {}
@@ -202,7 +202,7 @@ def proxy_headers(proxy: str) -> dict[str, str]:
 
 
 def _open_tunnel(plain: TimedSocket, proxy: str, url: str, deadline: float) -> None:
-    """Ask the proxy to connect this socket to the server (HTTP ``CONNECT``)."""
+    """Have the proxy connect this socket to the server (HTTP ``CONNECT``); raise ``TunnelRefused`` if it does not."""
     host, port = _host_and_port(url)
     goal = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     headers = {"Host": goal, **proxy_headers(proxy)}
@@ -225,13 +225,13 @@ def _open_tunnel(plain: TimedSocket, proxy: str, url: str, deadline: float) -> N
 
 
 def trusted_certificates() -> str | None:
-    """Return the file or directory of trusted certificates that an environment variable names, if any."""
+    """Return the file or directory of trusted certificates from an environment variable, or ``None``."""
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
 
 
 @cache
 def _tls(certificates: str | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts these certificates, or else those of this machine and of ``certifi``."""
+    """Return a TLS context that trusts ``certificates``, or if that is ``None`` this machine's and ``certifi``'s."""
     if certificates:
         if os.path.isdir(certificates):
             return ssl.create_default_context(capath=certificates)

@@ -22,13 +22,13 @@ from envweave_gym.net.deadlines import WAIT_S, TimedSocket
 from envweave_gym.net.shared_memory import SHARED_FRAME, SharedMemory, new_memory_file
 
 LARGEST_FRAME = 1 << 30
-"""The default limit, in bytes, of a frame that is received."""
+"""Default limit, in bytes, of a frame that is received."""
 
 _LENGTH = struct.Struct("<I")
 _IN_MEMORY, _MEMORY_FILE = 0xFFFFFFFF, 0xFFFFFFFE
 """Reserved lengths that announce a frame in shared memory, and a memory file.
 
-After ``_IN_MEMORY`` follows the length of the frame, after ``_MEMORY_FILE`` four bytes without a meaning.
+After ``_IN_MEMORY`` follows the length of the frame, after ``_MEMORY_FILE`` four unused bytes.
 """
 _MARKED = struct.Struct("<II")
 _CREDENTIALS = struct.Struct("3i")
@@ -36,7 +36,7 @@ _BACKLOG = 128
 
 
 class FrameTooLarge(ConnectionError):
-    """The peer announces a frame that is larger than the limit; the connection cannot be used any more."""
+    """Error if the peer announces a frame above the limit; the connection cannot be used any more."""
 
 
 class FramedSocket(TimedSocket):
@@ -48,17 +48,20 @@ class FramedSocket(TimedSocket):
         self._incoming: SharedMemory | None = None
         self._outgoing: SharedMemory | None = None
         self._missing = 0
-        """The size of the last large frame that had to come over the socket; 0 once a memory file was passed.
+        """Size of the last large frame that came over the socket; 0 once a memory file was passed.
 
         While it is not 0, :meth:`send` first passes the peer a memory file for such frames.
         """
         self._awaits_file = False
-        """Whether a large frame was sent over the socket, so that the peer will pass a memory file."""
+        """Whether a large frame was sent over the socket, after which the peer will pass a memory file."""
         self._descriptors: list[int] = []
-        """The received descriptors of memory files that the peer has not announced yet."""
+        """Descriptors of memory files that were received, and that the peer has not announced yet."""
 
     def send(self, frame: bytes, deadline: float | None = None, before: bytes = b"") -> None:
-        """Send a frame; a frame ``before`` it goes out in the same system call, which wakes the peer once."""
+        """Send the frame ``before``, unless it is empty, and then ``frame``.
+
+        Small ones go out in one system call, so that the peer wakes up once.
+        """
         if self._missing:
             self._pass_memory_file(deadline)
         is_small = len(frame) < SHARED_FRAME
@@ -75,7 +78,7 @@ class FramedSocket(TimedSocket):
     def receive(self, deadline: float | None = None) -> bytes:
         """Receive the next frame; after a ``TimeoutError`` the next call continues with the same frame.
 
-        Raises ``ConnectionResetError`` when the peer has closed its end.
+        Raise ``ConnectionResetError`` if the peer has closed its end.
         """
         # Most frames come whole and alone, before a deadline that is far away: then one system call does.
         if not (self.ahead or self._awaits_file) and self._limits[socket.SO_RCVTIMEO] == (
@@ -117,7 +120,7 @@ class FramedSocket(TimedSocket):
             raise FrameTooLarge(f"a frame of {size} bytes, where {self._largest} are the limit")
 
     def receive_some(self, most: int, deadline: float | None = None) -> bytes:
-        """Receive 1 to ``most`` bytes as a :class:`TimedSocket` does, and the descriptor of a memory file with them."""
+        """Receive 1 to ``most`` bytes like :class:`TimedSocket`, and keep a descriptor that comes with them."""
         if not self._awaits_file:
             return super().receive_some(most, deadline)
         while True:
@@ -133,7 +136,7 @@ class FramedSocket(TimedSocket):
     # Shared memory
 
     def _shared(self, frame: bytes) -> bytes:
-        """Write a large frame into free shared memory; return the bytes that announce it, or else the whole frame."""
+        """Write a large frame to shared memory and return its announcement; without room return the frame."""
         memory = self._outgoing
         if memory is not None and memory.put(frame):
             return _MARKED.pack(_IN_MEMORY, len(frame))
@@ -160,7 +163,7 @@ class FramedSocket(TimedSocket):
             os.close(descriptor)
 
     def _adopt_memory_file(self) -> None:
-        """Use the memory file that the peer has passed; without a file large frames go over the socket."""
+        """Map the memory file that the peer has passed; without one, large frames go over the socket."""
         self._awaits_file = False
         if self._outgoing is not None:
             self._outgoing.close()
@@ -172,7 +175,7 @@ class FramedSocket(TimedSocket):
         self._descriptors.clear()
 
     def close(self) -> None:
-        """Close this end."""
+        """Close the socket and unmap the memory files."""
         super().close()
         for memory in filter(None, (self._incoming, self._outgoing)):
             memory.close()
@@ -188,7 +191,10 @@ class FramedSocket(TimedSocket):
 
 
 def listen(address: str) -> socket.socket:
-    """Listen at an address; ``OSError`` if another process does so already, or the system lacks such sockets."""
+    """Return a listening Unix socket.
+
+    Raise ``OSError`` if another process listens at the address, or the system lacks such sockets.
+    """
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(_native(address))
@@ -200,16 +206,16 @@ def listen(address: str) -> socket.socket:
 
 
 def accept(listener: socket.socket, largest: int = LARGEST_FRAME) -> FramedSocket:
-    """Wait for the next connection and return it; ``PermissionError`` if the peer belongs to another user."""
+    """Wait for the next connection and return it; raise ``PermissionError`` if the peer is another user's process."""
     peer = FramedSocket(listener.accept()[0], largest)
     _check_user(peer)
     return peer
 
 
 def connect(address: str, deadline: float | None = None, largest: int = LARGEST_FRAME) -> FramedSocket:
-    """Connect to an address; ``PermissionError`` if the process that listens there belongs to another user.
+    """Connect to an address; raise ``PermissionError`` if another user's process listens there.
 
-    If the queue of the listener is full, this waits until the deadline.
+    If the backlog of the listener is full, this waits until the deadline.
     """
     peer = FramedSocket(socket.socket(socket.AF_UNIX), largest)
     try:
@@ -230,9 +236,9 @@ def _native(address: str) -> str:
 
 
 def _check_user(peer: FramedSocket) -> None:
-    """Close and refuse a connection to another user's process, on systems that report the peer's user.
+    """Raise ``PermissionError`` and close the connection if the peer is another user's process.
 
-    On other systems the mode of the socket's folder has to keep other users out.
+    On systems that do not report the peer's user, the mode of the socket's folder has to keep other users out.
     """
     if hasattr(socket, "SO_PEERCRED"):
         credentials = peer.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over dialled sockets: one deadline for each exchange, streamed bodies, cuts from any thread."""
+"""HTTP/1.1 client: one deadline for each exchange, streamed bodies, and a shutdown from any thread."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _ONE_LINE = re.compile(r"[^\r\n\0\u0100-\U0010ffff]*")
 
 
 class BodyTooLarge(ConnectionError):
-    """The body of a response is larger than the limit."""
+    """Error if the body of a response is larger than the limit."""
 
 
 class HttpConnection:
-    """A connection to one server, for one exchange after the other; the first exchange dials the server.
+    """Connection to one server, for one request at a time; the first request dials the server.
 
-    It uses the proxy that the environment variables name and follows no redirects. It sends cookies back, as a
-    load balancer may route by them. Every lost connection raises an ``OSError``: ``TimeoutError`` after the
+    It uses the proxy of the environment variables and follows no redirects. It sends cookies back, as a load
+    balancer may route by them. Every lost connection raises an ``OSError``: ``TimeoutError`` after the
     deadline, ``SSLCertVerificationError`` for a wrong certificate.
     """
 
     def __init__(
         self, url: str, *, at: Callable[[], tuple[str, int] | None] | None = None, tunnels: bool = False
     ) -> None:
-        """``at`` returns a host and port to connect to instead of those in ``url``, or ``None``.
+        """``at`` returns a host and port to connect to instead of the URL's, or ``None``.
 
-        A proxy forwards requests for ``http:`` URLs; with ``tunnels`` it has to open a tunnel for them too.
+        A proxy forwards requests for ``http:`` URLs; with ``tunnels`` it must open a tunnel for them too.
         """
         self.url, self._at, self._tunnels = url, at, tunnels
         self._parts = urlsplit(url if unix_path(url) is None else "http://localhost")
@@ -59,7 +59,7 @@ class HttpConnection:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Response:
-        """Send a request and receive the head of its response.
+        """Send a request, and return the response after its head was received.
 
         ``path`` is appended to the path of the URL; if it is empty, the request is for the URL itself.
         """
@@ -77,7 +77,7 @@ class HttpConnection:
         return self._response
 
     def connect(self, deadline: float) -> None:
-        """Dial the server, unless the connection of the last exchange can be used again."""
+        """Dial the server, unless the connection of the last request can be used again."""
         if self._is_reusable():
             return
         self.close()
@@ -131,9 +131,9 @@ class HttpConnection:
         return connected
 
     def cut(self) -> None:
-        """End the exchange that is under way, from any thread, and refuse all later ones.
+        """Shut down the connection from any thread: the current request fails, and so do all later ones.
 
-        In a forked child this leaves the socket alone, as the parent goes on using it.
+        In a forked child this leaves the socket alone, because the parent still uses it.
         """
         self._is_cut, there = True, self._socket
         if there is not None and self._owner.is_here():
@@ -153,7 +153,7 @@ class HttpConnection:
 
 
 class Response:
-    """The response to a request; its body is received when it is read."""
+    """Response to a request; its body is received when it is read."""
 
     def __init__(self, source: TimedSocket, method: str, deadline: float) -> None:
         self._reader = _Reader(source, deadline)
@@ -192,7 +192,7 @@ class Response:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body was read to its end and the connection can be used for another exchange."""
+        """Whether the body was read to its end, so that the connection can be used for another request."""
         return self._response.isclosed() and not self._response.will_close
 
 
@@ -201,7 +201,7 @@ def _mangled(error: HTTPException) -> ConnectionError:
 
 
 class _Reader(io.BufferedIOBase):
-    """The file object that ``HTTPResponse`` reads: first a socket's buffer, then the socket, until a deadline."""
+    """File object from which ``HTTPResponse`` reads: a socket's read-ahead buffer, then the socket, with a deadline."""
 
     def __init__(self, source: TimedSocket, deadline: float) -> None:
         self._source, self.deadline = source, deadline

@@ -13,15 +13,15 @@ import sys
 from contextlib import suppress
 
 SHARED_FRAME = 1 << 15
-"""The size in bytes from which shared memory is faster than the socket (see docs/benchmarks.md)."""
+"""Size in bytes from which shared memory is faster than the socket (measured, see docs/benchmarks.md)."""
 _SMALLEST = 1 << 20
 _HEAD = 64
-"""The bytes before the frame; the first of them is 1 while the file holds a frame that was not taken yet."""
+"""Bytes before the frame; the first of them is 1 while the file holds a frame that was not taken yet."""
 _SEALS = 0 if sys.platform != "linux" else fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class SharedMemory:
-    """A mapped memory file with room for one frame."""
+    """Mapped memory file with room for one frame."""
 
     def __init__(self, descriptor: int) -> None:
         """Map the file; raise ``OSError`` if its size is not sealed.
@@ -33,10 +33,10 @@ class SharedMemory:
         size = os.fstat(descriptor).st_size
         self._memory = mmap.mmap(descriptor, size)
         self.capacity = size - _HEAD
-        """The size of the largest frame that fits."""
+        """Size of the largest frame that fits, in bytes."""
 
     def put(self, frame: bytes) -> bool:
-        """Write a frame; return ``False`` if it does not fit, or the peer has not taken the frame before it."""
+        """Write a frame; return ``False`` if it does not fit, or if the peer has not taken the previous one."""
         memory = self._memory
         if memory.closed or len(frame) > self.capacity or memory[0]:
             return False
@@ -45,7 +45,7 @@ class SharedMemory:
         return True
 
     def take(self, size: int) -> bytes:
-        """Return a copy of the frame, which frees the memory; ``ConnectionError`` if ``size`` cannot be right."""
+        """Return a copy of the frame and free the memory; raise ``ConnectionError`` if ``size`` cannot be right."""
         if self._memory.closed or size > self.capacity:
             raise ConnectionError(f"a frame of {size} bytes in shared memory for {self.capacity}")
         frame = self._memory[_HEAD : _HEAD + size]

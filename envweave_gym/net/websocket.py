@@ -21,17 +21,17 @@ from envweave_gym.net.deadlines import TimedSocket
 from envweave_gym.net.http import HttpConnection
 
 FINAL, RESERVED, KIND = 0x80, 0x70, 0x0F
-"""The bit fields in the first byte of a frame: last frame of a message, must be 0, and the kind."""
+"""Bit fields in the first byte of a frame: last frame of a message, must be 0, and the kind."""
 MASKED = 0x80
-"""The bit in the second byte of a frame that says whether the payload is masked, as clients must do."""
+"""Bit in the second byte of a frame that says whether the payload is masked, as clients must do."""
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-"""The kinds of frames; from ``CLOSE`` on they control the connection and are not parts of messages."""
+"""Kinds of frames; from ``CLOSE`` on they control the connection and are not parts of messages."""
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1000, 1001, 1002, 1007, 1009
-"""The status codes in close frames."""
+"""Status codes in close frames."""
 
 _LONGEST_CONTROL = 125
 _NUMPY_FROM = 1024
-"""The size in bytes from which NumPy masks faster than Python's integers: 28 times at 64 kB (measured)."""
+"""Size in bytes from which NumPy masks faster than Python's integers: 28 times at 64 kB (measured)."""
 _CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
 _SWITCHING_PROTOCOLS = 101
 _LARGEST_REFUSAL = 1 << 20
@@ -39,7 +39,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class ProtocolError(ConnectionError):
-    """The peer has sent an invalid frame, or a frame out of order; ``code`` is for our close frame."""
+    """Error if the peer has sent an invalid frame, or a frame out of order; ``code`` is for our close frame."""
 
     def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
         super().__init__(text)
@@ -47,11 +47,11 @@ class ProtocolError(ConnectionError):
 
 
 class MessageTooLarge(ProtocolError):
-    """The peer sends a message larger than the limit."""
+    """Error if the peer sends a message larger than the limit."""
 
 
 class ConnectionClosed(ConnectionError):
-    """The peer has sent a close frame, with this code (0 if the frame has none) and reason."""
+    """Error if the peer has sent a close frame, with its code (0 if the frame has none) and reason."""
 
     def __init__(self, payload: bytes) -> None:
         self.code = int.from_bytes(payload[:2], "big")
@@ -60,7 +60,7 @@ class ConnectionClosed(ConnectionError):
 
 
 class HandshakeRefused(Exception):
-    """The server answered the handshake with a status other than 101."""
+    """Error if the server answered the handshake with a status other than 101."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"HTTP {status}")
@@ -100,7 +100,7 @@ def frame_head(size: int, *, masked: bool, first: int = FINAL | BINARY) -> bytes
 
 
 def payload_span(data: bytes | bytearray) -> tuple[int, int] | None:
-    """Return where the payload of the first frame begins and ends; ``None`` while its head is incomplete.
+    """Return the offsets at which the first frame's payload begins and ends; ``None`` while its head is incomplete.
 
     If the frame is masked, the key is the four bytes before the payload.
     """
@@ -135,7 +135,7 @@ class Message(NamedTuple):
 
 
 class FrameReader:
-    """Cuts the bytes that a peer sends into messages and control frames, without I/O."""
+    """Parser that cuts the bytes from a peer into messages and control frames, without I/O."""
 
     def __init__(self, *, masked: bool, largest: int) -> None:
         """``masked`` says that the peer is a client; ``largest`` limits the bytes of a message."""
@@ -147,7 +147,7 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """The least number of bytes that must still arrive before the next message is complete."""
+        """Least number of bytes that must still arrive before the next message is complete."""
         return self._need - self._have
 
     def feed(self, data: bytes) -> None:
@@ -202,7 +202,7 @@ class FrameReader:
             raise ProtocolError("a message begins within another, or goes on without one")
 
     def _joined(self, first: int, payload: bytes) -> Message | None:
-        """Add a frame to the message that it belongs to; return the message once it is whole."""
+        """Add a frame to the message that it belongs to; return the message once it is complete."""
         self._kind = self._kind or first & KIND
         self._fragments.append(payload)
         self._size += len(payload)
@@ -222,7 +222,7 @@ class FrameReader:
 
 
 class WebSocket:
-    """The client's end of a WebSocket connection."""
+    """Client end of a WebSocket connection."""
 
     def __init__(self, connected: TimedSocket, largest: int) -> None:
         self._socket, self._reader = connected, FrameReader(masked=False, largest=largest)
@@ -230,7 +230,7 @@ class WebSocket:
             self._reader.feed(connected.ahead)
 
     def send(self, message: bytes, deadline: float | None = None, before: bytes = b"") -> None:
-        """Send a binary message; if it is short, the message ``before`` it goes out in the same system call."""
+        """Send the binary messages ``before``, unless it is empty, and ``message``; short ones in one system call."""
         data = frame_of(before, masked=True) if before else b""
         if len(message) < _CHUNK:
             self._socket.send_all(data + frame_of(message, masked=True), deadline)
@@ -239,7 +239,7 @@ class WebSocket:
             self._socket.send_all(part, deadline)
 
     def receive(self, deadline: float | None = None) -> bytes:
-        """Receive the next message, answering pings before it; :class:`ConnectionClosed` at a close frame."""
+        """Return the next message, and answer pings before it; raise :class:`ConnectionClosed` at a close frame."""
         while True:
             while (found := self._reader.next()) is None:
                 most = min(max(self._reader.missing, _CHUNK), _LARGEST_CHUNK)
@@ -269,9 +269,10 @@ def open_websocket(
     largest: int,
     at: Callable[[], tuple[str, int] | None] | None = None,
 ) -> WebSocket:
-    """Connect to a server and do the handshake; a proxy in between has to open a tunnel.
+    """Connect to a server and do the WebSocket handshake; a proxy in between must open a tunnel.
 
-    Raises :class:`HandshakeRefused` if the server's response does not switch to a WebSocket.
+    ``largest`` limits the bytes of a message, and ``at`` returns a host and port to connect to instead. Raise
+    :class:`HandshakeRefused` if the response does not switch to a WebSocket.
     """
     key = base64.b64encode(os.urandom(16)).decode()
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"}

@@ -94,7 +94,7 @@ class SessionCore:
         """Time from which the server may have this session."""
         self.is_connected = False
         self.is_answered = True
-        """Whether the last call has its reply; ``KeyboardInterrupt`` may have stopped it halfway."""
+        """Whether the last call has its reply; ``False`` if ``KeyboardInterrupt`` stopped the wait for it."""
         self.call = Call(b"", NUMBERLESS, 0.0, 0.0, 0.0, 0.0, 0.0)
         self._questions = NUMBERLESS
 

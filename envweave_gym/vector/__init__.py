@@ -1,1 +1,1 @@
-"""Vector environments: native ones, rows of single environments, and rows in groups."""
+"""Vector environments: native ones (NumPy arrays), vectors of single environments, and groups of rows."""

@@ -1,4 +1,4 @@
-"""Base classes of vectors: checks before a call, groups of rows, and the order of a step."""
+"""Base classes of vectors: checks of a call, groups of rows, and the order of a step."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from envweave_gym.vector.group_faults import GroupFaults
 from envweave_gym.vector.row_groups import Groups
 
 NOT_A_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError, CustomSpaceError)
-"""Exceptions that ``iterate`` raises if its argument is not a batch of actions."""
+"""Exceptions that Gymnasium's ``iterate`` raises if its argument is not a batch of actions."""
 Results = tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]
 
 
 class CheckedVector(VectorEnv[Any, Any, Any]):
-    """Base class of vectors that refuse a bad call before any row has moved, and keep groups of rows together."""
+    """Base class of vectors that refuse an invalid call before any row has moved, and keep groups of rows in step."""
 
     name: str = "this vector"
     groups: Groups | None = None
-    """The groups of rows that play the same episodes, if ``make`` was called with ``group=``."""
+    """Groups of rows that play the same episodes, if ``make`` was called with ``group=``, else ``None``."""
     _record: RecordColumns
     _admit: Callable[[Any], Any] | None = None
 
     def _read_reset(self, seed: Any, options: Any) -> ResetCall:
-        """Check the arguments of a reset, and cancel pending resets of groups whose rows it resets."""
+        """Check the arguments of a reset, and cancel pending resets of the groups that it resets."""
         begun = self._record.has_begun
         call = read_reset(
             self.name, self.num_envs, seed, options, self.metadata, begun=begun, groups=self.groups
@@ -49,14 +49,14 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return call
 
     def _checked_actions(self, actions: Any) -> Any:
-        """Check the actions, and return them as a batch."""
+        """Check the actions, and return them as one batch."""
         self._record.check_step(self.name)
         actions = as_batch(actions)
         self._rows_of_actions(actions)
         return actions
 
     def _rows_of_actions(self, actions: Any) -> list[Any]:
-        """Split a batch into the action of each row; ``InvalidAction`` if an action is wrong."""
+        """Split a batch into the action of each row; raise ``InvalidAction`` if one is not in the space."""
         no_rows = isinstance(actions, str | Set) or (
             isinstance(actions, Mapping) and not isinstance(self.action_space, gym.spaces.Dict)
         )
@@ -77,7 +77,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
 
     @contextmanager
     def _moving(self) -> Generator[None]:
-        """Record an exception in the block, which stops the rows halfway; the next call must then be a reset."""
+        """Record an exception in the block, which may leave rows half stepped; the next call must be a reset."""
         try:
             yield
         except BaseException as error:
@@ -90,7 +90,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return GroupFaults(self, self.groups)
 
     def _in_groups(self, results: Results) -> Results:
-        """Apply the rule of groups to the results of a step: a group that lost a row ends as a whole."""
+        """End or reset whole groups of which a row was lost; return the changed results of the step."""
         if self.groups is None:
             return results
         results = self._group_faults.stepped(results)
@@ -98,7 +98,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
         return results
 
     def state(self) -> Any:
-        """Return the counters and fields of each row, as :func:`envweave_gym.state_of` does."""
+        """Return each row's counters and fields, as :func:`envweave_gym.state_of` does."""
         return state_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
 
 
 class LocalVector(CheckedVector):
-    """Base class of vectors whose rows are in this process; a subclass defines how rows begin and act."""
+    """Base class of vectors with rows in this process; subclasses define how rows begin and act."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -123,7 +123,7 @@ class LocalVector(CheckedVector):
         return self._observed(), self._infos(rows, played, call.options)
 
     def step(self, actions: Any) -> Results:
-        """Act in every row, except rows whose episode ended in the last step: these are reset instead."""
+        """Step every row; a row whose episode ended in the last step is reset instead, in next-step mode."""
         record, chosen = self._record, self._checked_actions(actions)
         rows, final = record.waiting.nonzero()[0], None
         rewards, terminated, truncated, played = self._act(chosen, rows)
@@ -142,32 +142,37 @@ class LocalVector(CheckedVector):
         return results if self.groups is None else self._in_groups(results)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
-        """Continue a vector that was lost with its server, from its seed draws and its ended rows.
+        """Continue a vector that was lost with its server, in a new one.
 
-        If ``goes_on``, resets of rows that were seeded carry no seed, so that their random generators continue.
+        ``draws`` is the state of each row's seed generator and ``over`` marks rows whose episode has ended.
+        With ``goes_on``, resets of rows that were seeded carry no seed, so that their random generators
+        continue.
         """
         self._record.draws.states, self._record.over = draws, over
 
     # Methods of a subclass; ``played`` is its own record of a call, from which it builds the infos
 
     def _act(self, actions: Any, waiting: Rows) -> tuple[NDArray[np.float64], Bools, Bools, Any]:
-        """Act in the rows not in ``waiting``; return rewards, terminations, truncations and ``played``."""
+        """Step the rows that are not in ``waiting``; return rewards, terminations, truncations and ``played``.
+
+        ``played`` is a value of the subclass, from which :meth:`_infos` and :meth:`_final` build infos.
+        """
         raise NotImplementedError
 
     def _begin(
         self, rows: Rows, given: list[int | None] | None = None, options: Options = None, played: Any = None
     ) -> Any:
-        """Start episodes in ``rows``, with the seeds given or else drawn; return ``played``."""
+        """Start episodes in ``rows`` with seeds ``given`` or drawn; return ``played``, as :meth:`_act` does."""
         raise NotImplementedError
 
     def _observed(self) -> Any:
-        """Return the observations of all rows, in fresh arrays."""
+        """Return the observations of all rows, in new arrays."""
         raise NotImplementedError
 
     def _infos(self, begun: Bools, played: Any, options: Options = None) -> VectorInfos:
-        """Return the infos of a call in which the rows ``begun`` have started an episode."""
+        """Return the infos of a call in which the rows ``begun`` (a mask) have started an episode."""
         raise NotImplementedError
 
     def _final(self, over: Bools, played: Any) -> dict[str, Any]:
-        """Return ``final_obs`` and ``final_info`` of the rows ``over``, which are reset in the same step."""
+        """Return ``final_obs`` and ``final_info`` of the rows ``over`` (a mask), which this step resets."""
         raise NotImplementedError

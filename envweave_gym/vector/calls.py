@@ -1,4 +1,4 @@
-"""Checks the arguments of a vector's ``reset``, so that a wrong argument is refused before a row has moved."""
+"""Checks of the arguments of a vector's ``reset``, which refuse a wrong one before a row has moved."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from envweave_gym.episode.columns import Bools, Options, options_of
 from envweave_gym.vector.row_groups import Groups
 
 OF_ROWS = ("reset_mask", "rows")
-"""The reset options of the vector itself: the rows to reset, and the options of each row."""
+"""Reset options of the vector itself: the rows to reset, and options for each row."""
 
 
 class ResetCall(NamedTuple):
-    """The checked arguments of a vector's reset."""
+    """Checked arguments of a vector's reset."""
 
     seeds: list[int | None] | None
-    """A seed for every row, or ``None`` if the rows draw their own."""
+    """A seed for every row; ``None`` if the rows draw their own."""
     mask: Bools | None
-    """The rows to reset; ``None`` for all."""
+    """Mask of the rows to reset; ``None`` for all."""
     options: Options
 
     def of_row(self, row: int) -> dict[str, Any]:
-        """Return the arguments of the reset of one row."""
+        """Return the arguments for the reset of one row, as for a single environment."""
         return {"seed": self.seeds and self.seeds[row], "options": options_of(self.options, row)}
 
 
@@ -43,7 +43,8 @@ def read_reset(
 ) -> ResetCall:
     """Check the arguments of a reset; ``begun`` says whether all rows have been reset before.
 
-    With ``groups``, the rows of a group get one seed, which is drawn if none is given.
+    ``name`` is for error messages. With ``groups``, the rows of a group get the same seed, drawn if none is
+    given.
     """
     seeds = _seeds_of_rows(name, num_envs, seed, groups)
     mask, rest = _mask_and_options(name, num_envs, options, metadata, begun)
@@ -51,7 +52,7 @@ def read_reset(
 
 
 def _seeds_of_rows(name: str, num_envs: int, seed: Any, groups: Groups | None) -> list[int | None] | None:
-    """Expand ``seed`` to a list with a seed for every row; ``None`` if ``seed`` is ``None``."""
+    """Expand ``seed`` to a seed for every row, as Gymnasium does; return ``None`` for ``None``."""
     if isinstance(seed, np.ndarray):
         seed = seed.tolist()
     if isinstance(seed, list | tuple):
@@ -90,7 +91,7 @@ def as_batch(actions: Any) -> Any:
 def _mask_and_options(
     name: str, num_envs: int, options: Any, metadata: Mapping[str, Any], begun: bool
 ) -> tuple[Bools | None, Options]:
-    """Split the options into the ``reset_mask`` (``None``: all rows) and the options of the environments."""
+    """Split reset options into ``reset_mask`` (``None`` for all rows) and the environments' options."""
     if not isinstance(options, dict):
         check_options(name, options, metadata, also=OF_ROWS)
         return None, None
@@ -108,7 +109,7 @@ def _mask_and_options(
 def _options_of_rows(
     name: str, num_envs: int, rows: Any, shared: dict[str, Any], metadata: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Merge ``options["rows"]``, repeated to the number of rows, with the shared options."""
+    """Return the options of each row: ``options["rows"]``, repeated to all rows, over the shared options."""
     fits = isinstance(rows, list | tuple) and 1 <= len(rows) <= num_envs
     if not fits or not all(isinstance(one, dict) for one in rows):
         raise InvalidArgument(

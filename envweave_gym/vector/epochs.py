@@ -1,4 +1,4 @@
-"""Reset options for an evaluation in which each task of a data set is played once."""
+"""``epoch``: reset options for an evaluation that plays each task of a data set once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from envweave_gym.vector.row_groups import Groups
 
 
 class Epoch(Sequence[dict[str, Any]]):
-    """The reset options of an epoch: a sequence that builds an item when it is read."""
+    """Sequence of the reset options of an epoch; an item is built when it is accessed."""
 
     def __init__(self, tasks: Sequence[int], rows: int | None, repeats: int) -> None:
-        """``rows`` rows (``None``: a single environment) share the tasks; groups of ``repeats`` play the same task."""
+        """Prepare the sequence for the task numbers ``tasks``.
+
+        ``rows`` rows (``None`` for a single environment) share the tasks, and ``repeats`` consecutive rows play
+        the same task.
+        """
         self._tasks, self._rows, self._repeats = tasks, rows, repeats
         self._at_once = 1 if rows is None else rows // repeats
 
@@ -41,7 +45,7 @@ class Epoch(Sequence[dict[str, Any]]):
 
 
 def epoch(env: Any, *, seed: int | None = None) -> Epoch:
-    """Return reset options that let ``env`` play each task of its data set once: in order, or shuffled by ``seed``.
+    """Return reset options to play each task of ``env``'s data set once: in order, or shuffled by ``seed``.
 
     ``for options in epoch(env): observation, info = env.reset(options=options)``. At each reset a vector plays
     a task in every row, or in every group of rows. At the last reset fewer tasks may be left: rows beyond

@@ -1,7 +1,7 @@
-"""Ends and resets all rows of a group together when one row is lost, so that their returns stay comparable.
+"""When a row is lost, ends and resets its whole group, so that the returns in the group stay comparable.
 
-Rows reset themselves at the end of an episode. A lost row would begin its next episode while the other rows
-of its group are in the middle of theirs, and the group would never play in step again.
+Rows reset themselves at the end of an episode. A lost row would begin its next episode while the other rows of
+its group are in the middle of theirs, and the group would never play the same episode again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Results = tuple[Any, NDArray[np.float64], Bools, Bools, Infos]
 
 
 class GroupFaults:
-    """Ends groups that lost a row, and resets them as a whole, in the results of each step of a vector."""
+    """Changes the results of a vector's steps: a group with a lost row ends as a whole, and is reset as a whole."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], groups: Groups) -> None:
         self._vector, self._groups = vector, groups
         self._mode: AutoresetMode = vector.metadata["autoreset_mode"]
         self.waiting: Bools = np.zeros(vector.num_envs, np.bool_)
-        """The rows that the next step resets together, in ``NEXT_STEP`` mode."""
+        """Mask of the rows that the next step resets together, in ``NEXT_STEP`` mode."""
 
     def stepped(self, results: Results) -> Results:
-        """Return the results of a step in which groups that lost a row have ended, or were reset as a whole."""
+        """Return the results of a step, changed for groups with a lost row: their rows have ended or were reset."""
         if self.waiting.any():
             rows, self.waiting = self.waiting, np.zeros_like(self.waiting)
             begun = self._vector.reset(options={"reset_mask": rows})
@@ -56,11 +56,14 @@ class GroupFaults:
         return results
 
     def forget(self, rows: Bools | None) -> None:
-        """Cancel the pending resets of ``rows`` (``None``: of all rows), because the caller resets them."""
+        """Cancel the pending resets of ``rows`` (a mask, or ``None`` for all), because the caller resets them."""
         self.waiting = np.zeros_like(self.waiting) if rows is None else self.waiting & ~rows
 
     def _ended(self, results: Results, hit: Bools, faults: Sequence[Fault | None]) -> Results:
-        """End the episodes of the other rows in groups that lost a row, with the same fault; ``hit``: their rows."""
+        """End the other episodes of groups with a lost row, with the same fault.
+
+        ``hit`` is the mask of all rows of these groups; ``faults`` has the fault of each lost row.
+        """
         observations, rewards, terminated, truncated, infos = results
         cut = hit & ~(terminated | truncated)
         by_row = rows_of_infos(infos, len(hit)) if cut.any() else []
@@ -76,7 +79,7 @@ class GroupFaults:
         return observations, rewards, terminated, truncated | cut, infos
 
     def _reset_in_same_step(self, results: Results, hit: Bools) -> Results:
-        """Reset the groups of the rows ``hit``, except rows whose own reset was lost: the next step ends those."""
+        """Reset the groups with the rows ``hit`` in this step, except rows whose own reset was lost, which end next."""
         failed = [isinstance(one, Fault) for one in results[4].get("fault", [None] * len(hit))]
         rows = hit & ~np.array(failed)
         if not rows.any():
@@ -87,7 +90,7 @@ class GroupFaults:
         return self._replaced(results, begun, rows)
 
     def _replaced(self, results: Results, begun: tuple[Any, Infos], rows: Bools) -> Results:
-        """Replace the observations and infos of ``rows`` in the results by those of the reset ``begun``."""
+        """Replace the observations and infos of ``rows`` in ``results`` by those of the reset ``begun``."""
         space: Space[Any] = self._vector.single_observation_space
         pairs = [iterate(self._vector.observation_space, batch) for batch in (results[0], begun[0])]
         mixed = [new if reset else old for reset, old, new in zip(rows, *pairs, strict=True)]
@@ -100,7 +103,7 @@ class GroupFaults:
 
 
 def _lost(results: Results, mode: AutoresetMode) -> list[Fault | None]:
-    """Return the fault of each row whose episode was lost in this step, and ``None`` for the other rows."""
+    """Return for each row the fault of the episode that it lost in this step, or ``None``."""
     _, _, _, truncated, infos = results
     last = infos.get("final_info", {}) if mode is AutoresetMode.SAME_STEP else infos
     if "fault" not in last:
@@ -111,7 +114,7 @@ def _lost(results: Results, mode: AutoresetMode) -> list[Fault | None]:
 
 
 def _cut(info: Infos, lost: int, because: Fault) -> Infos:
-    """Return the info of a row that ends because row ``lost`` of its group was lost."""
+    """Return the info of a row whose episode is ended because row ``lost`` of its group was lost with ``because``."""
     why = f"row {lost} of its group was lost: {because.message}"
     fault, stream = Fault(because.kind, why, because.retryable), cast("Stream", info["stream"])
     seq, turn = int(info["seq"]), stream.requests[0].turn if stream.requests else 0

@@ -35,11 +35,11 @@ from envweave_gym.vector.calls import as_batch
 
 
 class NoNativeForm(InvalidArgument):
-    """The native vector does not support these arguments; ``make`` then steps single environments instead."""
+    """Error if the native vector does not support the arguments; ``make`` then steps single environments instead."""
 
 
 def rows_apart(batch: NDArray[Any], rows: Bools) -> NDArray[np.object_]:
-    """Split rows of a batch into an object array, with ``None`` for the other rows."""
+    """Split a batch into an object array of rows; rows that are not in the mask ``rows`` are ``None``."""
     array = np.full(len(rows), None, dtype=object)
     for row in rows.nonzero()[0].tolist():
         array[row] = batch[row]
@@ -47,7 +47,7 @@ def rows_apart(batch: NDArray[Any], rows: Bools) -> NDArray[np.object_]:
 
 
 class NativeVectorEnv(LocalVector):
-    """``num_envs`` environments with a ``Discrete`` action space as rows of arrays.
+    """Base class of ``num_envs`` environments with ``Discrete`` actions whose rows are NumPy arrays.
 
     Subclasses call ``super().__init__`` and define :meth:`begin`, :meth:`advance`, :meth:`observe` and, if
     episodes open with events, :meth:`opening`.
@@ -84,19 +84,19 @@ class NativeVectorEnv(LocalVector):
         raise NotImplementedError
 
     def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], Bools]:
-        """Act in all rows; return rewards and terminations in fresh arrays.
+        """Step all rows; return rewards and terminations in new arrays.
 
-        ``actions`` count from 0 and are read-only. Rows that are about to be reset take part, and their
+        ``actions`` count from 0 and are read-only. Rows that are about to be reset are stepped too, and their
         results are dropped.
         """
         raise NotImplementedError
 
     def observe(self) -> NDArray[Any]:
-        """Return the observations of all rows in a fresh array."""
+        """Return the observations of all rows in a new array."""
         raise NotImplementedError
 
     def opening(self, seed: int) -> tuple[Event, ...]:
-        """Return the ``opening_events`` events that an episode with this seed opens with.
+        """Return the :attr:`opening_events` events that begin the episode with this seed.
 
         The events must depend on the seed alone. In this process the method is called when a stream is read,
         which may be after the episode. A server calls it at once and sends the events with its reply.
@@ -104,17 +104,17 @@ class NativeVectorEnv(LocalVector):
         return ()
 
     opening_events = 0
-    """The number of events that :meth:`opening` returns, for any seed."""
+    """Number of events that :meth:`opening` returns, for any seed."""
 
     apart: Callable[[NDArray[Any], Bools], Any] = staticmethod(rows_apart)
-    """The function that splits the last observations by row; a server replaces it, to send one array instead."""
+    """Function that splits the last observations by row; a server replaces it, to send one array instead."""
 
     def row_state(self, row: int) -> dict[str, Any]:
-        """Return the ``episode_state`` of the single environment, as JSON."""
+        """Return the ``episode_state`` that the single environment would have, as JSON."""
         return {}
 
     def state(self) -> tuple[dict[str, Any], ...]:
-        """Return the ``state()`` of each row."""
+        """Return each row's state, as ``state()`` of the single environment would."""
         counters = map(self._record.counters, range(self.num_envs))
         return tuple({**known, **self.row_state(row)} for row, known in enumerate(counters))
 
@@ -124,7 +124,7 @@ class NativeVectorEnv(LocalVector):
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The name of this vector in errors: its ID, or else the name of its class."""
+        """Name of this vector in error messages: its ID, or else its class."""
         return self.spec.id if self.spec is not None else type(self).__name__
 
     def _checked_actions(self, actions: Any) -> NDArray[np.int64]:
@@ -155,7 +155,7 @@ class NativeVectorEnv(LocalVector):
         return played
 
     def _begin_apart(self, rows: Rows, seeds: NDArray[np.uint64], options: list[dict[str, Any]]) -> None:
-        """Start episodes of rows with different options, one call for each group of equal options."""
+        """Start episodes of rows with different options; rows with equal options share one call of :meth:`begin`."""
         left = np.ones(len(rows), np.bool_)
         while left.any():
             theirs = options[rows[left.argmax()]]
@@ -197,7 +197,7 @@ class NativeVectorEnv(LocalVector):
 
 
 def _infos(streams: ColumnStreams, begun: Bools, known: Bools, seq: NDArray[np.int64]) -> VectorInfos:
-    """Build the infos of the ``known`` rows; those of ``begun`` have started an episode."""
+    """Return the infos of the rows ``known`` (a mask), with lazy streams; ``begun`` have started an episode."""
     rows = StreamRows(streams, begun)
     return VectorInfos(stream=rows, _stream=known.copy(), seq=seq, _seq=known.copy())
 
@@ -205,7 +205,10 @@ def _infos(streams: ColumnStreams, begun: Bools, known: Bools, seq: NDArray[np.i
 def checked_choices(
     name: str, actions: Any, num_envs: int, space: Discrete, all_actions: Space[Any]
 ) -> NDArray[np.int64]:
-    """Check discrete actions; return them counted from 0, in a fresh array."""
+    """Check discrete actions, and return them counted from 0, in a new array.
+
+    ``space`` is the space of one action, ``all_actions`` that of all, for error messages.
+    """
     given = actions if isinstance(actions, np.ndarray) else _as_array(actions)
     if (
         given.dtype.kind == "O"

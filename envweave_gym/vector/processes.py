@@ -1,4 +1,4 @@
-"""``AsyncVectorEnv`` of Gymnasium with our checks: single environments, each in its own process."""
+"""Gymnasium's ``AsyncVectorEnv`` with our checks: each environment steps in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from envweave_gym.vector.base import CheckedVector, Results
 
 _AGAIN = "close() this vector and make another"
 _EXIT_WAIT_S = 0.2
-"""Seconds to wait for a process whose pipe has closed, so that its exit code is known."""
+"""Time to wait for a process whose pipe has closed, so that its exit code is known."""
 
 
 class AsyncVector(CheckedVector, AsyncVectorEnv):
-    """Vector of environments that each step in a process of their own."""
+    """Vector of environments, each in a process of its own."""
 
     @wraps(AsyncVectorEnv.__init__)
     def __init__(self, env_fns: list[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
@@ -102,14 +102,14 @@ class AsyncVector(CheckedVector, AsyncVectorEnv):
             raise NotAvailable(f"{self.name}: {stopped} came while its processes moved; {_AGAIN}")
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the processes, without waiting for a call that was cut short."""
+        """End the processes, without waiting for a call that was interrupted."""
         if self._record.cut_short:
             self._state, terminate = AsyncState.DEFAULT, True
         super().close_extras(timeout, terminate)
 
 
 def _work(row: int, make: Callable[[], gym.Env[Any, Any]], *rest: Any, **options: Any) -> None:
-    """Run Gymnasium's worker; a constructor that fails is reported to the process that makes the vector."""
+    """Run Gymnasium's worker; report the error of a constructor that fails to the process that makes the vector."""
     try:
         env = make()
     except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything

@@ -1,10 +1,8 @@
-"""Groups of rows of a vector that play the same episodes, so that their returns can be compared (GRPO).
+"""Groups of rows that play the same episodes, so that their returns can be compared (GRPO).
 
-Consecutive rows are a group. A reset of the whole group gives its rows one seed, given or drawn. From there
-on each row derives the seeds of its next episodes from that seed and its own count of episodes, so the n-th
-episode of every row of a group is the same. The next reset of the whole group starts all its rows at the same
-time again. So does the loss of a row, which ends the other rows of its group too
-(:mod:`envweave_gym.vector.group_faults`).
+Consecutive rows form a group. A reset of a whole group gives its rows one seed, given or drawn. Each row
+derives the seeds of its next episodes from that seed and its count of episodes, so the n-th episode is the same
+in all rows. If a row is lost, its whole group is ended and reset (:mod:`envweave_gym.vector.group_faults`).
 """
 
 from __future__ import annotations
@@ -19,23 +17,23 @@ from envweave_gym.core.seeding import SeedRows, mix
 
 
 class Groups:
-    """Divides the rows of a vector into groups of ``size`` consecutive rows, and draws a seed for each group."""
+    """Division of a vector's rows into groups of ``size`` consecutive rows, with a seed generator."""
 
     def __init__(self, rows: int, size: int) -> None:
         self.rows, self.size = rows, size
         self._draws = SeedRows(rows // size)
 
     def of_row(self, row: int) -> range:
-        """Return the rows of the group that ``row`` is in."""
+        """Return the rows of the group that contains ``row``."""
         first = row - row % self.size
         return range(first, first + self.size)
 
     def of_any(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return a mask of all rows of the groups that contain any of ``rows``."""
+        """Return a mask of all rows in the groups that contain any of ``rows`` (a mask)."""
         return np.repeat(rows.reshape(-1, self.size).any(axis=1), self.size)
 
     def of_rows(self, name: str, given: list[int | None]) -> list[int | None]:
-        """Return a seed for every row: expand seeds given for each group, or check seeds given for each row."""
+        """Return a seed for every row: expand one seed for each group, or check that seeds in a group are equal."""
         groups = self.rows // self.size
         if len(given) == groups:
             return [one for one in given for _ in range(self.size)]
@@ -54,9 +52,10 @@ class Groups:
         return given
 
     def draw(self, given: list[int | None] | None, mask: NDArray[np.bool_] | None) -> list[int | None]:
-        """Return a seed for each row: the given seed, or one drawn for its group if the whole group is reset.
+        """Return a seed for each row: the given one, or one drawn for its group if the whole group is reset.
 
-        Rows of groups that are reset in part get ``None``, and draw seeds of their own.
+        Rows of groups that are reset in part get ``None``, and draw seeds of their own. ``mask`` selects the
+        rows that are reset, ``None`` all.
         """
         known = None if given is None else given[:: self.size]
         whole = np.ones(self.rows, np.bool_) if mask is None else mask
@@ -70,7 +69,7 @@ class Groups:
 
 
 def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
-    """Check ``group=``, the size of groups, and return the groups; ``None`` if every row is on its own."""
+    """Check ``group=``, the number of rows in a group; return the groups, or ``None`` if it is ``None``."""
     if group is None:
         return None
     if type(group) is not int or group < 1 or num_envs % group:
@@ -82,7 +81,7 @@ def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
 
 
 def refuse_group(name: str) -> InvalidArgument:
-    """Return the error for ``group=`` given without a vector, or for a vector that Gymnasium makes."""
+    """Return the error for ``group=`` without a vector of ours."""
     return InvalidArgument(
         f"{name}: group= is for vectors; give num_envs= too, to envweave_gym.make where the vector is to be "
         "sync or async"

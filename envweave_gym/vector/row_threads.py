@@ -1,7 +1,7 @@
-"""Runs the calls of a vector's rows in a bounded number of threads.
+"""Calls of a vector's rows in a limited number of threads.
 
-It is for rows whose work is done by other processes, so that the thread of a row only waits. The threads end
-with each call of the vector, so a vector that is closed, forked or pickled has no threads.
+They are for rows whose work is done by other processes, so that a row's thread only waits. The threads end with
+each call of the vector, so a vector that is closed, forked or pickled has no threads.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MOST_AT_ONCE = min(64, max(16, 4 * (os.cpu_count() or 1)))
-"""Limit of threads of one vector; more programs at once would share the cores and exceed their time limits."""
+"""Limit of threads of one vector: more programs at once would share the cores and exceed their time limits."""
 _ENDING_S = 2.0
-"""Seconds for interrupted rows to end, before the interruption is raised."""
+"""Time for interrupted rows to end before the interruption is raised."""
 
 
 class RowThreads:
-    """Threads that take the calls of rows from a queue, and store results and exceptions."""
+    """Thread pool for one call of a vector: takes the calls of rows from a queue, stores results and exceptions."""
 
     def __init__(self, calls: Mapping[int, Callable[[], Any]]) -> None:
-        """``calls`` maps a row to its call."""
+        """``calls`` maps the index of a row to its call."""
         self._rows, self._queue = list(calls), deque(calls.items())
         self._results: dict[int, Any] = {}
         self._errors: dict[int, BaseException] = {}
@@ -32,10 +32,10 @@ class RowThreads:
         self._threads: list[threading.Thread] = []
 
     def run(self, end: Callable[[int], None]) -> dict[int, Any]:
-        """Return the result of each row; if any raise, wait for all and raise the error of the first row.
+        """Return the result of each row; if any raises, wait for all and raise the error of the first row.
 
-        If the waiting thread is interrupted, no further row begins, and ``end(row)`` is called for rows that
-        are under way. Afterwards :meth:`running` returns the rows that go on nevertheless.
+        If the waiting thread is interrupted, no further row begins, and ``end(row)`` is called for rows in
+        progress. Afterwards :meth:`running` returns the rows that continue nevertheless.
         """
         try:
             self._start(min(len(self._queue), MOST_AT_ONCE))

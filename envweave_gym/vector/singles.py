@@ -1,4 +1,4 @@
-"""Vectors of single environments in this process, stepped in turn or in threads."""
+"""Vectors of single environments in this process, which step in turn or in threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envweave_gym.vector.row_groups import groups_of
 from envweave_gym.vector.row_threads import RowThreads
 
 RowInfos = list[dict[str, Any] | None]
-"""The info of each row; ``None`` for a row without an info in this call."""
+"""Info of each row; ``None`` for a row without an info in this call."""
 
 
 def vector_of_singles(
@@ -40,8 +40,8 @@ def vector_of_singles(
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector of single environments: in this process, or with ``how="async"`` each in its own process.
 
-    ``options`` are the arguments of Gymnasium's class; ``group`` consecutive rows play the same episodes.
-    With ``concurrent`` the rows of this process are stepped at the same time, in threads.
+    ``make`` creates one environment, and ``options`` are arguments of Gymnasium's vector class. ``group``
+    consecutive rows play the same episodes. With ``concurrent`` rows in this process step in parallel threads.
     """
     groups = groups_of(name, group, num_envs)
     kind: Any = AsyncVector if how == "async" else SyncVector
@@ -56,13 +56,13 @@ class SyncVector(LocalVector, SyncVectorEnv):
     """Vector of environments in this process that step one after the other, or with ``concurrent`` in threads.
 
     Gymnasium's class makes the environments. Steps and resets are defined here, so that the vector draws the
-    seeds of its rows and refuses a bad call before any row has moved. Threads give the same results: if a row
-    raises, the other rows end their step before the error is raised.
+    seeds of its rows and refuses an invalid call before any row has moved. Threads give the same results: if a
+    row raises, the other rows end their step before the error is raised.
     """
 
     concurrent = False
     _interrupted: RowThreads | None = None
-    """The threads of a call that was interrupted, which may still run."""
+    """Threads of a call that was interrupted, which may still run, or ``None``."""
 
     @wraps(SyncVectorEnv.__init__)
     def __init__(self, env_fns: list[Callable[[], gym.Env[Any, Any]]], **options: Any) -> None:
@@ -72,7 +72,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         self._seen: list[Any] = [None] * self.num_envs
         self._can_go_on = not any(getattr(one, "reproducible", False) for one in layers(self.envs[0]))
         self._goes_on = self._can_go_on
-        """Whether rows that were seeded before are reset without a seed, so that their generators continue."""
+        """Whether rows that were seeded before are reset without a seed, so that their random generators continue."""
         self._seeded = np.zeros(self.num_envs, np.bool_)
 
     def _read_reset(self, seed: Any, options: Any) -> ResetCall:
@@ -91,7 +91,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         self._goes_on = self._can_go_on and goes_on
 
     def _checked_actions(self, actions: Any) -> list[Any]:
-        """Check the actions, and return the action of each row."""
+        """Check the actions, and return a list with the action of each row."""
         self._record.check_step(self.name)
         actions = as_batch(actions)
         chosen = _choices(self.single_action_space, actions, self.num_envs)
@@ -129,7 +129,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return infos
 
     def _seeds(self, rows: Rows, given: list[int | None] | None) -> list[int | None]:
-        """Draw a seed for each of ``rows``; ``None`` for a row whose random generator continues."""
+        """Return a drawn seed for each of ``rows``, and ``None`` for a row whose random generator continues."""
         drawn: list[int] = self._record.draws.next(rows, given).tolist()
         if not self._goes_on:
             return list(drawn)
@@ -137,7 +137,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return [None if keeps[row] else seed for row, seed in zip(rows.tolist(), drawn, strict=True)]
 
     def _each(self, rows: Collection[int], call: Callable[[int], Any]) -> Iterable[tuple[int, Any]]:
-        """Make the call for each row, and return the rows with their results, in order."""
+        """Make the call for each row, in turn or in threads; return the rows with their results, in order."""
         with self._moving():
             if not self.concurrent or len(rows) < 2:
                 return zip(rows, [call(row) for row in rows], strict=True)
@@ -164,9 +164,10 @@ class SyncVector(LocalVector, SyncVectorEnv):
 
 
 def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:
-    """Check discrete actions as arrays, and return the action of each row.
+    """Check a batch of discrete actions as arrays, and return the action of each row.
 
-    ``None`` if an action is wrong or the space is not of ``Discrete`` and ``Dict`` alone; a slower check follows.
+    Return ``None`` if an action is wrong, or the space does not consist of ``Discrete`` and ``Dict`` alone; a
+    slower check follows.
     """
     if isinstance(space, Discrete):
         if type(actions) is not np.ndarray or actions.shape != (rows,) or actions.dtype.kind not in "iu":
@@ -186,7 +187,7 @@ def _choices(space: Space[Any], actions: Any, rows: int) -> list[Any] | None:
 
 
 def _batch(space: Space[Any], rows: list[Any]) -> Any:
-    """Stack observations as :func:`gymnasium.vector.utils.concatenate` does, but faster for scalars."""
+    """Stack observations like :func:`gymnasium.vector.utils.concatenate`, but faster for scalars."""
     if type(space) is Dict:
         return {key: _batch(inner, [row[key] for row in rows]) for key, inner in space.spaces.items()}
     if isinstance(space, Box | Discrete) and space.shape == ():

@@ -1,1 +1,1 @@
-"""Serialises values, spaces and messages as msgpack; nothing is pickled."""
+"""Serialisation of values, spaces and messages as msgpack, without pickle."""

@@ -1,8 +1,8 @@
-"""Serialises spaces of classes that are neither Gymnasium's nor ours.
+"""Serialisation of spaces whose classes are neither Gymnasium's nor ours.
 
 A peer that trusts the sender imports the class and sets its attributes (:func:`rebuilt`). Any other peer gets
-an :func:`opaque` space, whose ``contains`` and ``sample`` are answered by the sender. A space never arrives as
-a space of a different class with other members.
+an :func:`opaque` space, whose ``contains`` and ``sample`` ask the sender. A space never arrives as a space of a
+different class with other members.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from envweave_gym.wire.values import NoForm, dtype_of, dumps, no_form, pack_exac
 
 Data = dict[str, Any]
 Asking = Callable[[str, Any], Any]
-"""Sends a question about a space to the sender's side: ``contains`` with a value, or ``sample`` with a seed."""
+"""Function that asks the sender about its space: ``("contains", value)`` or ``("sample", seed)``."""
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _GENERATOR = ("_np_random", "_np_random_seed")
@@ -37,11 +37,11 @@ _HARMLESS_ATTRIBUTES = {
         "__annotate_func__",
     ),
 }
-"""Attributes that a subclass may define without changing the members, samples or codecs of its base class."""
+"""Attributes that a subclass may define and still have the members, samples and codecs of its base class."""
 
 
 def is_as(space: Space[Any], known: type) -> bool:
-    """Return whether a space behaves as its base class ``known``: no class in between overrides a method."""
+    """Return whether a space behaves like its base class ``known``: no class in between overrides a method."""
     between = type(space).__mro__[: type(space).__mro__.index(known)]
     return all(vars(kind).keys() <= _HARMLESS_ATTRIBUTES for kind in between)
 
@@ -50,7 +50,7 @@ def is_as(space: Space[Any], known: type) -> bool:
 
 
 def foreign_to_data(space: Space[Any], base: Data | None, to_data: Callable[[Space[Any]], Data]) -> Data:
-    """Return the data that describes a space; ``base`` is the data of the nearest base class that is known."""
+    """Return the data that describes a space; ``base`` is the data of its nearest base class that is known, if any."""
     kind = type(space)
     dtype = None if space.dtype is None else space.dtype.str
     return {
@@ -64,7 +64,7 @@ def foreign_to_data(space: Space[Any], base: Data | None, to_data: Callable[[Spa
 
 
 def _recipe(space: Any, to_data: Callable[[Space[Any]], Data]) -> list[Any] | None:
-    """Return a recipe to build the space: its attributes, or a call without arguments; ``None`` if neither works."""
+    """Return how to build the space: its attributes, or a call without arguments; ``None`` if neither works."""
     package = type(space).__module__.partition(".")[0]
     attributes = {name: value for name, value in vars(space).items() if name not in _GENERATOR}
     try:
@@ -78,7 +78,7 @@ def _recipe(space: Any, to_data: Callable[[Space[Any]], Data]) -> list[Any] | No
 
 
 def _part(value: Any, package: str, to_data: Callable[[Space[Any]], Data]) -> list[Any]:
-    """Convert an attribute, or a part of one, to data with its kind; raise ``NoForm`` if it cannot be sent."""
+    """Convert an attribute, or a part of one, to its kind and data; raise ``NoForm`` if it cannot be sent."""
     if isinstance(value, Space):
         return ["space", to_data(value)]
     if isinstance(value, np.dtype):
@@ -95,7 +95,7 @@ def _part(value: Any, package: str, to_data: Callable[[Space[Any]], Data]) -> li
 
 
 def _reference(function: FunctionType, package: str) -> str:
-    """Return the name of a function from the same package as the space; refuse all other functions."""
+    """Return the name of a function; raise ``NoForm`` if it is not in the package of the space."""
     name = f"{function.__module__}:{function.__qualname__}"
     if function.__module__.partition(".")[0] != package or "<" in name or _resolved(name) is not function:
         raise no_form(function)
@@ -113,9 +113,9 @@ def _resolved(name: str) -> Any:
 
 
 def rebuilt(data: Data, from_data: Callable[[Data], Space[Any]]) -> Space[Any] | None:
-    """Import the class of a space and build the space itself; return ``None`` if that is not possible here.
+    """Import the class of a space and build the space; return ``None`` if that is not possible here.
 
-    Call it only with data of a trusted server: the import runs code that the server names.
+    Call it only with data of a trusted server, because the import runs code that the server names.
     """
     kind, recipe = _resolved(data["class"]), data["recipe"]
     if recipe is None or not (isinstance(kind, type) and issubclass(kind, Space)):
@@ -151,16 +151,16 @@ def _whole(part: list[Any], package: str, from_data: Callable[[Data], Space[Any]
 
 
 class _Opaque(Space[Any]):
-    """The base class of opaque spaces; each also derives from the base class of its space.
+    """Base class of opaque spaces, which ask the server; each also derives from its space's known base class.
 
-    Samples follow ``seed``, but are not those of the space itself after the same seed.
+    Samples depend on ``seed``, but differ from those of the original space with the same seed.
     """
 
     _data: Data
     _ask: Asking | None
 
     def contains(self, x: Any) -> bool:
-        """Return whether the server's space has this member."""
+        """Ask the server whether its space contains ``x``."""
         try:
             pack_exactly(x)
         except NoForm:
@@ -168,7 +168,7 @@ class _Opaque(Space[Any]):
         return bool(self._ask_server("contains", x))
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Return a member that the server's space draws, with a seed from the generator of this copy."""
+        """Ask the server for a sample, with a seed from the generator of this object."""
         if mask is not None or probability is not None:
             raise NotAvailable(f"{self!r} is a space of a server, which draws without mask and probability")
         return self._ask_server("sample", int(self.np_random.integers(1 << 31)))
@@ -183,7 +183,7 @@ class _Opaque(Space[Any]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """``False``: only the server knows the members of the space."""
+        """``False``, because only the server knows the members of the space."""
         return False
 
     def __eq__(self, other: object, /) -> bool:
@@ -204,9 +204,10 @@ class _Opaque(Space[Any]):
 
 
 def opaque(data: Data, base: Space[Any] | None, ask: Asking | None = None) -> Space[Any]:
-    """Return a space whose members only its server knows; ``base`` is a space of its known base class.
+    """Return a space that asks the server (``ask``) about its members.
 
-    The result is an instance of the class of ``base``, so it is batched and serialised as such spaces are.
+    It is an instance of the class of ``base``, a space of the known base class, so it is batched and serialised
+    as such spaces are.
     """
     shape, dtype = data["shape"], data["dtype"]
     if base is None:

@@ -1,7 +1,7 @@
-"""Resource limits on msgpack frames from a peer, counted before a frame is decoded.
+"""Resource limits on msgpack frames from a peer, checked by counting values before a frame is decoded.
 
-A map of one byte becomes a Python object of 70 bytes, and the decoder builds all of them in one call that
-lets no other thread run: a frame of a few megabytes could take gigabytes, and stop every session for seconds.
+A map of one byte becomes a Python object of 70 bytes, and the decoder builds all of them in one call during
+which no other thread runs: a frame of a few megabytes could take gigabytes, and stop every session for seconds.
 
 The count needs no stack, as the values of nested lists and maps follow one another. Only extensions hold
 msgpack that may end too early or too late; each is counted within its own bounds.
@@ -27,23 +27,23 @@ from envweave_gym.wire.values import (
 )
 
 MOST_VALUES = 1 << 20
-"""The limit of values in a frame from a client: 16 for each row of a vector with 65,536 rows.
+"""Limit of values in a frame from a client: 16 for each row of a vector with 65,536 rows.
 
 Decoding a frame at the limit takes up to 160 MB (measured with arrays of one element).
 """
 MOST_REPLY_VALUES = 1 << 24
-"""The limit of values in a reply.
+"""Limit of values in a reply.
 
-It is higher, as a reply holds the observations and infos of all rows, and a client chooses its server.
+It is higher, because a reply contains the observations and infos of all rows, and a client chooses its server.
 """
 EXTENSION = 4
-"""The number of values that one extension counts as, because Python code decodes it.
+"""Number of values that one extension counts as, because Python code decodes it.
 
 The values inside the extension are counted in addition.
 """
 
 _EAGER = frozenset({TUPLE, OBJECTS, STREAM, FAULT, GRAPH, PAIRS, RESULT, SET, COMPLEX, MOMENT, RECORD})
-"""The extensions that are decoded along with the frame; others are decoded when their value is first read."""
+"""Extensions that are decoded together with the frame; others are decoded when their value is first read."""
 _KNOWN = OPAQUE | _EAGER
 
 
@@ -57,11 +57,11 @@ def _uncounted(most: int) -> int:
 
 _SMALL_CALL = _uncounted(MOST_VALUES)
 SMALL_REPLY = _uncounted(MOST_REPLY_VALUES)
-"""The size in bytes up to which a reply needs no check."""
+"""Size in bytes up to which a reply needs no check."""
 
 
 class TooManyValues(ValueError):
-    """The frame was not decoded, because decoding it would take too much memory and time."""
+    """Error if a frame has too many values; decoding it would take too much memory and time."""
 
 
 def check_call(frame: bytes) -> None:

@@ -1,12 +1,12 @@
-"""Bound on the hash collisions that the keys of a frame may cause, counted before it is decoded.
+"""Limit of the hash collisions that the keys in a frame may cause, checked before the frame is decoded.
 
-Python does not randomise the hashes of numbers and tuples, so whoever chooses such keys can make all of them
-collide. A dict of n of these takes n²/2 comparisons in one call that lets no other thread run. Texts and
-bytes are hashed with a secret of the process, and are not counted. A key that is long (a tuple, a large
-number) takes longer to compare, and counts as several.
+Python does not randomise the hashes of numbers and tuples, so a peer can choose keys that all collide. Building
+a dict of n such keys takes n²/2 comparisons in one call, during which no other thread runs. Texts and bytes are
+hashed with a secret of the process, and are not counted. A long key (a tuple, a large number) takes longer to
+compare, and counts as several.
 
-The count relies on what the decoder refuses too: members of sets and pairs are plain lists, so that no array
-or other extension holds keys that are not seen here.
+The decoder also requires that members of sets and pairs are plain lists, so that no array or other extension
+holds keys that are not counted here.
 """
 
 from __future__ import annotations
@@ -14,37 +14,34 @@ from __future__ import annotations
 from envweave_gym.wire.values import ARRAY, BIG_INT, HASHED, PAIRS, SCALAR, SET, TEXT
 
 MOST_COMPARISONS = 1 << 22
-"""The limit of key comparisons, reached by a map of 2,048 keys; decoding that took 60 ms (measured)."""
+"""Limit of key comparisons, reached by a map of 2,048 keys; decoding that took 60 ms (measured)."""
 SMALL_FRAME = 8 << 10
-"""The size in bytes below which a frame needs no check, as it holds at most 2,048 keys and values."""
+"""Size in bytes below which a frame needs no check, because it holds at most 2,048 keys and values."""
 _SMALL_MAP = 32
-"""The number of keys up to which a map is not counted, as it costs no more than the rest of decoding it."""
+"""Number of keys up to which a map is not counted, because it costs no more than the rest of decoding."""
 _SHORT_KEY = 32
-"""The bytes of a short key; a longer key counts as one more for each of these that it has."""
+"""Size in bytes of a short key; a longer key counts as one more for each such size."""
 _DEEPEST = 1000
 
 _LEAF, _TEXT, _LIST, _MAP, _EXTENSION = range(5)
 OPAQUE = frozenset({ARRAY, SCALAR, TEXT, BIG_INT})
-"""The extensions whose bytes are not msgpack."""
+"""Extensions whose bytes are not msgpack."""
 _MAY_COST = (b"\xde", b"\xdf", *(bytes([code]) for code in sorted(HASHED)))
-"""The first byte of a map of 16 keys or more, and the codes of extensions whose items become keys.
+"""First byte of a map of 16 keys or more, and the codes of extensions whose items become keys.
 
 A frame without these bytes anywhere is not counted: counting takes longer than decoding a list of texts.
 """
 
 
 _ITEMS, _KEYS_AND_ITEMS, _PAIRS, _PAIR_LIST, _PAIR, _SET, _SET_BODY, _MEMBERS = range(8)
-"""The roles of a container.
-
-From the third on they are parts of an extension whose items become keys.
-"""
+"""Roles of a container; from the third on they are parts of an extension whose items become keys."""
 _HOLDS = {_PAIRS: (_PAIR_LIST, None), _PAIR_LIST: (_PAIR, 2), _SET: (_SET_BODY, 2)}
-"""The role of the items of each role, and their length if that is fixed; the items must be lists."""
+"""For each role the role of its items, and their length if that is fixed; such items must be lists."""
 _ROLES = {PAIRS: _PAIRS, SET: _SET}
 
 
 def _heads() -> list[tuple[int, int, int]]:
-    """Return, for each first byte of a value: its kind, the bytes that hold its size, and what is added to that.
+    """Return, for each first byte of a value: its kind, the number of bytes of its size, and an offset of the size.
 
     The size is a number of bytes, of items or of pairs.
     """
@@ -71,9 +68,9 @@ _HEADS = _heads()
 
 
 def check_keys(frame: bytes) -> None:
-    """Raise ``ValueError`` if the keys of a frame could collide so often that decoding blocks the interpreter.
+    """Raise ``ValueError`` if the keys in a frame could collide so often that decoding blocks the interpreter.
 
-    A frame that is not msgpack is left to the decoder, which reads the same bytes up to the error.
+    A frame that is not msgpack passes; the decoder, which reads the same bytes, refuses it.
     """
     if len(frame) < SMALL_FRAME or not any(byte in frame for byte in _MAY_COST):
         return
@@ -85,12 +82,12 @@ def check_keys(frame: bytes) -> None:
 
 
 class _Level:
-    """A container that is being read: the number of items still to come, and of its keys that count."""
+    """A container while it is read: its role, the number of items left, and the number of its keys that count."""
 
     __slots__ = ("began", "end", "keys", "left", "owner", "role")
 
     def __init__(self, role: int, left: int, began: int, end: int, owner: _Level | None = None) -> None:
-        """``end`` is where the innermost extension ends; ``owner`` is the list that holds this pair."""
+        """``end`` is the offset where the innermost extension ends; ``owner`` is the list that contains this pair."""
         self.role, self.left, self.began, self.end = role, left, began, end
         self.keys = 0
         self.owner = owner
@@ -106,9 +103,9 @@ class _Level:
         )
 
     def inner(self, kind: int, size: int, began: int) -> _Level:
-        """Return the level of the next list or map, which has ``size`` items.
+        """Return the state for the next list or map, which has ``size`` items.
 
-        Raises ``ValueError`` if the format requires another kind or length there.
+        Raise ``ValueError`` if the format requires another kind or length there.
         """
         if self.role > _KEYS_AND_ITEMS and self.needs_list:
             role, length = _HOLDS.get(self.role, (_MEMBERS, None))
@@ -178,7 +175,7 @@ def _comparisons(frame: bytes) -> int:
 
 
 def _end_of(ended: _Level, level: _Level, at: int) -> int:
-    """Return the offset after a container that has ended, and count it as an item of ``level``."""
+    """Return the offset after a container that has ended, and count the container as an item of ``level``."""
     if ended.end != level.end:  # an extension, whose size says where it ends
         if at > ended.end:
             raise ValueError("it has an extension that ends too early")
@@ -188,7 +185,7 @@ def _end_of(ended: _Level, level: _Level, at: int) -> int:
 
 
 def _count(level: _Level, size: int) -> None:
-    """Count an item of ``level`` that is not text, with its size in bytes."""
+    """Count an item of ``level`` that is not text, and has ``size`` bytes, if it is a key."""
     if level.role and level.at_key:
         (level.owner or level).keys += 1 + size // _SHORT_KEY
     level.left -= 1

@@ -1,9 +1,9 @@
-"""The messages of a session, in one place for client and server.
+"""Messages between client and server, and their encoding as frames.
 
-A *session* is one environment, one vector of them or one game on a server. The client chooses its id and
-numbers the calls that change it: ``create`` is call 0, then every ``reset`` and ``step`` is one more. The
-server does the next call, answers the last one again when the same is sent again, and refuses any other
-number; so a call is done once, however often it is sent. What only asks has no number.
+A *session* is one environment, one vector or one game on a server. The client chooses its id and numbers the
+calls that change it: ``create`` is call 0, and every ``reset`` and ``step`` is one more. The server executes
+the next call, repeats its reply if the last one comes again, and refuses any other number. So a call is
+executed once, however often it is sent. Questions, which change nothing, are not numbered so.
 """
 
 from __future__ import annotations
@@ -16,60 +16,57 @@ import msgspec
 from envweave_gym.wire.values import pack, unpack
 
 VERSION = 3
-"""The version of the protocol; a server refuses clients with another version.
+"""Version of the protocol; a server refuses clients with another version.
 
 Since version 3 the infos of all vectors are sent in the same form.
 """
 
 
 CONTENT_TYPE = "application/msgpack"
-"""The content type of a frame in the body of an HTTP request or response."""
+"""Content type of a frame in the body of an HTTP request or response."""
 
 LARGEST_REPLY = 1 << 30
-"""The limit of a reply in bytes; a header that announces more was corrupted on its way."""
+"""Limit of a reply in bytes; a header that announces more was corrupted on its way."""
 
 TOO_LARGE = b""
-"""The empty frame that an actor sends over its Unix socket if the reply is too large for it.
+"""Empty frame that a Ray actor sends over its Unix socket if the reply is too large for it.
 
-The client then gets the reply by a call of Ray.
+The client then gets the reply by an actor call.
 """
 
 
 def socket_of_actor(name: str) -> str:
-    """Return the address of the Unix socket at which the actor with this namespace and name listens."""
+    """Return the address of the Unix socket on which the Ray actor ``namespace/name`` listens."""
     return f"@envweave/{name}"
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
-    """A message is an array on the wire: its name, then its fields."""
+    """Base class of messages; on the wire a message is an array of its name and its fields."""
 
 
 # From the client
 
 
 class Hello(_Message, tag="hello"):
-    """The first frame of a connection over a Unix socket; a server replies only to refuse it."""
+    """First frame of a connection over a Unix socket; a server replies to it only to refuse it."""
 
     token: str = ""
     session: str = ""
-    """The ID of the session whose frames follow.
-
-    If it is empty, what follows are creates (for a description) and questions about the server.
-    """
+    """Id of the session whose frames follow; empty for requests for descriptions and questions about the server."""
 
 
 class Create(_Message, tag="create"):
-    """Make the environment of a new session: call 0."""
+    """Call 0 of a session: make its environment."""
 
     env_id: str
     api: str = "gym"
-    """``gym``, ``vector``, ``aec`` or ``parallel``; empty in a request for a description: whichever it has."""
+    """``gym``, ``vector``, ``aec`` or ``parallel``; a request for a description may leave it empty, for any of them."""
     kwargs: dict[str, Any] = {}
     version: int = VERSION
 
 
 class Reset(_Message, tag="reset"):
-    """Start an episode, or episodes in the rows of ``options["reset_mask"]``."""
+    """Call to start an episode, in a vector in all rows or in those of ``options["reset_mask"]``."""
 
     call: int
     seed: Any = None
@@ -77,23 +74,23 @@ class Reset(_Message, tag="reset"):
 
 
 class Step(_Message, tag="step"):
-    """Act: with an action, the actions of all rows, or a dict of the actions of agents."""
+    """Call to step with an action, the actions of all rows, or a dict of the actions of agents."""
 
     call: int
     action: Any
 
 
 class Ask(_Message, tag="ask"):
-    """Ask a question that changes nothing, such as ``state``, ``render``, ``parse_action`` or ``observe``."""
+    """Question that changes nothing, such as ``state``, ``render``, ``parse_action`` or ``observe``."""
 
     number: int
-    """The number of the question: below -1, and different for every question."""
+    """Number of the question: below -1, and different for every question."""
     question: str
     argument: Any = None
 
 
 class Close(_Message, tag="close"):
-    """Close the session."""
+    """Request to close the session."""
 
     number: int
 
@@ -102,7 +99,7 @@ Call = Create | Reset | Step | Ask | Close
 
 
 def number_of(message: Call) -> int:
-    """Return the number of a call or a question, which the reply repeats."""
+    """Return the number of a call or question, which the reply repeats."""
     if isinstance(message, Create):
         return 0
     return message.number if isinstance(message, Ask | Close) else message.call
@@ -112,13 +109,13 @@ def number_of(message: Call) -> int:
 
 
 class Created(_Message, tag="created"):
-    """The session exists; ``call`` is the number of its last call."""
+    """Reply to a create; ``call`` is the number of the session's last call."""
 
     call: int
 
 
 class Began(_Message, tag="began"):
-    """The reply to a reset."""
+    """Reply to a reset."""
 
     call: int
     observation: Any
@@ -126,7 +123,7 @@ class Began(_Message, tag="began"):
 
 
 class Stepped(_Message, tag="stepped"):
-    """The reply to a step."""
+    """Reply to a step."""
 
     call: int
     observation: Any
@@ -137,36 +134,36 @@ class Stepped(_Message, tag="stepped"):
 
 
 class Answer(_Message, tag="answer"):
-    """The reply to a question."""
+    """Reply to a question."""
 
     number: int
     value: Any
 
 
 class Refused(_Message, tag="refused"):
-    """The reply to a call that was not done, or whose environment raised an exception."""
+    """Error reply: the call was not executed, or its environment raised an exception."""
 
     number: int
-    """The number of the call or the question; -1 where the server could not read it."""
+    """Number of the call or question; -1 if the server could not read it."""
     kind: str
-    """The class name of the exception, or ``Conflict`` or ``ServerError``."""
+    """Class name of the exception, or ``Conflict`` or ``ServerError``."""
     message: str
     committed: int = -1
-    """The number of the last call that was done."""
+    """Number of the last call that was executed."""
     cause: str = ""
-    """The type name of the exception that a constructor raised; empty in other refusals."""
+    """Type name of the exception that a constructor raised; empty in other error replies."""
 
 
 Reply = Created | Began | Stepped | Answer | Refused
 
 DONE_ALL_THE_SAME = ("EnvironmentCrashed", "FaultStorm")
-"""The kinds of refusals whose calls count as done: the episode is lost, and repeating changes nothing."""
+"""Kinds of error replies whose calls count as executed: the episode is lost, and a repetition changes nothing."""
 
 DELETE = "delete"
-"""The question that closes a session from another connection; its argument is the session's ID."""
+"""Question that closes a session from another connection; its argument is the session's id."""
 
 HEALTH = "health"
-"""The question about the server, sent without a session; the answer has ``sessions`` and ``stopping``."""
+"""Question about the server, sent without a session; the answer has ``sessions`` and ``stopping``."""
 
 NUMBERLESS = -1
 """The ``number`` in a reply to a message whose own number could not be read."""

@@ -1,8 +1,8 @@
-"""Values of Python types that msgpack has no form for: sets, complex numbers, dates, enums, records.
+"""Serialisation of Python types that msgpack lacks: sets, complex numbers, dates, enums, named tuples, dataclasses.
 
-Enum members, named tuples and dataclasses travel with the name of their class. They are rebuilt where that
-class is loaded already, and arrive in a plain form elsewhere: the value of the member, a tuple, a dict. No
-module is imported and no constructor is called for what a peer names, so a peer cannot choose code to run.
+Enum members, named tuples and dataclasses are sent with the name of their class. They are rebuilt if that class
+is loaded already, and else arrive in a plain form: the member's value, a tuple, a dict. No module is imported
+and no constructor is called because a peer names it, so a peer cannot choose code to run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _record_decoder = msgspec.msgpack.Decoder(
     tuple[Literal["enum", "tuple", "dataclass"], str, str, list[str | None], list[Any]],
     ext_hook=values.unpack,
 )
-"""Decodes a record: its kind, the module and name of its class, and the names and values of its fields."""
+"""Decoder of a record: its kind, module and name of its class, names and values of its fields."""
 _PLAIN: tuple[type, ...] = (float, int, bytes, list)
 """Types whose subclasses are sent as their base type."""
 _MAX_FLAGS = 12
@@ -152,7 +152,7 @@ def read_record(data: memoryview) -> Any:
 
 
 def _loaded(module: Any, qualname: Any) -> Any:
-    """Return the class with this name without running code: no import, no ``__getattr__``; ``None`` if absent.
+    """Return the class with this name if it is loaded, without running code: no import, no ``__getattr__``.
 
     A class with ``__del__`` is refused: that method would run with attributes that a peer has chosen.
     """
@@ -177,7 +177,7 @@ def _member(cls: Any, name: Any, value: Any) -> Any:
 
 
 def _flags(cls: type[Flag], value: Any) -> Any:
-    """Return the combination of flags with this value, or the plain ``value`` if it is not a valid one.
+    """Return the combination of flags with this value, or the plain ``value`` if it is not valid.
 
     Python caches each combination for good. So enums with many members are refused, or a peer could fill the
     memory.
@@ -216,7 +216,7 @@ _RESULTS = {
     "result": "envweave_gym.core.program_result:Result",
     "execution": "envweave_gym.sandbox:Execution",
 }
-"""The classes of program results that can be sent, by their names on the wire."""
+"""Classes of program results that can be sent, by their names on the wire."""
 
 
 @cache
@@ -225,14 +225,14 @@ def _result_class(name: str) -> type[Result]:
 
 
 def pack_struct(value: msgspec.Struct) -> Any:
-    """Pack the result of a program so that it arrives as one; pack any other struct as a dict of its fields."""
+    """Pack a sandbox program's result so that it arrives as one, and any other struct as a dict of its fields."""
     if isinstance(value, Result):
         return pack_result(value)
     return {name: pack_exactly(getattr(value, name)) for name in value.__struct_fields__}
 
 
 def pack_result(value: Result) -> Any:
-    """Pack the result of a program; a result of an unknown class is sent as a dict of its fields."""
+    """Pack a sandbox program's result; one of an unknown class is sent as a dict of its fields."""
     fields, name = msgspec.to_builtins(value), type(value).__name__.lower()
     if name in _RESULTS and type(value) is _result_class(name):
         return Ext(RESULT, values.dumps([name, fields]))
@@ -240,7 +240,7 @@ def pack_result(value: Result) -> Any:
 
 
 def read_result(data: memoryview) -> Result:
-    """Decode the result of a program; raise ``ValueError`` if the bytes are not a valid result."""
+    """Decode a sandbox program's result; raise ``ValueError`` if the bytes are not valid."""
     name, fields = values.loads(data)
     if name not in _RESULTS:
         raise ValueError(f"there is no result of class {name!r}")

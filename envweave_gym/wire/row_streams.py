@@ -1,4 +1,4 @@
-"""The streams of vectors on the wire: packed as they are, and decoded row by row when they are read.
+"""Serialisation of a vector's streams: packed as a whole, decoded row by row when they are read.
 
 For a native vector the frame holds the arrays that its streams are built from, and the opening events of its
 new episodes. A reply holds everything about its streams, so reading them sends no further request.
@@ -23,7 +23,7 @@ from envweave_gym.wire.messages import Stepped
 from envweave_gym.wire.values import NATIVE, pack, packs, unpack, unpacks
 
 ROWS_APART = 100
-"""The code of an extension that :mod:`envweave_gym.wire.values` does not define itself."""
+"""Code of an extension that :mod:`envweave_gym.wire.values` does not define itself."""
 
 _encoder = Encoder()
 _events = Encoder(enc_hook=jsonable)
@@ -36,10 +36,10 @@ _apart = Decoder(tuple[bytes, Any], ext_hook=unpack)
 
 
 class PackedStreams:
-    """The streams of a reply, which are decoded when the first of them is read."""
+    """Streams in a reply, by row; decoded when the first of them is read."""
 
     def __init__(self, data: msgspec.Raw, reset: Bools, seq: bytes) -> None:
-        """``data`` is the packed field of a reply; ``reset`` marks the rows that began an episode.
+        """``data`` is the packed field of the reply; ``reset`` is a mask of the rows that began an episode.
 
         ``seq`` holds the number of each row's last event, as int64.
         """
@@ -47,7 +47,7 @@ class PackedStreams:
         self._read: Callable[[int], Stream | None] | None = None
 
     def __call__(self, row: int) -> Stream | None:
-        """Return the stream of a row."""
+        """Return the stream of ``row``; ``None`` if it has none."""
         if self._read is None:
             self._read = self._reader(_plain.decode(self._data))
         return self._read(row)
@@ -69,7 +69,7 @@ class PackedStreams:
 
 
 def _raw_rows(data: bytes, size: int) -> list[msgspec.Raw]:
-    """Return the values of a msgpack list, undecoded; raise ``ValueError`` if there are not ``size`` of them.
+    """Return the items of a msgpack list, undecoded; raise ``ValueError`` if there are not ``size`` of them.
 
     The head of the list is compared first: a hostile peer may send far more rows, and each takes memory.
     """
@@ -88,7 +88,7 @@ def _list_head(size: int) -> bytes:
 
 
 class PackedOpenings:
-    """The opening events of episodes, by seed; they are decoded when they are read."""
+    """Opening events of episodes, by seed; decoded when they are read."""
 
     def __init__(self, seeds: NDArray[np.uint64], data: bytes) -> None:
         self._packed = dict(zip(seeds.tolist(), _raw_rows(data, len(seeds)), strict=True))
@@ -107,11 +107,11 @@ _COLUMNS = {
 }
 """The arrays of a :class:`StepColumns` and their dtypes, but ``seq``, which is an info of its own."""
 _ENDS = 24
-"""The bytes of a row in the columns before the last two, ``terminated`` and ``truncated``."""
+"""Bytes of a row in the columns before the last two, ``terminated`` and ``truncated``."""
 
 
 def _packed_columns(source: ColumnStreams) -> list[Any]:
-    """Pack seeds, options, rows and opening events; if there was a step, also its start and all its arrays."""
+    """Pack seeds, options, rows and opening events; if there was a step, also its start and its columns."""
     steps, rows, seeds = source.step, source.rows, source.seeds[source.reset]
     packed = [seeds.tobytes(), source.options, None if rows is None else rows.tobytes(), None]
     if source.opening is not None and seeds.size:
@@ -166,7 +166,7 @@ A set would call the hash function of the enum, which is Python code.
 
 
 def _untrainable(streams: Sequence[Stream | None]) -> Bools:
-    """Return the mask of the rows whose streams have an event of ``_BOUNDARIES``, so made no transition."""
+    """Return a mask of the rows whose streams have an event of :data:`_BOUNDARIES`, so made no transition."""
     mask = np.zeros(len(streams), np.bool_)
     for row, stream in enumerate(streams):
         for event in () if stream is None else stream.events:
@@ -214,7 +214,7 @@ def holds_results(infos: Any, reward: Any, terminated: Any, truncated: Any) -> b
 
 
 def take_results(reply: Stepped) -> None:
-    """Set the results of a step that were left out, because the columns of its infos hold them."""
+    """Set the results of a step in ``reply`` that were left out, from the columns in its infos."""
     if reply.reward is None and isinstance(reply.info, VectorInfos):
         reply.reward, reply.terminated, reply.truncated = reply.info["stream"].build.results()
 
@@ -223,7 +223,7 @@ def take_results(reply: Stepped) -> None:
 
 
 class RowsApart:
-    """The last observations of the rows that were reset, as one array instead of one object for each row."""
+    """Last observations of the rows that were reset, sent as one array instead of one object for each row."""
 
     def __init__(self, batch: NDArray[Any], rows: Bools) -> None:
         self.batch, self.rows = batch[rows], rows.copy()

@@ -1,4 +1,4 @@
-"""Converts spaces to data and back, so that the space that arrives equals the one that was sent."""
+"""Conversion of spaces to data and back; the space that arrives equals the one that was sent."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def space_to_data(space: Space[Any]) -> Data:
 
 
 Path = tuple[int, ...]
-"""The path to a space inside another: indices into :func:`parts_of`, the outermost first."""
+"""Path to a space inside another: indices into :func:`parts_of`, the outermost first."""
 Unknown = Callable[[Data, Path], Space[Any]]
-"""Returns the space to use for a space of an unknown class, given its data and its path."""
+"""Function that returns a replacement for a space of an unknown class, from its data and its path."""
 
 
 def base_of(data: Data, unknown: Unknown | None = None, path: Path = ()) -> Space[Any] | None:
-    """Return the space of the nearest known base class of a foreign space; ``None`` if there is none."""
+    """Return the nearest known base class of a foreign space, as a space; ``None`` if there is none."""
     return None if data["base"] is None else space_from_data(data["base"], unknown, path)
 
 
 def space_from_data(data: Data, unknown: Unknown | None = None, path: Path = ()) -> Space[Any]:
     """Return the space that :func:`space_to_data` converted to ``data``.
 
-    ``unknown`` returns the replacement of a foreign space; without it the replacement is an opaque space.
-    ``path`` is the place of this space inside the outermost one.
+    ``unknown`` returns the replacement of a foreign space, by default an opaque space. ``path`` leads to this
+    space inside the outermost one.
     """
     if data.get("type") == FOREIGN:
         return opaque(data, base_of(data, unknown, path)) if unknown is None else unknown(data, path)
@@ -91,7 +91,7 @@ def parts_of(space: Space[Any]) -> list[Space[Any]]:
 
 
 def _uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """Return a single number if all elements of a bound are equal, so that an image space is not sent as an image."""
+    """Return a single number if all elements of a bound are equal, so that image spaces are sent without arrays."""
     first = bound.flat[0] if bound.size else bound.dtype.type(0)
     return first if bound.size and (bound == first).all() else bound
 
@@ -102,7 +102,7 @@ def _box(space: Box[Any]) -> Data:
 
 
 _Inner = Callable[[Data, int], Space[Any]]
-"""Converts the part of a space at an index, given its data."""
+"""Function that converts the part of a space at an index, from its data."""
 
 
 def _read_box(data: Data, inner: _Inner) -> Box[Any]:

@@ -66,7 +66,7 @@ _SHORT = 1 << 63
 
 
 class NoForm(TypeError):
-    """The value cannot be sent without loss: msgpack and our extensions have no form for it."""
+    """Error if a value cannot be sent without loss, because neither msgpack nor our extensions can represent it."""
 
 
 def no_form(value: Any) -> NoForm:
@@ -97,7 +97,7 @@ def _read_big_int(data: memoryview) -> int:
 
 
 def exact(what: str, value: Any) -> Any:
-    """Call :func:`pack_exactly`; if the value cannot be sent, the error names it as the part ``what``."""
+    """Call :func:`pack_exactly`; the error for a value that cannot be sent names it ``what``."""
     try:
         return (_PACKED.get(type(value)) or pack_exactly)(value)
     except NoForm as error:
@@ -113,7 +113,7 @@ def pack(value: Any) -> Any:
 
 
 def _with_forms(value: Any) -> Any:
-    """Return ``value`` with JSON data in place of the objects in it that cannot be sent exactly."""
+    """Return ``value`` with JSON data in place of those objects in it that cannot be sent exactly."""
     if isinstance(value, Mapping):
         return {_with_forms(key): _with_forms(item) for key, item in value.items()}
     if type(value) is list or type(value) is tuple:
@@ -189,7 +189,7 @@ def pack_exactly(value: Any) -> Any:
 
 
 def _objects() -> Any:
-    """Import the module that packs and reads rare types on first use, and return it."""
+    """Import the module for rare types on first use, and return it."""
     from envweave_gym.wire import objects
 
     return objects
@@ -348,7 +348,7 @@ _read_before: dict[bytes, _Header] = {}
 def array_header(header: bytes) -> _Header:
     """Parse the header of an array: return dtype, shape, the offset of the data and its size in bytes.
 
-    ``header`` is everything before the data. The first two bytes are the lengths of the dtype's name and of the
+    ``header`` is everything before the data. Its first two bytes are the lengths of the dtype's name and of the
     shape.
     """
     length, ndim = header[0], header[1]
@@ -372,10 +372,10 @@ def _read_dtype(name: bytes) -> np.dtype[Any]:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the dtype with this name, if arrays of it may be sent; the name is checked before NumPy sees it.
+    """Return the dtype with this name; raise ``ValueError`` if arrays of it may not be sent.
 
-    A hostile name of a date type (``"M8[s/0]"``, or ``"M8[0s]"`` once it is compared) kills the process with
-    SIGFPE inside NumPy. So multiples of a time unit must be 1 to 99,999.
+    The name is checked before NumPy sees it: a hostile name of a date type (``"M8[s/0]"``, or ``"M8[0s]"`` once
+    it is compared) kills the process with SIGFPE inside NumPy. So multiples of a time unit must be 1 to 99,999.
     """
     if name not in _NAMES and _DTYPE.fullmatch(name) is None:
         raise ValueError(f"{shown(name)} is no dtype of arrays that travel")
