@@ -1,1 +1,1 @@
-"""Containers of the Docker engine: their options, network, endpoints and owners, and removal of leftovers."""
+"""Docker containers: their options, network, addresses, owners and leases, and removal of leftovers."""

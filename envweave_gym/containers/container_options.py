@@ -1,4 +1,4 @@
-"""Options of containers: limits of resources, and access to networks, folders and the engine."""
+"""``ContainerOptions``: resource limits of a container, and its access to networks, folders and the engine."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ _SCRATCH = "rw,nosuid,nodev,size=256m,mode=1777"
 
 @dataclass(frozen=True)
 class ContainerOptions:
-    """The resource limits of a container, and its access to networks, folders and the engine.
+    """Resource limits of a container, and its access to networks, folders and the engine.
 
-    By default the network of the container leads to this machine alone, where the container reaches servers
-    that listen on all addresses. With ``network="none"`` it has no network. It has no DNS unless
-    ``network=True``, no capabilities, and cannot gain privileges. Its root is read-only, with scratch space in
-    ``/tmp``.
+    By default its network reaches this machine only: servers here that listen on all addresses. With
+    ``network="none"`` it has no network. It has no DNS unless ``network=True``, no capabilities, and cannot
+    gain privileges. Its root is read-only, with scratch space in ``/tmp``.
     """
 
     memory: int | str = "2g"
-    """Bytes, or text like ``"512m"``; a container that uses more is killed."""
+    """Memory limit in bytes, or as text like ``"512m"``; a container that uses more is killed."""
     cpus: float | None = None
-    """The CPU limit in cores; by default the container may use all cores."""
+    """CPU limit in cores; ``None`` sets no limit."""
     pids: int = 512
-    """The limit of processes and threads."""
+    """Limit of processes and threads."""
     network: bool | str = False
-    """Whether the container reaches other machines; with ``"none"`` it does not even reach this machine."""
+    """Whether the container reaches other machines; with ``"none"`` it does not even reach this one."""
     mounts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Folders of this machine and their paths in the container; a path that ends with ``":rw"`` is writable."""
+    """Folders of this machine, with their paths in the container; a path that ends with ``":rw"`` is writable."""
     data: bool = False
-    """Whether the container may read the data in ``ENVWEAVE_DATA``. If that is not set, it reads the Hugging
-    Face caches of the hub and of datasets; the access token beside them is not mounted."""
+    """Whether the container may read the data sets in the folder ``ENVWEAVE_DATA``.
+
+    If that variable is not set, it reads the Hugging Face caches of the hub and of datasets; the access token
+    beside them is not mounted.
+    """
     docker_sock: bool = False
     """Whether the container may use the container engine, which is equivalent to being root on this machine."""
 
@@ -64,7 +66,10 @@ class ContainerOptions:
             _mount(here, there)
 
     def arguments(self, network: str) -> dict[str, Any]:
-        """Return the arguments of ``docker.containers.create``; unless ``network=True``, join ``network``."""
+        """Return the arguments of ``docker.containers.create``.
+
+        ``network`` is the network to join; it is not used if the option ``network`` is ``True``.
+        """
         memory = memory_of(self.memory)
         volumes = dict(_mount(here, there) for here, there in self.mounts.items())
         more: dict[str, Any] = {}
@@ -94,7 +99,7 @@ class ContainerOptions:
 
 
 def _data() -> tuple[dict[str, str], dict[str, Any]]:
-    """Return environment variables and volumes with which a container reads this machine's data."""
+    """Return environment variables and volumes that make this machine's data sets readable."""
     if here := os.environ.get("ENVWEAVE_DATA"):
         return {"ENVWEAVE_DATA": "/data"}, _data_volume(here, "/data")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -119,7 +124,7 @@ def _data_volume(here: str | Path, there: str) -> dict[str, Any]:
 
 
 def _mount(here: Any, there: Any) -> tuple[str, dict[str, str]]:
-    """Convert one item of ``mounts=`` to a volume."""
+    """Validate one item of ``mounts=``, and return it as a Docker volume."""
     if not isinstance(here, str) or not isinstance(there, str):
         raise InvalidArgument(f"mounts={{{shown(here)}: {shown(there)}}}: both are paths, as text")
     path, _, mode = there.partition(":")

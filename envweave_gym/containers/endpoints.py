@@ -1,4 +1,4 @@
-"""Endpoints of servers in containers: a port on the loopback, or a Unix socket in a private folder.
+"""Addresses of servers in containers: a loopback port, or a Unix socket in a private folder.
 
 A container with ``network="none"`` cannot publish a port, so its server listens on a Unix socket.
 """
@@ -14,31 +14,34 @@ from urllib.parse import quote
 from envweave_gym.os_support.owned_folders import owned_folder
 
 PORT = 8000
-"""The port on which the servers of all images listen."""
+"""Port on which the servers in all images listen."""
 SOCKET_FOLDERS = "envweave-socket-"
-"""The prefix of the names of folders with sockets."""
+"""Prefix of the names of folders with sockets."""
 _INSIDE = "/run/envweave"
 _SOCKET = "server.sock"
-_USER = 1000
-"""The user ID of the servers in our images."""
+USER = 1000
+"""User ID of the servers in our images."""
 
 
 class Endpoint(Protocol):
-    """The address of a server, which remains the same when its container is replaced."""
+    """Address of a server, which remains the same when its container is replaced."""
 
     url: str
-    """The URL for clients; empty until the first container has started."""
+    """URL for clients; empty until the first container has started."""
 
     def arguments(self) -> dict[str, Any]:
-        """Return arguments of ``docker.containers.create``."""
+        """Return the address's part of the arguments of ``docker.containers.create``."""
         ...
 
     def locate(self, attributes: dict[str, Any]) -> tuple[str, int] | None:
-        """Read the address of a started container; return the container's own host and port, if it has any."""
+        """Set :attr:`url` for a started container; return the container's own host and port, if it has any.
+
+        ``attributes`` are those that the engine reports for the container.
+        """
         ...
 
     def reserve(self) -> None:
-        """Prevent other programs from taking the address while there is no container."""
+        """Keep other programs from taking the address while there is no container."""
         ...
 
     def close(self) -> None:
@@ -47,7 +50,7 @@ class Endpoint(Protocol):
 
 
 class LoopbackPort:
-    """A port on the loopback that the engine chooses when the first container starts."""
+    """Port of the loopback interface, which the engine chooses when the first container starts."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -55,12 +58,12 @@ class LoopbackPort:
         self._reservation: socket.socket | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return the argument that publishes the port, after releasing a reservation of it."""
+        """Return the argument that publishes the port, and release its reservation."""
         self.close()
         return {"ports": {f"{PORT}/tcp": ("127.0.0.1", self._number)}}
 
     def locate(self, attributes: dict[str, Any]) -> tuple[str, int]:
-        """Read the port's number; return the host and port of the container in its network."""
+        """Read the published port; return host and port of the container in its network."""
         settings = attributes["NetworkSettings"]
         self._number = settings["Ports"][f"{PORT}/tcp"][0]["HostPort"]
         self.url = f"http://127.0.0.1:{self._number}"
@@ -68,7 +71,7 @@ class LoopbackPort:
         return network["IPAddress"], PORT
 
     def reserve(self) -> None:
-        """Bind the port without listening: no other socket gets it, and connections are refused."""
+        """Bind the port without listening, so that no other socket gets it and connections are refused."""
         self.close()
         if self._number is None:
             return
@@ -88,7 +91,7 @@ class LoopbackPort:
 
 
 class SocketFolder:
-    """A Unix socket in a private folder of this user.
+    """Unix socket in a private folder of this user.
 
     If this user is root, the server runs as another user in the container. The socket's folder then belongs to
     that user ID, and lies within a folder of root, so that a user with the same ID on this machine cannot enter
@@ -97,7 +100,7 @@ class SocketFolder:
 
     def __init__(self) -> None:
         self._folder = self._mounted = owned_folder(SOCKET_FOLDERS)
-        self._user = os.getuid() or _USER
+        self._user = os.getuid() or USER
         if os.getuid() != self._user:
             self._mounted = self._folder / "s"
             self._mounted.mkdir(0o700)
@@ -105,7 +108,7 @@ class SocketFolder:
         self.url = f"http+unix://{quote(str(self._mounted / _SOCKET), safe='')}"
 
     def arguments(self) -> dict[str, Any]:
-        """Return arguments that mount the folder and let the server listen on the socket, not on its port."""
+        """Return arguments that mount the folder and make the server listen on the socket, not on its port."""
         return {
             "environment": {"ENVWEAVE_UDS": f"{_INSIDE}/{_SOCKET}"},
             "volumes": {str(self._mounted): {"bind": _INSIDE, "mode": "rw"}},
@@ -116,7 +119,7 @@ class SocketFolder:
         """Return ``None``: the socket is the only address."""
 
     def reserve(self) -> None:
-        """Do nothing: no other user can make a socket in the folder."""
+        """Do nothing: no other user can create a socket in the folder."""
 
     def close(self) -> None:
         """Remove the folder."""

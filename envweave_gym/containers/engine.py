@@ -1,4 +1,4 @@
-"""Access to the container engine: its client, its images, and one-sentence messages for its errors."""
+"""Client of the container engine, checks of images, and one-sentence messages for the engine's errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, need, shown
 from envweave_gym.os_support.process_local import process_cache
 
 SOCKET = "/var/run/docker.sock"
-"""The path of the engine's socket, on this machine and in containers that may use the engine."""
+"""Path of the engine's socket, on this machine and in containers that may use the engine."""
 CORE_IMAGE = "envweave-core"
 _UNIX = "unix://"
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -26,12 +26,12 @@ _IMAGE_NAME = re.compile(r"[a-z0-9][\w.:/@-]*", re.ASCII | re.IGNORECASE)
 
 
 def engine() -> Any:
-    """Return a ``docker.DockerClient`` for the engine that ``DOCKER_HOST`` names, or else for the local engine."""
+    """Return a ``docker.DockerClient`` for ``DOCKER_HOST``, or for the engine of this machine if that is not set."""
     return _client(_host())
 
 
 def engine_socket() -> Path:
-    """Return the path of the engine's socket, which is mounted in containers that may use the engine."""
+    """Return the path of the engine's socket on this machine, for mounting it in containers."""
     host = _host()
     path = Path(host.removeprefix(_UNIX))
     advice = f"set it to the socket of an engine of this machine, like {_UNIX}{SOCKET}"
@@ -73,7 +73,7 @@ def _client(host: str) -> Any:
 
 
 def is_elsewhere(host: str) -> bool:
-    """Return whether an engine is on another machine, or its address cannot be parsed."""
+    """Return whether ``DOCKER_HOST`` names an engine on another machine, or cannot be parsed."""
     try:
         parts = urlsplit(host)
         return parts.scheme not in ("unix", "npipe") and parts.hostname not in _LOCAL_HOSTS
@@ -82,7 +82,7 @@ def is_elsewhere(host: str) -> bool:
 
 
 def _try_socket(path: str) -> None:
-    """Connect once to raise the error of the socket, because the client library hides it and leaks a socket."""
+    """Connect once to raise the socket's own error, because the client library hides it and leaks a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_CALL_TIMEOUT_S)
         probe.connect(path)
@@ -108,18 +108,18 @@ def engine_errors(what: str) -> Generator[None]:
 
 
 def check_image(image: str) -> None:
-    """Raise ``InvalidArgument`` if the text cannot be the name of an image."""
+    """Raise ``InvalidArgument`` if the text is no legal image name."""
     if not _IMAGE_NAME.fullmatch(image):
         raise InvalidArgument(f"image={shown(image)} names no image; give one like {CORE_IMAGE!r}")
 
 
 def is_ours(image: str) -> bool:
-    """Return whether ``make images`` of this package may have built the image, judging by its name."""
+    """Return whether the image may be one of this package (``make images``), judging by its name."""
     return image.partition(":")[0].startswith("envweave-") and "/" not in image
 
 
 def require_image(client: Any, image: str) -> None:
-    """Raise ``NotAvailable``, with the command that helps, if the engine does not have the image."""
+    """Raise ``NotAvailable``, with the command to get it, if the engine does not have the image."""
     from docker.errors import ImageNotFound
 
     check_image(image)

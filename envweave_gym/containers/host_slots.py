@@ -1,8 +1,7 @@
-"""Numbered slots that limit how much runs at once, shared by all processes of a user on this machine.
+"""Numbered slots that limit how much runs at once, for all processes and containers of a user on this machine.
 
-Each slot is a lock on a file, which processes in containers take too. Containers mount the folder of the files
-read-only, which is enough to lock a file but not to create it. So all files are created before the first
-container mounts the folder.
+Each slot is a lock on a file. Containers mount the folder of these files read-only, which is enough to lock a
+file but not to create it. So all files are created before the first container mounts the folder.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from pathlib import Path
 from envweave_gym.os_support.file_lock import create_lock_file, try_lock, user_folder
 
 VARIABLE = "ENVWEAVE_SLOTS"
-"""The environment variable with the path of the folder in a container; images that need slots set it."""
+"""Environment variable with the path of the folder in a container; images that need slots set it."""
 NAMES = ("evaluation", "look")
 MOST = 1024
-"""The largest number of slots of each name."""
+"""Number of slots of each name, of which a caller may use fewer."""
 
 
 def shared_folder() -> Path:
@@ -30,12 +29,12 @@ def shared_folder() -> Path:
 
 
 def lock_slot(folder: Path, name: str, number: int) -> int | None:
-    """Lock a slot in a :func:`folder_of_slots`; return the locked descriptor, or ``None`` if the slot is taken."""
+    """Lock a slot in ``folder``; return the descriptor that holds the lock, or ``None`` if the slot is taken."""
     return try_lock(_path(folder, name, number))
 
 
 def folder_of_slots(name: str) -> Path:
-    """Return the folder with the slots of a name; outside of containers it is created."""
+    """Return the folder with the slots of ``name``; outside of containers it is created."""
     given = os.environ.get(VARIABLE)
     if given and _path(Path(given), name, MOST - 1).exists():
         return Path(given)

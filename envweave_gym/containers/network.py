@@ -1,9 +1,9 @@
-"""The closed network of containers: a bridge that reaches this machine and nothing else.
+"""The network that containers join by default: a Docker bridge that reaches this machine and nothing else.
 
-An ``internal`` network of Docker does the same but publishes no ports. In the closed network the default
-gateway is an unused address, so no packet gets beyond the bridge; containers do not reach each other. All
-containers of a machine share the network, as an engine has addresses for about thirty networks only. The
-network is removed with the last container.
+Docker's ``internal`` networks do the same but publish no ports. In this network the default gateway is an
+unused address, so no packet gets beyond the bridge; containers do not reach each other. All containers of a
+machine share it, as an engine has addresses for about thirty networks only. It is removed with the last
+container.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _thread = threading.local()
 
 @contextmanager
 def closed_network(client: Any) -> Generator[str]:
-    """Yield the ID of the closed network, created if necessary and not removed during the block."""
+    """Yield the network's ID; create it if necessary, and lock out its removal during the block."""
     with _locked():
         yield (_found(client) or _made(client)).id
 
 
 def remove_unused(client: Any) -> None:
-    """Remove the closed network, unless a container uses it or is about to."""
+    """Remove the network, unless a container uses it or is being created."""
     from docker.errors import APIError
 
     # Garbage collection may close a container in the block of closed_network(), which holds the lock.
@@ -60,7 +60,7 @@ def _locked() -> Generator[None]:
 
 
 def names_of_ours(client: Any) -> list[str]:
-    """Return the name of the closed network in a list, or an empty list if the network does not exist."""
+    """Return the network's name in a list, or an empty list if it does not exist."""
     return [network.name for network in _named(client)]
 
 
@@ -69,7 +69,10 @@ def _named(client: Any) -> list[Any]:
 
 
 def _found(client: Any) -> Any:
-    """Return the existing closed network, or ``None``; a network of ours that is not closed is removed."""
+    """Return the existing network, or ``None``; one of ours with other settings is removed.
+
+    Raise ``NotAvailable`` if the network belongs to somebody else, or cannot be removed.
+    """
     from docker.errors import APIError
 
     for network in _named(client):
@@ -91,10 +94,10 @@ def _found(client: Any) -> Any:
 
 
 def _made(client: Any) -> Any:
-    """Create the closed network.
+    """Create the network.
 
-    It is created twice. The first time lets the engine pick a free subnet, and is removed. The second uses
-    that subnet, with an unused address in it as the default gateway.
+    It is created twice. The first time lets the engine pick a free subnet, and is removed. The second uses that
+    subnet, with an unused address in it as the default gateway.
     """
     from docker.types import IPAMConfig, IPAMPool
 

@@ -1,9 +1,9 @@
-"""The standard input of a container: it carries secrets from the owner, and closes when the owner ends.
+"""Standard input of a container: it carries secrets from the owner process, and closes when that process ends.
 
-The engine closes the standard input of a container when the connection of its first client ends
-(``StdinOnce``), and the kernel ends the connections of a process with the process, also on SIGKILL. So a
-server in the container notices the end of its owner without a timer or a network. Data that is sent this way
-is visible neither in ``docker inspect`` nor in ``/proc``.
+The engine closes a container's standard input when the connection of its first client ends (``StdinOnce``), and
+the kernel ends a process's connections with the process, also on SIGKILL. So a server in the container notices
+the end of its owner without a timer or a network. Data sent this way is visible neither in ``docker inspect``
+nor in ``/proc``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEND_TIMEOUT_S = 10.0
 
 
 class OwnerStdin:
-    """The owner's end of the standard input of a container.
+    """Owner's end of a container's standard input.
 
     The container must have been created with ``stdin_open=True``, and not been started yet.
     """
@@ -41,10 +41,10 @@ class OwnerStdin:
             shut_down(self._attached)
 
     def forget(self) -> None:
-        """Close this process's copy of the connection; runs in a forked child.
+        """Close the connection in a forked child, where it would stay open after the owner has ended.
 
-        Otherwise the connection would stay open after the owner has ended. The descriptor is redirected to
-        ``/dev/null``, because the objects around it close it once more when they are garbage-collected.
+        The descriptor is redirected to ``/dev/null``, because the objects around it close it once more when
+        they are garbage-collected.
         """
         self._is_open = False
         with suppress(OSError, ValueError):  # it was closed before the fork
@@ -54,7 +54,7 @@ class OwnerStdin:
 
 
 def socket_of(attached: Any) -> Any:
-    """Return the socket of an attached connection; docker-py wraps it in a file, except over TLS."""
+    """Return the socket of an attached connection, which docker-py wraps in a file unless TLS is used."""
     return getattr(attached, "_sock", attached)
 
 

@@ -1,8 +1,8 @@
-"""Labels and leases of containers and Pods, which identify the ones whose owner was killed.
+"""Labels and leases that identify containers and Pods whose owner process was killed.
 
-The labels name the owner process. Processes that cannot see the owner, because they are in a container or on
-another machine, go by the lease: an owner whose lease has expired counts as ended. Labels cannot be changed
-while a container runs, so the owner renews the lease by renaming the container.
+The labels name the owner process. Processes that cannot see it, because they are in a container or on another
+machine, check the lease: an owner whose lease has expired counts as ended. A container's labels cannot be
+changed while it runs, so the owner renews the lease by renaming the container.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from envweave_gym.os_support.process_identity import began, boot_id, is_gone, ma
 from envweave_gym.os_support.process_local import ProcessLocal
 
 OWNER = "envweave.owner"
-"""The label with the PID and the start time of the owner, as PIDs are used again."""
+"""Label with the owner's PID and start time; a PID alone may be reused."""
 HOST, BOOT, UNTIL = "envweave.host", "envweave.boot", "envweave.until"
-"""The labels with the owner's machine, its boot and PID namespace, and the end of the lease."""
+"""Labels with the owner's machine, with its boot and PID namespace, and with the end of the lease."""
 LEASE_S = 24 * 3600.0
 RENEW_EVERY_S = 60.0
-"""Seconds between two checks of the leases."""
+"""Time between two rounds of renewals."""
 _NAME = re.compile(r"(envweave-[0-9a-f]{12})(?:-until-(\d{1,12}))?", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
 def labels_of_owner(lease_s: float = LEASE_S) -> dict[str, str]:
-    """Return the labels for a container that this process starts now."""
+    """Return the labels for a container that this process creates now; the lease ends after ``lease_s`` seconds."""
     pid = os.getpid()
     return {
         OWNER: f"{pid}-{began(pid)}",
@@ -43,9 +43,9 @@ def labels_of_owner(lease_s: float = LEASE_S) -> dict[str, str]:
 
 
 def is_left_behind(labels: Mapping[str, str], until: float | None = None) -> bool:
-    """Return whether the owner in the labels has ended, or cannot be seen here and the lease has expired.
+    """Return whether the owner in the labels has ended, or is invisible here and its lease has expired.
 
-    ``until`` is the end of a lease that was renewed since the labels were written.
+    ``until`` is the end of a lease that was renewed after the labels were written, in seconds since the epoch.
     """
     seen = labels.get(BOOT, "")
     if seen == processes_seen():
@@ -58,18 +58,18 @@ def is_left_behind(labels: Mapping[str, str], until: float | None = None) -> boo
 
 
 def new_name() -> str:
-    """Return a name for a container whose lease can be renewed."""
+    """Return a random name for a container, in the form that :func:`renew` needs."""
     return f"envweave-{secrets.token_hex(6)}"
 
 
 def lease_of(container: Any) -> float:
-    """Return when the lease of a container ends, in seconds since the epoch; 0 if it has none."""
+    """Return the end of a container's lease, in seconds since the epoch; 0 if it has none."""
     named = _NAME.fullmatch(container.name or "")
     return max(_lease_in(container.labels), float((named and named[2]) or 0))
 
 
 def renew(container: Any) -> None:
-    """Renew the lease of a container once half of it is over, unless somebody has renamed the container."""
+    """Renew a container's lease once half of it is over, unless somebody has renamed the container."""
     named = _NAME.fullmatch(container.name or "")
     if named and lease_of(container) - time.time() < LEASE_S / 2:
         container.rename(f"{named[1]}-until-{int(time.time() + LEASE_S)}")
@@ -82,15 +82,15 @@ def _lease_in(labels: Mapping[str, str]) -> float:
 
 
 class Leaseholder(Protocol):
-    """The owner of a container. The container may not exist yet; then :meth:`renew` does nothing."""
+    """Owner of a container, as :func:`keep_leased` sees it."""
 
     def renew(self) -> None:
-        """Renew the lease of the container, if there is one now."""
+        """Renew the lease of the current container, if there is one."""
         ...
 
 
 class _Renewal:
-    """The leaseholders of this process and the thread that renews their leases."""
+    """Leaseholders of this process, and the thread that renews their leases."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -102,7 +102,7 @@ _renewal = ProcessLocal(_Renewal)
 
 
 def keep_leased(holder: Leaseholder) -> None:
-    """Call ``holder.renew()`` regularly in the background, until it is garbage-collected or the process ends."""
+    """Call ``holder.renew()`` regularly in the background, while ``holder`` exists."""
     renewal = _renewal.value
     with renewal.lock:
         renewal.holders.add(holder)

@@ -1,4 +1,4 @@
-"""Removes leftovers of owners that were killed: containers, socket folders and the closed network."""
+"""Removal of what killed owners left behind: containers, socket folders and the network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def sweep(client: Any) -> list[str]:
-    """Remove the containers whose owners are gone, and the network if unused; return the containers' names."""
+    """Remove the containers whose owners have ended, and the unused network; return the containers' names."""
     removed = [container.name for container in left_behind(client) if _is_removed(container)]
     remove_left_behind(SOCKET_FOLDERS)
     if removed:
@@ -23,7 +23,7 @@ def sweep(client: Any) -> list[str]:
 
 
 def _is_removed(container: Any) -> bool:
-    """Remove a container, and return whether it is gone; if not, the next sweep tries again."""
+    """Force-remove a container; return ``False`` if that failed, for the next sweep to retry."""
     from docker.errors import APIError
 
     try:
@@ -36,6 +36,6 @@ def _is_removed(container: Any) -> bool:
 
 
 def left_behind(client: Any) -> list[Any]:
-    """Return the containers whose owners are gone."""
+    """Return the containers whose owners have ended."""
     ours = client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
     return [container for container in ours if is_left_behind(container.labels, lease_of(container))]

@@ -1,1 +1,1 @@
-"""Helpers for the operating system: per-process state, file locks, process identities, private folders."""
+"""Operating system helpers: state of one process, file locks, process identities, private folders."""

@@ -1,4 +1,4 @@
-"""File locks (``flock``) between the processes of a user; a lock ends with its process at the latest."""
+"""File locks (``flock``) between processes of one user; a lock ends with its process at the latest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 
 @contextmanager
 def file_lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Generator[None]:
-    """Hold the lock on a file, which is created if missing; ``NotAvailable`` if it is not free in time."""
+    """Hold the lock on a file in the block; raise ``NotAvailable`` if it is not free after ``timeout_s``.
+
+    The file is created if it is missing.
+    """
     deadline = time.monotonic() + timeout_s
     pause = _FIRST_PAUSE_S
     while (lock := try_lock(path)) is None:
@@ -38,7 +41,7 @@ def file_lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Generator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock a file, creating it if missing; return the descriptor, or ``None`` if another process holds it."""
+    """Lock a file, created if missing; return the descriptor that holds the lock, or ``None`` if it is taken."""
     lock = _opened(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,13 +52,13 @@ def try_lock(path: Path) -> int | None:
 
 
 def unlock(lock: int) -> None:
-    """Release the lock that a descriptor of :func:`try_lock` holds."""
+    """Release the lock that the descriptor ``lock`` of :func:`try_lock` holds, and close the descriptor."""
     fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open too
     os.close(lock)
 
 
 def create_lock_file(path: Path, mode: int) -> None:
-    """Create the file of a lock in advance, for processes that may not write to its folder."""
+    """Create a lock's file in advance, for processes that may not write to its folder."""
     lock = _opened(path)
     os.fchmod(lock, mode)  # whatever the umask
     os.close(lock)

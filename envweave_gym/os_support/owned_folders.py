@@ -12,13 +12,13 @@ from pathlib import Path
 from envweave_gym.os_support.process_identity import began, is_gone, namespace
 
 _LONGEST = 32
-"""Limit of the temporary folder's path in characters: a Unix socket's path in it may have only 107."""
+"""Longest path of the temporary folder, in characters: a Unix socket's path in it may have only 107."""
 _OWNED = re.compile(r"(\d+-(?:\d+|there))-([0-9a-f]+)-.*", re.ASCII)
-"""Matches the rest of a folder's name after the prefix: the owner process, and its PID namespace."""
+"""Pattern of a folder's name after the prefix: owner process, and its PID namespace."""
 
 
 def owned_folder(prefix: str) -> Path:
-    """Create a private temporary folder whose name says that this process owns it."""
+    """Create a private temporary folder, with ``prefix`` and this process's identity in its name."""
     owner = f"{os.getpid()}-{began(os.getpid())}-{namespace()}-"
     parent = tempfile.gettempdir()
     parent = parent if len(parent) <= _LONGEST else "/tmp"
@@ -26,7 +26,7 @@ def owned_folder(prefix: str) -> Path:
 
 
 def remove_left_behind(prefix: str) -> None:
-    """Remove this user's folders with this prefix whose owner processes have ended; leave all others."""
+    """Remove this user's folders with ``prefix`` whose owner processes have ended; leave all others."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         named = _OWNED.fullmatch(folder.name.removeprefix(prefix))
         if named and named[2] == namespace() and is_gone(named[1]) and _is_ours(folder):
@@ -34,7 +34,7 @@ def remove_left_behind(prefix: str) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this is a folder (not a link) that this user owns; root must not trust others' names."""
+    """Return whether ``folder`` is a folder of this user, not a link; root must not trust others' names."""
     try:
         status = folder.lstat()
     except FileNotFoundError:  # another process was faster

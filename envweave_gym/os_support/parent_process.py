@@ -15,13 +15,13 @@ import threading
 from envweave_gym.os_support.process_local import ProcessLocal
 
 _parents = ProcessLocal(list[int])
-"""A descriptor that becomes readable when the parent ends; the list is empty until this process watches it."""
+"""Descriptor that becomes readable when the parent ends; empty until this process watches it."""
 
 
 def end_with_parent() -> None:
-    """Kill this process once its parent has ended, if it is a daemonic child of :mod:`multiprocessing`.
+    """From now on kill this process when its parent ends, if it is a daemonic child of :mod:`multiprocessing`.
 
-    Other children may have been started to outlive their parents, and are left alone.
+    Other processes are left alone: they may have been started to outlive their parents.
     """
     processes = sys.modules.get("multiprocessing.process")  # a child of it has imported it
     parent = processes and processes.parent_process()
@@ -39,10 +39,9 @@ def end_with_parent() -> None:
 
 
 def _descriptor(pid: int, sentinel: int) -> int:
-    """Return a pidfd of the parent, or the pipe of multiprocessing where there are no pidfds (gVisor, macOS).
+    """Return a pidfd of the parent, or multiprocessing's pipe to it where there are no pidfds (gVisor, macOS).
 
-    Workers that are forked later inherit the other end of that pipe. Then the workers end one by one, the last
-    one first.
+    Workers forked later inherit the other end of that pipe. So they end one by one, the last one first.
     """
     try:
         return os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""Identifies processes by PID and start time, and the PID namespace, boot and machine they belong to.
+"""Identity of processes: PID and start time, and the PID namespace, boot and machine that these belong to.
 
 A PID alone is not enough: it is reused, and means a different process in each container.
 """
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 _UNSEEN = "there"
-"""The start time given for a process that exists but is hidden in ``/proc``."""
+"""Start time of a process that exists but is hidden in ``/proc``."""
 _OWNER = re.compile(r"([1-9]\d{0,8})-(.*)", re.ASCII)
 
 
@@ -26,7 +26,7 @@ def is_gone(owner: str) -> bool:
 
 @cache
 def machine() -> str:
-    """Return a name for this machine: a digest of its machine ID, because the ID itself is confidential."""
+    """Return a name of this machine: a digest of its machine ID, because the ID itself is confidential."""
     try:
         number = Path("/etc/machine-id").read_text().strip()
     except OSError:
@@ -36,7 +36,7 @@ def machine() -> str:
 
 @cache
 def boot_id() -> str:
-    """Return the ID of this boot of the machine; all its containers have the same."""
+    """Return the ID of this boot of the machine, which is the same in all its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # no Linux
@@ -44,12 +44,12 @@ def boot_id() -> str:
 
 
 def processes_seen() -> str:
-    """Return boot ID and PID namespace: where both are equal, a PID means the same process."""
+    """Return boot ID and PID namespace as text; where these are equal, a PID means the same process."""
     return f"{boot_id()}.{namespace()}"
 
 
 def namespace() -> str:
-    """Return the ID of the PID namespace of this process."""
+    """Return the ID of this process's PID namespace."""
     try:
         return os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:  # no Linux
@@ -57,7 +57,7 @@ def namespace() -> str:
 
 
 def began(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty if there is none, or only a zombie."""
+    """Return a process's start time in clock ticks since boot; empty if it does not exist or is a zombie."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state == "Z" else fields[18]
@@ -66,7 +66,7 @@ def began(pid: int) -> str:
 
 
 def _exists(pid: int) -> bool:
-    """Return whether a process exists, also where ``/proc`` hides the processes of other users."""
+    """Return whether a process exists, even if ``/proc`` hides the processes of other users."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""State of one process that a forked child replaces by its own: values, caches, owners, clean-ups.
+"""State of one process, which a forked child replaces by its own: values, caches, owners and clean-ups.
 
 A forked child has copies of its parent's objects, but none of its threads. So a copied lock may stay locked for
 ever, and connections and child processes still belong to the parent. One fork handler serves the whole package.
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProcessLocal(Generic[_T]):
-    """A value that each process has for itself: after a fork the child gets a new value from ``create``."""
+    """Value of one process: after a fork the child gets a new value from ``create()``."""
 
     value: _T
 
@@ -36,7 +36,7 @@ class ProcessLocal(Generic[_T]):
 
 
 class Owner:
-    """Remembers the process that created this object; a child that is forked from it is not the owner."""
+    """Record of the process that created it; a forked child is not the owner."""
 
     __slots__ = ("_pid",)
 
@@ -44,12 +44,12 @@ class Owner:
         self._pid = os.getpid()
 
     def is_here(self) -> bool:
-        """Whether this process is the owner."""
+        """Return whether this process is the owner."""
         return os.getpid() == self._pid
 
 
 def process_cache(maxsize: int | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Like ``functools.lru_cache``, but empty in a forked child, as entries may hold connections."""
+    """Decorate like ``functools.lru_cache``, but empty the cache in forked children: entries may be connections."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         cache = ProcessLocal[Any](lambda: lru_cache(maxsize)(function))
@@ -64,7 +64,7 @@ def process_cache(maxsize: int | None) -> Callable[[Callable[_P, _T]], Callable[
 
 
 def in_forked_child(owner: _T, clean_up: Callable[[_T], None]) -> None:
-    """Call ``clean_up(owner)`` in every forked child while ``owner`` lives; an owner has one clean-up."""
+    """Call ``clean_up(owner)`` in every forked child while ``owner`` exists; each owner has one clean-up."""
     _clean_ups[owner] = clean_up
 
 

@@ -11,7 +11,7 @@ from envweave_gym.os_support.process_local import ProcessLocal
 
 
 class Closeable(Protocol):
-    """A value that can be closed, and works again when it is used after that."""
+    """Value that can be closed, and works again when it is used after that."""
 
     def close(self) -> None:
         """Release all resources of the value."""
@@ -22,7 +22,7 @@ _V = TypeVar("_V", bound=Closeable)
 
 
 class SharedValues(Generic[_V]):
-    """The shared values of one kind.
+    """Shared values of one kind, by key.
 
     A forked process inherits the values, so they must handle forks themselves.
     """
@@ -32,7 +32,7 @@ class SharedValues(Generic[_V]):
         self._entries: dict[Hashable, _Entry[_V]] = {}
 
     def take(self, key: Hashable, create: Callable[[], _V]) -> Share[_V]:
-        """Return a share of the value of ``key``; create the value if nobody has a share of it."""
+        """Return a share of the value of ``key``; if nobody has a share, create the value with ``create()``."""
         with self._lock.value:
             entry = self._entries.get(key) or _Entry(create())
             entry.users += 1
@@ -50,14 +50,14 @@ class SharedValues(Generic[_V]):
 
 
 class Share(Generic[_V]):
-    """A share of a value, until it is closed or garbage-collected."""
+    """One user's share of a value, until it is closed or garbage-collected."""
 
     def __init__(self, value: _V, give_back: Callable[[Hashable], None], key: Hashable) -> None:
         self.value = value
         self._end = weakref.finalize(self, give_back, key)
 
     def close(self) -> None:
-        """Give the share back."""
+        """Return the share; if it is the last one, the value is closed."""
         self._end()
 
 

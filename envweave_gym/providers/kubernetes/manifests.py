@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from envweave_gym.containers.endpoints import PORT, USER
 from envweave_gym.containers.ownership import LEASE_S
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import memory_of
 
 Manifest = dict[str, Any]
-PORT = 8000
-"""Port on which the servers in all images listen."""
-USER = 1000
-"""User ID of the server in all images."""
+
 CONTAINER = "server"
 """Name of the server's container; a cluster may inject others into the Pod."""
 MANAGED_BY = {"app.kubernetes.io/managed-by": "envweave"}
