@@ -10,7 +10,7 @@ from envweave_gym.cli.serve import require
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server until SIGTERM; return the exit code."""
+    """Run the server until SIGTERM, and return the exit code; ``argv`` are the command's arguments."""
     words = sys.argv[1:] if argv is None else list(argv)
     return reported(lambda: _serve(words), debug="--debug" in words)
 

@@ -1,1 +1,1 @@
-"""The Flask application, with the access checks of every request."""
+"""Flask application of the server, with the access checks of every request."""

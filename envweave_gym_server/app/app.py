@@ -1,4 +1,4 @@
-"""Builds the server as a Flask application."""
+"""``create_app``, which builds the server as a Flask application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from envweave_gym_server.protocols.rest.session_views import sessions
 from envweave_gym_server.sessions.service import SessionService
 
 _LEFT_LIMIT = 32
-"""The limit of additional connections whose clients have left; each of these keeps a thread."""
+"""Limit of connections beyond ``max_sessions`` whose clients have disconnected; each of these keeps a thread."""
 
 
 def create_app(
@@ -59,10 +59,10 @@ def create_app(
 
 
 def _limit_connections(app: Flask, websockets: WebSockets, most: int) -> None:
-    """Refuse a WebSocket beyond the limit, so that threads stay free for other requests.
+    """Refuse WebSockets beyond the limit, so that threads stay free for other requests.
 
-    A session has two WebSockets while its client reconnects. Connections whose clients have left do not count,
-    up to a limit of their own: a client that repeats a slow step leaves its earlier connection behind.
+    A session has two WebSockets while its client reconnects. Connections whose clients have disconnected do not
+    count, up to a limit of their own: a client that repeats a slow step leaves its earlier connection behind.
     """
 
     @app.before_request

@@ -14,7 +14,7 @@ from envweave_gym_server.core.errors import Forbidden, Unauthorized
 from envweave_gym_server.core.settings import Settings
 
 OPEN = ("/health",)
-"""The paths that need no token."""
+"""Paths that need no token."""
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\],]+)(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(.+)", re.IGNORECASE)
@@ -22,7 +22,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def protect(app: Flask, settings: Settings) -> None:
-    """Check host, origin and token of every request before its view runs; WebSockets included."""
+    """Check host, origin and token of every request before its view runs, also of WebSocket handshakes."""
     token = None if settings.token is None else settings.token.encode()
     hosts = {_name(host) for host in settings.hosts}
 
@@ -45,7 +45,7 @@ def _check_token(token: bytes) -> None:
 def _given_token() -> bytes | None:
     """Return the token of a request, from its header or from ``?token=`` in the URL.
 
-    The URL is for links, and for WebSockets that the server's own pages open.
+    The URL is for links, and for WebSockets that web pages of this server open.
     """
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and given.strip():
@@ -56,7 +56,7 @@ def _given_token() -> bytes | None:
 
 
 def _check_host(hosts: set[str]) -> None:
-    """Refuse a ``Host`` that is not one of this server's names.
+    """Refuse a request whose ``Host`` header is not one of this server's names.
 
     A web page may point a name of its own at this machine (DNS rebinding).
     """
@@ -84,7 +84,7 @@ def _check_origin() -> None:
 
 
 def _place(text: str, scheme: str) -> tuple[str, int] | None:
-    """Return host name and port of ``host:port``, with the default port of the scheme; ``None`` if it is malformed."""
+    """Return host name and port of ``host:port``, or ``None`` if it is malformed; ``scheme`` gives the default port."""
     match = _HOST.fullmatch(text)
     return None if match is None else (_name(match[1]), int(match[2] or _PORTS[scheme]))
 

@@ -1,1 +1,1 @@
-"""Settings, errors, log lines and counters, which all other packages of the server use; without Flask."""
+"""Settings, errors, logs and counters, which all other packages of the server use; no Flask."""

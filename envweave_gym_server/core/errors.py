@@ -1,4 +1,4 @@
-"""Exceptions of the server, the HTTP status of each, and the message that reports one to a client."""
+"""Exceptions of the server, the HTTP status of each, and their conversion to error replies."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from envweave_gym.wire.messages import NUMBERLESS, Refused
 
 
 class BadRequest(EnvweaveError):
-    """The server cannot read the body or the message of a request."""
+    """Error if the server cannot read the body or the message of a request; status 400."""
 
 
 class Unauthorized(EnvweaveError):
-    """The token is missing or wrong."""
+    """Error if the token is missing or wrong; status 401."""
 
 
 class Forbidden(EnvweaveError):
-    """The ``Host`` or the ``Origin`` of the request is not allowed."""
+    """Error if the ``Host`` or the ``Origin`` of the request is not allowed; status 403."""
 
 
 class NoSession(EnvweaveError):
-    """No session has this id: it was never created, was closed, or its lease expired."""
+    """Error if no session has this id: it was never created, was closed, or its lease expired; status 404."""
 
 
 class ClientLeft(EnvweaveError):
-    """The client hung up while its call waited, so the call was not done."""
+    """Error if the client disconnected while its call waited; the call was not executed."""
 
 
 _STATUS: dict[type[BaseException], int] = {
@@ -59,13 +59,13 @@ STATUS_OF_KIND = {
     "EnvironmentCrashed": 200,
     "FaultStorm": 200,
 }
-"""The HTTP status for each ``kind`` of a :class:`Refused`; crashes have 200, as the call was done."""
+"""HTTP status for each ``kind`` of a :class:`Refused`; crashes have 200, because the call was executed."""
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT)
 
 
 def is_exhaustion(error: BaseException) -> bool:
-    """Return whether an exception says that the machine has run out of files, disk, memory or threads."""
+    """Return whether an exception means that the machine has run out of files, disk, memory or threads."""
     if isinstance(error, OSError):
         return error.errno in _EXHAUSTED
     return isinstance(error, MemoryError) or "can't start new thread" in str(error)
@@ -78,7 +78,7 @@ def status_of(error: BaseException) -> int:
 
 
 def refusal_of(error: BaseException, number: int = NUMBERLESS) -> Refused:
-    """Convert an exception to the reply to the call with this number."""
+    """Convert an exception to the error reply to the call with this number."""
     status = status_of(error)
     if status == 500:
         return Refused(number, "ServerError", "the server failed; its log says how")

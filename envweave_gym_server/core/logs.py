@@ -1,4 +1,4 @@
-"""The log of a server: one JSON object a line, which never quotes what a client has sent."""
+"""Log of a server: one JSON object per line, which never quotes what a client has sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAMES = 12
 
 
 class JsonLines(logging.Formatter):
-    """Formats a log record as one JSON line: time, level, event, and the fields given as ``extra``."""
+    """Formatter of log records as one JSON line: time, level, event, and the fields given as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""

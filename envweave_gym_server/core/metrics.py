@@ -1,4 +1,4 @@
-"""Counts calls and their durations, errors and OOM kills, without taking a lock in a step."""
+"""Counters of calls, durations, errors and OOM kills; a step takes no lock for them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BOUNDS = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-"""The upper bounds of the histogram's buckets, in seconds."""
+"""Upper bounds of the histogram's buckets, in seconds."""
 
 
 class Tally:
-    """The counts of one session.
+    """Counters of one session.
 
-    Only the holder of the session's lock writes here, so the tally needs no lock of its own.
+    Only the holder of the session's lock writes here, so they need no lock of their own.
     """
 
     def __init__(self) -> None:
@@ -32,40 +32,40 @@ class Tally:
         self.calls: Counter[tuple[type[Any], str]] = Counter()
 
     def took(self, kind: type[Any], seconds: float) -> None:
-        """Count a call that an environment has done, with its duration."""
+        """Count a call that an environment has executed, with its duration."""
         times = self.times[kind]
         times[bisect_left(BOUNDS, seconds)] += 1
         times[-1] += seconds
 
     def add(self, other: Tally) -> None:
-        """Add the counts of another tally, whose session may go on counting: its dict is copied in one step."""
+        """Add the counts of another tally, whose session may still be counting: its dict is copied in one step."""
         self.calls.update(dict(other.calls))
         for kind, times in other.times.items():
             self.times[kind] = [sum(pair) for pair in zip(self.times[kind], times, strict=True)]
 
 
 class Totals(NamedTuple):
-    """The sums over all sessions at one moment."""
+    """Sums over all sessions at one moment."""
 
     tally: Tally
     ended: dict[str, int]
-    """The number of sessions that ended, by reason."""
+    """Number of sessions that ended, by reason."""
     errors: dict[str, int]
-    """The number of responses that reported an error, by status."""
+    """Number of responses that reported an error, by HTTP status."""
 
 
 class Metrics:
-    """The counts of all sessions of one server, summed up when they are read."""
+    """Counters of all sessions of one server, summed up when they are read."""
 
     def __init__(self) -> None:
         self._tallies: set[Tally] = set()
         self._ended, self._reasons, self._errors = Tally(), Counter[str](), Counter[str]()
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        """The help text of each gauge, and a function that reads its current value."""
+        """For each gauge its help text, and a function that reads its current value."""
         self._lock = threading.Lock()
 
     def begin(self) -> Tally:
-        """Return the tally of a new session, and count its create."""
+        """Return the counters of a new session, and count its create."""
         tally = Tally()
         with self._lock:
             self._tallies.add(tally)
@@ -73,7 +73,7 @@ class Metrics:
         return tally
 
     def end(self, tally: Tally, why: str) -> None:
-        """Add the tally of a session that ended; the reason is ``closed``, ``idle`` or ``stopped``."""
+        """Add the counters of a session that ended; ``why`` is ``closed``, ``idle`` or ``stopped``."""
         with self._lock:
             self._tallies.discard(tally)
             self._ended.add(tally)
@@ -94,7 +94,7 @@ class Metrics:
         self.gauges[name] = text, value
 
     def totals(self) -> Totals:
-        """Return the sums over all sessions at this moment."""
+        """Return the sums over all sessions now."""
         with self._lock:
             total = Tally()
             for tally in (self._ended, *self._tallies):
@@ -103,14 +103,14 @@ class Metrics:
 
 
 TOO_LARGE = "it took more memory than there is; give the server more, as with memory="
-"""The reason given when a process was killed because memory ran out."""
+"""Reason given when a process was killed because memory ran out."""
 _COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""The files with the OOM-kill counter, of version 2 and version 1 of the kernel's control groups."""
+"""Files with the OOM-kill counter, of version 2 and version 1 of the kernel's control groups."""
 _KILLED = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills() -> int:
-    """Return how many processes were killed for lack of memory so far; 0 where the kernel does not count them."""
+    """Return how many processes were killed for lack of memory so far; 0 if the kernel does not count them."""
     for path in _COUNTS:
         try:
             found = _KILLED.search(Path(path).read_text())

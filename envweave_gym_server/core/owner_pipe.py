@@ -1,7 +1,7 @@
-"""The connection to the process that owns this server: it brings the token, and its end ends the server.
+"""Connection to the process that owns this server: it brings the token, and the server ends when it closes.
 
-``ENVWEAVE_OWNER_FD`` is the number of its descriptor. The server of a container gets it as standard input (see
-:mod:`envweave_gym.containers.owner_stdin`).
+``ENVWEAVE_OWNER_FD`` is the number of its file descriptor. The server of a container gets it as standard input
+(see :mod:`envweave_gym.containers.owner_stdin`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from envweave_gym.core.faults import InvalidArgument, shown
 
 VARIABLE = "ENVWEAVE_OWNER_FD"
 _STANDARD = 3
-"""The first descriptor after standard input, output and error, which started programs inherit."""
+"""First descriptor after standard input, output and error, which started programs inherit."""
 
 
 def owner_descriptor() -> int | None:
-    """Return the descriptor that ``ENVWEAVE_OWNER_FD`` names, and remove the variable; ``None`` if it is not set."""
+    """Remove ``ENVWEAVE_OWNER_FD``, and return the descriptor in it; ``None`` if it is not set."""
     given = os.environ.pop(VARIABLE, None)
     if given is None:
         return None
@@ -28,10 +28,10 @@ def owner_descriptor() -> int | None:
 
 
 def taken_over(descriptor: int) -> int:
-    """Move a connection to a descriptor that no child inherits; a standard one becomes ``/dev/null``.
+    """Move the connection to a descriptor that no child inherits; a standard one becomes ``/dev/null``.
 
-    Otherwise an environment that reads its standard input would consume the end of the connection. The moved
-    descriptor does not block: the replicas of a server share it, and another replica may have read the same
+    Otherwise an environment that reads its standard input would consume the end of the connection. Reads of the
+    new descriptor do not block: the replicas of a server share it, and another replica may have read the same
     bytes first.
     """
     try:
@@ -49,7 +49,7 @@ def taken_over(descriptor: int) -> int:
 
 
 def is_gone(connection: int) -> bool:
-    """Return whether the owner has closed its end; all bytes that it still sends are read and dropped."""
+    """Return whether the owner has closed its end; data that it still sends is read and dropped."""
     poll = select.poll()  # select.select cannot read descriptors from 1,024 on
     poll.register(connection, select.POLLIN)
     try:

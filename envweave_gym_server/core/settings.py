@@ -1,4 +1,4 @@
-"""The settings of a server: access, limits, leases and isolation."""
+"""Settings of a server: access, limits, leases and isolation."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from envweave_gym.core.sizes import bytes_of
 from envweave_gym.wire.messages import LARGEST_REPLY
 
 _SHORTEST_TOKEN = 8
-"""The least number of characters of a token; shorter ones are soon guessed."""
+"""Least number of characters of a token; shorter ones are soon guessed."""
 NEEDS_PROCESSES = "limits the process of a session, and with threads there is none;"
 _WORKER_MEMORY = 4 << 30
 _OF_PROCESSES: dict[str, tuple[Any, ...]] = {"worker_memory": (None, _WORKER_MEMORY), "call_timeout": (None,)}
-"""The values of settings for worker processes that are allowed with threads, as they change nothing."""
+"""Values of settings for worker processes that are allowed with threads, because they change nothing."""
 Isolation = Literal["thread", "process"]
 _Rule = Callable[[Any], str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of :func:`envweave_gym_server.create_app`; the defaults are for a server on loopback."""
+    """Options of :func:`envweave_gym_server.create_app`; the defaults are for a server on loopback."""
 
     token: str | None = None
-    """The secret that clients must send as ``Authorization: Bearer …``; ``None`` lets everybody in."""
+    """Access token that clients must send as ``Authorization: Bearer …``; ``None`` lets everybody in."""
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
-    """The names in ``Host`` headers that are answered; ``"*"`` answers all.
+    """Names in ``Host`` headers that are answered; ``"*"`` answers all.
 
     This keeps out a web page that points a name of its own at this machine. Other web pages are kept out by the
     check of ``Origin``.
     """
     max_sessions: int = 1024
-    """The limit of open sessions; creating another is refused with 503."""
+    """Limit of open sessions; creating another is refused with 503."""
     max_rows: int = 65536
-    """The limit of environments in one vector."""
+    """Limit of environments in one vector."""
     max_environments: int = 1 << 17
-    """The limit of environments in all sessions together, counting each row of a vector; beyond it 503.
+    """Limit of environments in all sessions together, counting each row of a vector; beyond it 503.
 
     A row of a small environment takes about 8 KB (measured on Echo, Counter and CartPole).
     """
     max_descriptions: int = 8
-    """The limit of environments that are being made at the same time only to be described."""
+    """Limit of environments that are being made at the same time only to be described."""
     idle_timeout: float = 300.0
-    """Seconds that a session is retained while it has no connection and no call under way."""
+    """Seconds that a session is retained while it has no connection and no running call."""
     client_timeout: float = 60.0
-    """Seconds after which a connection is closed whose client stalls; the session stays.
+    """Seconds after which the connection of a client that stalls is closed; the session stays.
 
     A client stalls if it reads nothing, sends no more of a request it has begun, or its machine does not
     answer.
     """
     largest_frame: int = 64 << 20
-    """The limit of bytes in a frame or a body, from 64k to 1g; text like ``"64m"`` is accepted too.
+    """Limit of bytes in a frame or a body, from 64k to 1g; text like ``"64m"`` is accepted too.
 
     With less a description or a short text would not fit; with more no client would take the reply.
     """
     deepest: int = 32
-    """The limit of nesting levels in the arguments of an environment."""
+    """Limit of nesting levels in the arguments of an environment."""
     isolation: Isolation = "thread"
     """Whether sessions share the server's process, or each has a worker process that may crash alone."""
     worker_memory: int | None = _WORKER_MEMORY
-    """The limit of address space of a worker process, in bytes; ``None`` for no limit.
+    """Limit of address space of a worker process, in bytes; ``None`` for no limit.
 
     Memory that is reserved and never used counts too, so environments that compute on a GPU need far more. Any
     other value than ``None`` and the default needs ``isolation="process"``.
@@ -74,14 +74,14 @@ class Settings:
     It needs ``isolation="process"``: a thread cannot be ended from outside.
     """
     log_size: int = 32 << 10
-    """The limit of bytes of the last replies that a session retains for listeners; the oldest are dropped.
+    """Limit of bytes of the last replies that a session retains for listeners; the oldest are dropped.
 
     Before a session has its first listener the limit is an eighth of this.
     """
     max_listeners: int = 64
-    """The limit of listeners (clients of event streams) at the same time."""
+    """Limit of listeners (clients of event streams) at the same time."""
     drain: float = 30.0
-    """Seconds that calls under way may still take once the server stops."""
+    """Seconds that running calls may still take once the server stops."""
 
     def __post_init__(self) -> None:
         if self.token is not None:
@@ -96,17 +96,20 @@ class Settings:
 
 
 LARGEST_FRAME_OF_OWNER = 1 << 30
-"""The limit of a frame in bytes, for a server whose only client is the process that started it."""
+"""Limit of a frame in bytes, for a server whose only client is the process that started it."""
 
 
 def settings_of_owner() -> Settings:
-    """Return the settings of a server whose only client is its owner: limits far above normal use."""
+    """Return the settings of a server whose only client is its owner process: limits far above normal use."""
     limits: dict[str, Any] = {"max_sessions": 4096, "max_rows": 1 << 20, "max_environments": 1 << 24}
     return Settings(idle_timeout=60.0, log_size=0, largest_frame=LARGEST_FRAME_OF_OWNER, **limits)
 
 
 def checked_token(token: str, where: str) -> str:
-    """Return ``token``, if it is long enough and can be sent in a header; the error does not show it."""
+    """Return ``token`` if it is long enough and can be sent in a header, else raise ``InvalidArgument``.
+
+    ``where`` names its source for the message, which never shows the token.
+    """
     can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
     if not can_travel or len(token) < _SHORTEST_TOKEN:
         raise InvalidArgument(
@@ -117,7 +120,7 @@ def checked_token(token: str, where: str) -> str:
 
 
 def check_setting(name: str, value: Any, written: str) -> None:
-    """Raise ``InvalidArgument`` if a setting cannot have this value.
+    """Raise ``InvalidArgument`` if the setting ``name`` cannot have this value.
 
     ``written`` is the setting as the caller wrote it, for the message.
     """
@@ -195,4 +198,4 @@ _RULES: dict[str, _Rule] = {
     "max_listeners": partial(_count, least=0),
     "drain": _seconds,
 }
-"""For each setting a function that returns the problem with a value; ``None`` if there is none."""
+"""For each setting a function that returns what is wrong with a value; ``None`` if nothing is."""

@@ -1,4 +1,4 @@
-"""A semaphore with a limit: raises ``AtCapacity`` when it is full."""
+"""Semaphore with a limit, which raises ``AtCapacity`` when it is full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envweave_gym.core.faults import AtCapacity
 
 
 class Slots:
-    """A semaphore with ``limit`` slots; ``full`` completes the message of ``AtCapacity``."""
+    """Semaphore with ``limit`` slots; ``full`` completes the message of ``AtCapacity``."""
 
     def __init__(self, limit: int, full: str, patience_s: float = 0.0) -> None:
         self._limit, self._full, self._patience_s = limit, full, patience_s
@@ -22,7 +22,7 @@ class Slots:
 
     @contextmanager
     def one(self) -> Generator[None]:
-        """Hold a slot in a ``with`` block; wait for a free one ``patience_s`` seconds, then raise ``AtCapacity``."""
+        """Hold a slot in a ``with`` block; if none is free within ``patience_s`` seconds, raise ``AtCapacity``."""
         with self._freed:
             if not self._freed.wait_for(lambda: self._taken < self._limit, self._patience_s):
                 raise AtCapacity(f"{self._limit} of {self._limit} {self._full}")

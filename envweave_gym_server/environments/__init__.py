@@ -1,1 +1,1 @@
-"""One environment behind messages: its calls, questions, thread, description and reset options."""
+"""Execution of messages on one environment: calls, questions, description and reset options."""

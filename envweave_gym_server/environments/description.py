@@ -1,4 +1,4 @@
-"""The description of an environment: spaces, metadata and API, for clients that have not made one yet."""
+"""Descriptions of environments: spaces, metadata and API, for clients that have not made one yet."""
 
 from __future__ import annotations
 

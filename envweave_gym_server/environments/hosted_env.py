@@ -1,4 +1,4 @@
-"""An environment behind messages: runs each call on it, and encodes the reply as a frame."""
+"""``HostedEnv``: executes the messages of a session on its environment, and encodes the replies."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from envweave_gym_server.environments.reset_options import ResetOptions
 from envweave_gym_server.environments.rows import as_rows, reset_rows
 
 _RESULTS = ("rewards", "terminations", "truncations")
-"""The attributes of a turn-based game that are sent as reward, terminated and truncated of a step."""
+"""Attributes of a turn-based game that are sent as reward, terminated and truncated of a step."""
 
 
 class HostedEnv:
-    """One environment, vector or game in this process, which does one call after the other."""
+    """Environment, vector or game in this process, which executes one message after the other."""
 
     may_be_killed = False
 
@@ -58,10 +58,11 @@ class HostedEnv:
         readable: bool = True,
         thread: OwnThread | None = None,
     ) -> None:
-        """``options`` are the reset options that clients may give; ``None`` allows any.
+        """Wrap ``env``.
 
-        ``truncates``: it was made with ``on_fault="truncate"``. ``readable``: clients may read its public
-        attributes. ``thread`` is the thread that made the environment, and runs all its calls.
+        ``options`` are the reset options that clients may give; ``None`` allows any. ``truncates`` says that
+        the environment was made with ``on_fault="truncate"``, ``readable`` that clients may read its public
+        attributes. ``thread`` is the thread that made it, and in which all its methods run.
         """
         self._readable = readable
         self.env = env = as_rows(env)
@@ -74,7 +75,10 @@ class HostedEnv:
         self._is_aec, self._is_parallel = isinstance(env, AECEnv), isinstance(env, ParallelEnv)
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Do a reset or a step; return the frame of the reply, and whether the call counts as done."""
+        """Execute a reset or step; return the reply frame, and whether the call counts as executed.
+
+        ``frame`` is the encoded message.
+        """
         work: Any = self._step if type(message) is Step else self._reset
         try:
             reply = work(message) if self._thread is None else self._thread.run(work, message)
@@ -86,7 +90,7 @@ class HostedEnv:
         return packed, True
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
-        """Return the frame that answers a question."""
+        """Return the reply frame to a question, which changes nothing."""
         try:
             answer = self._run(answer_to, self.env, message, self._options, self._readable)
             return encode(Answer(message.number, answer))
@@ -117,7 +121,7 @@ class HostedEnv:
         return work(*arguments) if self._thread is None else self._thread.run(work, *arguments)
 
     def _crashed(self, message: Reset | Step, error: BaseException) -> Reply:
-        """Return the reply to a call that raised: a refusal, or a lost step (:func:`lost_step`).
+        """Return the reply to a call that raised: an error reply, or the last step of a lost episode.
 
         The wrappers of the environment have already ended the episode.
         """
@@ -167,8 +171,8 @@ class HostedEnv:
     def _turn(self) -> tuple[Any, dict[str, Any]]:
         """Return the observation of the agent whose turn it is, and the state of a turn-based game.
 
-        The call was done before this is called. So an error here is raised as ``RuntimeError``, which is no
-        refusal.
+        The game has already changed when this is called. So an error here is raised as ``RuntimeError``, which
+        does not mean that the call was not executed.
         """
         env = self.env
         try:
@@ -184,9 +188,9 @@ class HostedEnv:
 def lost_step(message: Step, last: bytes | None, error: BaseException) -> Stepped | None:
     """Return the step that ends an episode with ``on_fault="truncate"``, for errors that wrappers do not catch.
 
-    Such errors are the death of a worker, and exceptions that are not subclasses of ``Exception``. ``last`` is
-    the previous reply, with the last observation and the open request. Returns ``None`` for vectors and games,
-    and if no episode was under way.
+    Such errors are the death of a worker process, and exceptions that are not subclasses of ``Exception``.
+    ``last`` is the previous reply, with the last observation and the open request. Return ``None`` for vectors
+    and games, and if no episode was running.
     """
     before = None if last is None else read_reply(last)
     if not isinstance(before, Began | Stepped) or not isinstance(before.info, dict):

@@ -1,4 +1,4 @@
-"""A thread that makes and plays one environment, whichever thread calls.
+"""Thread that makes and plays one environment, whichever thread calls.
 
 An OpenGL context, an event loop or a database connection belongs to the thread that made it. The requests of a
 session arrive in several threads: without this, MuJoCo renders black pictures after a reconnect.
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class OwnThread:
-    """Runs one call at a time in its own daemon thread, and returns or raises in the calling thread.
+    """Daemon thread that runs one call at a time, and passes result or exception to the calling thread.
 
     It is a daemon thread, because a call that hangs must not keep the process from ending.
     """
@@ -26,7 +26,7 @@ class OwnThread:
     def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Call ``work`` in the thread; return its result or raise its exception.
 
-        Raises ``RuntimeError`` if the thread has been closed.
+        Raise ``RuntimeError`` if the thread was closed.
         """
         outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         with self._adding:  # a call behind the last entry of the queue would wait forever
@@ -42,7 +42,7 @@ class OwnThread:
             del error, outcome  # its traceback would hold this frame, and the frame it
 
     def close(self) -> None:
-        """End the thread once its queued calls are done."""
+        """End the thread after its queued calls."""
         with self._adding:
             self._is_closed = True
             self._calls.put(None)

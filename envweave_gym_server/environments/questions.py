@@ -1,4 +1,4 @@
-"""Answers questions about an environment that change nothing: state, pictures, attributes, spaces."""
+"""Answers to questions about an environment that change nothing: state, pictures, attributes, spaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envweave_gym_server.environments.description import describe
 from envweave_gym_server.environments.reset_options import ResetOptions
 
 DESCRIBE = "describe"
-"""The question that is answered with the description of the environment."""
+"""Question for the description of the environment."""
 _PLAIN = (bool, int, float, str, type(None), np.generic, np.ndarray)
 _READABLE = "numbers, texts, arrays, and lists, tuples and dicts of those"
 _MISSING = object()
@@ -87,7 +87,7 @@ def _parse_action(env: Any, argument: Any) -> Any:
 
 
 def _space(env: Any, argument: Any) -> Any:
-    """Answer ``contains`` or ``sample`` of a space, for clients that do not have the space's class."""
+    """Return the answer of a space to ``contains`` or ``sample``, for clients that do not have the space's class."""
     which, agent, path, question, value = argument
     if which not in ("observation_space", "action_space") or question not in ("contains", "sample"):
         raise InvalidArgument(f"there is no {shown(question)} of {shown(which)}")
@@ -103,7 +103,7 @@ def _space(env: Any, argument: Any) -> Any:
 
 
 def _entrust(env: Any, secrets: Any) -> None:
-    """Pass secrets to an environment that has a method ``entrust``; they appear in no event, log or state."""
+    """Pass secrets to the environment's method ``entrust``; they appear in no event, log or state."""
     env.unwrapped.entrust(**secrets)
 
 

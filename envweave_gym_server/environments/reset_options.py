@@ -1,4 +1,4 @@
-"""Checks the reset options of clients: only those that the environment or the operator allows."""
+"""Checks of reset options from clients: only those that the environment or the operator allows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from envweave_gym.vector.calls import OF_ROWS
 
 @dataclass(frozen=True)
 class ResetOptions:
-    """The reset options of one environment."""
+    """Reset options of one environment, as clients may give them."""
 
     name: str
     named: tuple[str, ...] | None
-    """The options in ``metadata["reset_options"]``; ``None`` if the environment declares none."""
+    """Options in ``metadata["reset_options"]``; ``None`` if the environment declares none."""
     let: tuple[str, ...]
-    """The options that clients may give."""
+    """Options that clients may give."""
     of_rows: tuple[str, ...]
-    """The options that select the rows of a vector, which its environments never see."""
+    """Options that select the rows of a vector, which its environments never see."""
 
     @classmethod
     def of(cls, name: str, env: Any, allowed: tuple[str, ...], *, trusted: bool) -> ResetOptions:

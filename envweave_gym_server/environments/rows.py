@@ -1,4 +1,4 @@
-"""Resets of vectors on a server, whose clients count the seeds that each row draws."""
+"""Resets of vectors on a server; their clients keep count of the seeds that each row draws."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from envweave_gym.wrappers.parallel_stream import ParallelStream
 
 
 def as_rows(env: Any) -> Any:
-    """Return ``env``; a native vector is first set to return last observations as :class:`RowsApart`.
+    """Return ``env``; change a native vector first to return last observations as :class:`RowsApart`.
 
-    They cost less to send.
+    These cost less to send.
     """
     if isinstance(env, NativeVectorEnv):
         env.apart = RowsApart
@@ -30,7 +30,7 @@ def as_rows(env: Any) -> Any:
 
 
 def reset_rows(env: VectorEnv[Any, Any, Any], seeding: dict[str, Any], options: Any) -> Any:
-    """Reset a vector whose client counts the seeds that are drawn, so that a new session can replace a lost one.
+    """Reset a vector with seeds that its client counts, so that a new session can replace a lost one.
 
     ``seeding`` has the caller's ``seed``, the state of each row's ``draws``, and the rows that are ``over``.
     With ``goes_on``, rows that were reset before are reset without a seed, not with the next seed that they

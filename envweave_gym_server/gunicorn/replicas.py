@@ -1,4 +1,4 @@
-"""Runs several equal servers, each in a process of its own, under a parent process that ends with them."""
+"""Several equal servers, each in a process of its own, under a parent process that ends with them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from envweave_gym_server.core.owner_pipe import is_gone
 from envweave_gym_server.gunicorn.server import GunicornServer
 
 _SHORT_S = 5.0
-"""Seconds; a replica that ends within this time after its start is started again only after a pause."""
+"""A replica that ends within this time after its start is restarted only after a pause."""
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-"""Seconds before a replica is started again after a short life.
+"""Pause before the restart of a replica after a short life.
 
-The pause doubles with each further short life in a row, up to the longest.
+It doubles with each further short life in a row, up to the longest.
 """
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class Replicas:
     """Runs a Flask application once for each of several sockets, until SIGTERM.
 
     The parent passes SIGTERM on to all replicas, and a second SIGTERM too. A replica that ends without SIGTERM
-    is started again. But if no replica at its index has ever answered clients, all are ended, as others would
-    fail too. All replicas end when the parent is killed.
+    is restarted. But if no replica at its index has ever accepted clients, all are ended, as others would fail
+    too. All replicas end when the parent is killed.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Replicas:
         announce: Sequence[Announce],
         owner: int | None = None,
     ) -> None:
-        """``announce`` has a function for each replica, which is called once that answers clients.
+        """``announce`` has a function for each replica, called when that replica accepts clients.
 
         ``owner`` is the descriptor of the owner's connection, as for a single server.
         """
         self._app, self._listeners, self._announce, self._owner = app, listeners, announce, owner
         self._indices: dict[int, int] = {}
-        """The index of each running replica, by process ID."""
+        """Index of each running replica, by process ID."""
         self._started_at: dict[int, float] = {}
         self._pauses: dict[int, float] = {}
-        """The pause before the last start of each replica, by its index."""
+        """Pause before the last start of each replica, by its index."""
         self._has_begun: set[int] = set()
-        """The indices of replicas that have answered clients."""
+        """Indices of replicas that have accepted clients."""
         self._begins, self._begin_writer = os.pipe()
         os.set_blocking(self._begins, False)
         self._is_ending = False
@@ -150,14 +150,14 @@ class Replicas:
             os._exit(code)
 
     def _begin(self, index: int, announce: Announce | None) -> None:
-        """In a replica that now answers clients: report this to the parent, and announce it if asked to."""
+        """In a replica: report to the parent that clients are accepted, and call ``announce`` if that is given."""
         os.write(self._begin_writer, bytes([index]))
         if announce is not None:
             announce()
 
 
 class _Replica(GunicornServer):
-    """A server that also ends when the parent of all replicas ends."""
+    """Server that also ends when the parent of all replicas ends."""
 
     def __init__(
         self, app: Flask, listener: socket.socket, announce: Announce | None, owner: int | None, *, life: int
@@ -168,7 +168,7 @@ class _Replica(GunicornServer):
     def end_without_owner(self, arbiter: Arbiter) -> None:
         """Kill the parent of all replicas and this server once the owner is gone.
 
-        The parent goes first, because it would start this replica again.
+        The parent goes first, because it would restart this replica.
         """
         if self._owner is not None and is_gone(self._owner):
             with suppress(ProcessLookupError):

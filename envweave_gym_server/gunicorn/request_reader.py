@@ -1,4 +1,4 @@
-"""Reads requests with a time limit for each, and a limit of slow clients at the same time."""
+"""Reader of requests with a time limit for each, and a limit of slow clients at the same time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import time
 from gunicorn.http.unreader import SocketUnreader
 
 PROMPT_S = 0.5
-"""Seconds that a thread waits for the first byte, and that the head of any request may take."""
+"""Time that a thread waits for the first byte, and that the head of any request may take."""
 _SLOW_LIMIT = 32
-"""The limit of clients whose heads take longer at the same time.
+"""Limit of clients whose heads take longer at the same time.
 
 Each keeps a thread, and has not shown a token yet.
 """
 _PIECE = 64 << 10
-"""The bytes of a body that must arrive in the time that a whole head has."""
+"""Bytes of a body that must arrive in the time that a whole head has."""
 
 
 class SlowClients:
-    """The slots for clients whose heads take longer than ``PROMPT_S``, but at most ``limit_s`` seconds each."""
+    """Slots for clients whose heads take longer than ``PROMPT_S``, but at most ``limit_s`` seconds each."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -30,7 +30,7 @@ class SlowClients:
 
 
 class RequestReader(SocketUnreader):
-    """Reads the bytes of a connection; a request that does not end in time raises ``TimeoutError``.
+    """Reader of a connection's bytes, which raises ``TimeoutError`` for a request that does not end in time.
 
     The time counts from the first byte to the last, so a client gains nothing by sending a byte now and then.
     """

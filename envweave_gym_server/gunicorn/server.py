@@ -1,4 +1,4 @@
-"""Runs the server as a process: gunicorn with one worker, which has more threads than sessions."""
+"""The server as a process: gunicorn with one worker, which has more threads than sessions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from envweave_gym_server.protocols.current_app import service_of
 from envweave_gym_server.sessions.drain import Drain
 
 _SPARE_THREADS = 64
-"""The number of threads for requests outside of sessions, and for clients that are turned away."""
+"""Number of threads for requests outside of sessions, and for clients that are refused."""
 _GRACE_S = 5
-"""Seconds that the parent waits longer than the worker, before it kills what is left."""
+"""Time that the parent waits longer than the worker, before it kills what is left."""
 _WORKER_SIGNALS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
-"""The signals at which gunicorn would start other workers."""
+"""Signals at which gunicorn would start other workers."""
 _log = logging.getLogger(__name__)
 
 
 class GunicornServer(BaseApplication):
     """Runs a Flask application on one socket until SIGTERM.
 
-    After SIGTERM, calls under way may take ``settings.drain`` seconds, and all others are refused with 503. A
+    After SIGTERM, running calls may take ``settings.drain`` seconds, and all others are refused with 503. A
     second SIGTERM ends the server at once.
     """
 
@@ -48,15 +48,15 @@ class GunicornServer(BaseApplication):
         announce: Callable[[], None] | None = None,
         owner: int | None = None,
     ) -> None:
-        """``announce`` is called once clients are answered.
+        """``announce`` is called when the server accepts clients.
 
-        ``owner`` is the descriptor of a connection. When the other end of it closes, all processes of the
-        server are killed.
+        ``owner`` is the descriptor of a connection. When its other end closes, all processes of the server are
+        killed.
         """
         self._app, self._announce, self._owner = app, announce, owner
         self.service = service_of(app)
         self._kills_before = self._kills = 0
-        """The number of OOM kills when the worker before the last one began, and when the last one began."""
+        """Number of OOM kills when the worker before the last one began, and when the last one began."""
         self._descriptor = listener.detach()  # gunicorn closes it, after it has made a socket of its own
         super().__init__()
 
@@ -133,9 +133,9 @@ def _with_sockets(app: Flask) -> Any:
 
 
 class _Arbiter(Arbiter):
-    """The parent of the single worker, which ends with it.
+    """Parent process of the single worker, which ends with it.
 
-    It starts no second worker beside it, which would not know its sessions.
+    It starts no second worker in parallel, which would not know the sessions of the first.
     """
 
     def __init__(self, app: GunicornServer) -> None:
@@ -152,7 +152,7 @@ class _Arbiter(Arbiter):
         super().murder_workers()
 
     def signal(self, sig: int, frame: Any) -> None:
-        """Queue a signal; Ctrl-C and a closed terminal end the server as SIGTERM does."""
+        """Queue a signal for the main loop; Ctrl-C and a closed terminal end the server as SIGTERM does."""
         if sig in _WORKER_SIGNALS and sig not in self._ends:
             return
         if sig in self._ends:
@@ -164,12 +164,12 @@ class _Arbiter(Arbiter):
 
 
 _SOCKET_ERROR = "Socket error processing request."
-"""The message that gunicorn logs when the socket of a client fails."""
+"""Message that gunicorn logs when the socket of a client fails."""
 _CLIENT_LEFT = frozenset({errno.EAGAIN, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN})
 
 
 class _Logger(Logger):
-    """The log of gunicorn, one JSON object a line."""
+    """Log of gunicorn, one JSON object per line."""
 
     def setup(self, cfg: Any) -> None:
         """Make gunicorn's log handlers write JSON."""
@@ -178,7 +178,7 @@ class _Logger(Logger):
             handler.setFormatter(JsonLines())
 
     def exception(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """Log an exception; without a traceback if the client has left or reads no more."""
+        """Log an exception; without a traceback if the client has disconnected or reads no more."""
         error = sys.exc_info()[1]
         if msg == _SOCKET_ERROR and isinstance(error, OSError) and error.errno in _CLIENT_LEFT:
             _log.info("connection lost", extra=named(error))

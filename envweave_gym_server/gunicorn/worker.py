@@ -29,14 +29,14 @@ _TURNED_AWAY = (
 )
 _RESERVED_FILES = 32
 _IDLE_CONNECTIONS = 1024
-"""The limit of connections that have no request under way."""
+"""Limit of connections without a request."""
 _TURN_AWAY_S = 0.05
 _DEFERRED: Any = gthread._DEFER  # pyright: ignore[reportAttributeAccessIssue] - its stubs are older
-"""The result of :meth:`Worker.handle` that makes the loop wait for the first byte of a connection."""
+"""Result of :meth:`Worker.handle` that makes the loop wait for the first byte of a connection."""
 
 
 class Worker(ThreadWorker):
-    """Takes as many connections as it has threads and files for, and answers all others with 503.
+    """Worker that takes as many connections as it has threads and files for, and answers all others with 503.
 
     gunicorn alone lets the others wait without a response, and ends when there are no files left.
     """
@@ -113,7 +113,7 @@ class Worker(ThreadWorker):
         return super().handle_request(req, conn)
 
     def _turn_away(self, listener: Any) -> None:
-        """Accept a connection on the file that is reserved for this, and answer 503."""
+        """Accept a connection with the file descriptor that is reserved for this, and answer 503."""
         if self._spare is None:
             time.sleep(_TURN_AWAY_S)
         else:
@@ -131,7 +131,7 @@ class Worker(ThreadWorker):
 
 
 def _is_closed(graceful: bool = False) -> None:
-    """Replace ``close`` of a connection that is closed already, and do nothing.
+    """Replacement for ``close`` of a connection that is closed already; does nothing.
 
     A second close would raise, and gunicorn would count two connections that have ended.
     """

@@ -1,4 +1,4 @@
-"""The interface between sessions and their environments, in the server's process or in worker processes."""
+"""Interface between a session and its environment, which is in the server's process or in a worker process."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from envweave_gym_server.offers.offers import Offers
 
 
 class Host(Protocol):
-    """Does the calls of one session; only one thread at a time calls it."""
+    """Executor of one session's calls on its environment; only one thread at a time calls it."""
 
     may_be_killed: bool
-    """Whether :meth:`kill` can end a call that is under way."""
+    """Whether :meth:`kill` can end a running call."""
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Do a reset or a step; return the frame of the reply, and whether the call counts as done."""
+        """Execute a reset or step; return the reply frame, and whether the call counts as executed."""
         ...
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
-        """Return the frame that answers a question."""
+        """Return the reply frame to a question, which changes nothing."""
         ...
 
     def kill(self) -> None:
-        """End the call that is under way in another thread."""
+        """End the call that is running in another thread."""
         ...
 
     def close(self) -> None:
@@ -34,10 +34,10 @@ class Host(Protocol):
 
 
 class HostFactory(Protocol):
-    """Makes the hosts of sessions."""
+    """Factory of the hosts of sessions."""
 
     def open(self, create: Create) -> Host:
-        """Make the environment of a new session."""
+        """Make the environment of a new session, and return its host."""
         ...
 
     def describe(self, create: Create) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class HostFactory(Protocol):
         ...
 
     def close(self) -> None:
-        """End the processes that no session owns."""
+        """End the processes that belong to no session."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Makes environments in the server's own process, which all sessions share."""
+"""Hosts in the server's own process, which all sessions share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 
 
 class LocalHosts:
-    """Makes environments in this process."""
+    """Factory of environments in this process."""
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
 
     def open(self, create: Create) -> HostedEnv:
-        """Make the environment that a client asks for."""
+        """Make the environment that a client requests."""
         offer = self._offers.find(create.env_id)
         with _crashes("made", offer.name):
             return offer.serve(create, threads=True)
@@ -43,12 +43,15 @@ class LocalHosts:
                 _crash("closed", name, error)
 
     def close(self) -> None:
-        """Do nothing: sessions own all environments."""
+        """Do nothing: all environments belong to sessions."""
 
 
 @contextmanager
 def _crashes(action: str, name: str) -> Generator[None]:
-    """Convert exceptions of an environment to ``EnvironmentCrashed``; refusals pass unchanged."""
+    """Convert exceptions of an environment to ``EnvironmentCrashed``; refusals pass unchanged.
+
+    ``action`` and ``name`` are for the message.
+    """
     try:
         yield
     except (*REFUSALS, EnvweaveError):

@@ -1,4 +1,4 @@
-"""Sessions in worker processes, the server's end: sends frames there; a worker's death becomes a fault."""
+"""Sessions in worker processes, the server's end: sends frames to workers; a worker's death becomes a fault."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from envweave_gym_server.offers.offers import Offers
 
 _log = logging.getLogger(__name__)
 _DYING_S = 5.0
-"""Seconds to wait for the end of a worker that was killed, or has closed its socket."""
+"""Time to wait for the end of a worker that was killed, or has closed its socket."""
 _CLOSING_S = 5.0
-"""Seconds that an environment may take to close."""
+"""Time that an environment may take to close."""
 
 
 class WorkerHosts:
-    """Makes environments in worker processes, which are forked from one zygote."""
+    """Factory of environments in worker processes, which are forked from one zygote."""
 
     def __init__(self, offers: Offers, settings: Settings) -> None:
         if sys.platform != "linux":
@@ -62,7 +62,7 @@ class WorkerHosts:
         )
 
     def open(self, create: Create) -> WorkerHost:
-        """Make the environment of a new session."""
+        """Make the environment of a new session in a worker, and return its host."""
         return WorkerHost(create, self)
 
     def describe(self, create: Create) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class WorkerHosts:
 
 
 def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """Return the arguments with a ``reset_deadline`` that ends before the worker is killed for taking too long.
+    """Return the arguments with a ``reset_deadline`` that ends before the worker is killed after ``timeout``.
 
     So clients learn why the resets failed, not only that no answer came. The deadline is divided by the number
     of rows, because the rows of a vector reset one after the other.
@@ -115,7 +115,7 @@ def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
 
 
 def _error_in(refused: Any) -> Exception:
-    """Return the exception that a worker raised while it made an environment."""
+    """Return the exception that a worker raised while it made an environment, from its error reply."""
     error = KINDS.get(refused.kind, EnvironmentCrashed)(refused.message)
     if isinstance(error, EnvironmentCrashed):
         error.cause = refused.cause
@@ -123,7 +123,7 @@ def _error_in(refused: Any) -> Exception:
 
 
 class Worker:
-    """The server's end of one worker process."""
+    """Server's end of one worker process."""
 
     def __init__(self, name: str, fork: Fork, timeout: float | None, largest: int) -> None:
         self._name, self._fork, self._timeout, self._largest = name, fork, timeout, largest
@@ -133,12 +133,15 @@ class Worker:
     def has_ended(self) -> bool:
         """Whether the worker is dead.
 
-        Its socket hangs up before the thread that waits for the process has noticed the end.
+        Its socket closes before the thread that waits for the process has noticed the end.
         """
         return self._fork.ended is not None or self._peer.is_hung_up
 
     def call(self, frame: bytes) -> tuple[bytes, bool]:
-        """Send a frame; return the reply and whether the call was done. After an exception the worker is dead."""
+        """Send a frame; return the reply and whether the call was executed.
+
+        After an exception the worker is dead.
+        """
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         try:
             self._peer.send(frame, deadline)
@@ -161,7 +164,7 @@ class Worker:
         return reply[1:], reply[:1] == DONE
 
     def death(self) -> Exception:
-        """Return the error that says how the worker ended; kill it first if it runs on with a closed socket."""
+        """Return the error that says how the worker ended; kill it first if it still runs with a closed socket."""
         if not self._fork.wait(_DYING_S):
             self._kill()
         if self._fork.refused:
@@ -173,7 +176,7 @@ class Worker:
         self._fork.wait(_DYING_S)
 
     def kill(self) -> None:
-        """Kill the worker; the call that is under way then raises how the worker ended."""
+        """Kill the worker; the running call then raises how the worker ended."""
         self._fork.kill()
 
     def close(self) -> None:
@@ -190,12 +193,12 @@ class Worker:
 
 
 class WorkerHost:
-    """The environment of a session in a worker; after its death the next call starts another worker.
+    """Host with the environment in a worker process; after the worker's death the next call starts another one.
 
     A death during a step is reported like an exception of the environment. With ``on_fault="truncate"`` it ends
-    the episode with a last step. Otherwise, and in vectors, games and resets, the call is refused as
-    ``EnvironmentCrashed``, and counts as done. If the worker dies between two steps, the second step reports
-    it.
+    the episode with a last step. Otherwise, and in vectors, games and resets, the reply is the error
+    ``EnvironmentCrashed``, and the call counts as executed. If the worker dies between two steps, the second
+    step reports it.
     """
 
     may_be_killed = True
@@ -205,12 +208,12 @@ class WorkerHost:
         self._truncates = create.kwargs.get("on_fault") == "truncate"
         self._worker: Worker | None = None
         self._death: Exception | None = None
-        """The death of a worker that no call has reported yet."""
+        """Death of a worker that no call has reported yet, or ``None``."""
         self._last: bytes | None = None
         self._alive()
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Do a reset or a step; return the frame of the reply, and whether the call counts as done."""
+        """Execute a reset or step; return the reply frame, and whether the call counts as executed."""
         try:
             worker = self._alive()
             if isinstance(message, Reset):
@@ -228,7 +231,7 @@ class WorkerHost:
         return reply, done
 
     def answer(self, message: Ask, frame: bytes) -> bytes:
-        """Return the frame that answers a question; if the worker dies, ask another worker once.
+        """Return the reply frame to a question; if the worker dies, ask another worker once.
 
         That is allowed because a question changes nothing.
         """
@@ -268,7 +271,7 @@ class WorkerHost:
         return Refused(message.call, "EnvironmentCrashed", str(error), message.call)
 
     def kill(self) -> None:
-        """Kill the worker, so that the call that is under way ends."""
+        """Kill the worker, so that the running call ends."""
         worker = self._worker
         if worker is not None:
             worker.kill()

@@ -1,4 +1,4 @@
-"""A worker process: makes the environment of one session, and answers the frames sent to it."""
+"""Program of a worker process: makes the environment of one session, and answers the frames sent to it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from envweave_gym_server.offers.offers import Offers, offers_of
 
 _log = logging.getLogger(__name__)
 DONE, NOT_DONE = b"\1", b"\0"
-"""The first byte of a worker's reply: whether the call was done."""
+"""First byte of a worker's reply: whether the call was executed."""
 _REHEARSALS = 10
-"""The number of calls after which Python has specialised a function's code and writes to it no more.
+"""Number of calls after which Python has specialised a function's code and writes to it no more.
 
 Memory that is not written to stays shared between the zygote and its forks.
 """
@@ -47,7 +47,7 @@ KINDS = {
     for name, kind in vars(faults).items()
     if isinstance(kind, type) and issubclass(kind, EnvweaveError)
 }
-"""The exception classes, by name, that the server raises again if a constructor raised them in a worker."""
+"""Exception classes, by name, that the server raises again if a constructor raised them in a worker."""
 
 
 def prepare(setup: WorkerSetup) -> Callable[[list[int]], None]:
@@ -79,7 +79,7 @@ def _rehearse() -> None:
 
 
 class WorkerLoop:
-    """Makes the environment that the first frame asks for, and passes the later frames to it."""
+    """Main loop of a worker: makes the environment that the first frame requests, then executes further frames."""
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
@@ -95,7 +95,7 @@ class WorkerLoop:
         self._close()
 
     def reply(self, message: Call, frame: bytes) -> tuple[bytes, bool]:
-        """Return the reply to a message, and whether the call was done."""
+        """Return the reply to a message, and whether the call was executed."""
         if isinstance(message, Create):
             return self._make(message)
         if isinstance(message, Close):

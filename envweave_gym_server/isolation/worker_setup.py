@@ -1,4 +1,4 @@
-"""The setup of a zygote: the offers of its server, and the registrations and imports that they need."""
+"""Setup of a zygote: the offers of its server, and the registrations and imports that these need."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from envweave_gym_server.offers.offers import Offer, Offers
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """The setup of all workers; the server pickles it for its own zygote."""
+    """Setup of all workers; the server pickles it for its own zygote."""
 
     offers: Offers
     memory: int | None
-    """The limit of a worker's address space, in bytes."""
+    """Limit of a worker's address space, in bytes."""
     cards: list[EnvCard] = field(default_factory=list)
     specs: list[tuple[Any, Any]] = field(default_factory=list)
     """Registered IDs of other packages: the API and the spec of each."""
@@ -49,7 +49,7 @@ class WorkerSetup:
 
 
 def setup_for(offers: Offers, memory: int | None) -> WorkerSetup:
-    """Return the setup for workers with this limit of memory each, in bytes."""
+    """Return the setup for workers with ``memory`` bytes each."""
     setup = WorkerSetup(offers, memory)
     for offer in offers.values():
         if offer.factory is not None:

@@ -1,1 +1,1 @@
-"""The IDs that a server serves, the arguments that clients may give, and the description of each ID."""
+"""IDs that a server offers, the arguments that clients may give, and the description of each ID."""

@@ -1,4 +1,4 @@
-"""Caches descriptions of environments: each environment is made once to be described."""
+"""Cache of descriptions: an environment is made once to be described."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from envweave_gym_server.core.slots import Slots
 
 _MOST = 256
 _PATIENCE_S = 60.0
-"""Seconds to wait for a description that another request is making."""
+"""Time to wait for a description that another request is making."""
 _PATIENCE_FOR_A_SLOT_S = 5.0
-"""Seconds to wait for a slot, which may be held by an environment that is never finished."""
+"""Time to wait for a slot, which may be held by an environment that is never finished."""
 
 Description = dict[str, Any]
 
 
 class Descriptions:
-    """The descriptions of the environments that clients asked for most recently.
+    """Cache of the descriptions that clients requested most recently.
 
     To describe an environment, it has to be made, which may take long and fail each time. So the number that
     are made at the same time is limited. Further requests for the same environment wait for the first, but not
@@ -38,7 +38,7 @@ class Descriptions:
         self._slots = Slots(most_at_once, full, _PATIENCE_FOR_A_SLOT_S)
 
     def of(self, create: Create) -> Description:
-        """Return the description of the environment that a client asks for."""
+        """Return the description of the environment that a create message requests."""
         key = _key(create)
         with self._lock:
             future, mine = self._known.get(key), False
@@ -66,6 +66,6 @@ class Descriptions:
 
 
 def _key(create: Create) -> bytes:
-    """Return a hash of a create message, in which the order of the arguments does not matter."""
+    """Return a key for a create message, in which the order of the arguments does not matter."""
     kwargs = dict(sorted(create.kwargs.items(), key=lambda item: str(item[0])))
     return blake2b(encode(Create(create.env_id, create.api, pack(kwargs)))).digest()

@@ -1,4 +1,4 @@
-"""The offers of a server: the IDs that it serves, and the arguments that clients may give to each."""
+"""Offers of a server: the IDs that it serves, and the arguments that clients may give to each."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ _LOCAL = "local://"
 _TITLE = re.compile(r"[\w./-]+")
 _STACK = ("max_steps", "on_fault", "reset_deadline", "render_mode")
 _LONGEST_RESET_S = 60.0
-"""The limit in seconds of ``reset_deadline`` for clients, as a reset that keeps failing keeps a thread."""
+"""Limit of ``reset_deadline`` for clients, because a reset that keeps failing keeps a thread."""
 _VECTOR = ("num_envs", "autoreset_mode")
 _APIS = {"gym": "gym", "vector": "gym", "aec": "aec", "parallel": "parallel"}
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One environment that clients may make."""
+    """An environment that clients may make, and the arguments that they may give."""
 
     name: str
     target: str
-    """The name of the environment for :func:`envweave_gym.make`."""
+    """Name of the environment for :func:`envweave_gym.make`."""
     doc: str
     apis: tuple[str, ...]
     kwargs: tuple[str, ...] = ()
-    """The names of arguments that clients may give to the constructor and to resets.
+    """Names of arguments that clients may give to the constructor and to resets.
 
     Commands, paths, addresses and backends are left to the operator.
     """
     factory: Callable[..., Any] | None = None
-    """The function or class that makes the environment; ``None`` if ``target`` is a registered ID."""
+    """Function or class that makes the environment; ``None`` if ``target`` is a registered ID."""
     action: Any = None
     observation: Any = None
-    """The dataclasses for ``action`` and ``observation`` of an object from ``factory`` that has no type hints."""
+    """Dataclasses for ``action`` and ``observation`` of an object from ``factory`` that has no type hints."""
 
     @property
     def trial(self) -> dict[str, Any]:
@@ -95,7 +95,10 @@ class Offer:
                 )
 
     def make(self, create: Create) -> Any:
-        """Make the environment that a client asks for; ``InvalidArgument`` names the allowed arguments."""
+        """Make the environment that a client requests.
+
+        ``InvalidArgument`` names the arguments that are allowed.
+        """
         self.check(create)
         if create.kwargs.get("render_mode") == "human":
             raise InvalidArgument(self._no_window(create))
@@ -135,7 +138,7 @@ class Offer:
         )
 
     def serve(self, create: Create, *, threads: bool = False) -> HostedEnv:
-        """Make the environment that a client asks for, behind messages.
+        """Make the environment that a client requests, and return it as a :class:`HostedEnv`.
 
         ``threads`` says that its calls may come from several threads. Then an environment of another package,
         or one whose card says ``thread_affine``, is made and played in a thread of its own.
@@ -155,7 +158,7 @@ class Offer:
         return card is None or card.thread_affine
 
     def _served(self, create: Create, thread: OwnThread | None = None) -> HostedEnv:
-        """Return the environment that a client asks for, with the reset options that clients may give.
+        """Make the environment that a client requests, with the reset options that clients may give.
 
         If the environment has a card or is made by the operator's factory, clients may give all reset options
         that it declares. The options of an environment that is merely registered were never reviewed for use by
@@ -178,7 +181,7 @@ class Offers(dict[str, Offer]):
     """The offers of a server, by name."""
 
     def find(self, name: Any) -> Offer:
-        """Return the offer with this name.
+        """Return the offer with this name; raise ``UnknownEnvironment`` if there is none.
 
         The name may have a module prefix or lack its version. An empty name means the only offer.
         """
@@ -211,7 +214,7 @@ class Offers(dict[str, Offer]):
 
 
 class Everything(Offers):
-    """Offers that serve any environment this machine can make, with any arguments: the client is the operator."""
+    """Offers that serve any environment this machine can make, with any arguments, as the client is the operator."""
 
     def find(self, name: Any) -> Offer:
         """Return an offer for any name."""
@@ -219,18 +222,18 @@ class Everything(Offers):
 
 
 class Trusted(Offer):
-    """An offer that accepts any arguments."""
+    """Offer that accepts any arguments."""
 
     def check(self, create: Create) -> None:
         """Allow all arguments."""
 
     def make(self, create: Create) -> Any:
-        """Make the environment that the owner asks for."""
+        """Make the environment that the owner requests."""
         api: Any = "gym" if create.api == "vector" else create.api or None
         return envweave_gym.make(import_until_known(self.target), api=api, **create.kwargs)
 
     def _served(self, create: Create, thread: OwnThread | None = None) -> HostedEnv:
-        """Return the environment that the owner asks for; its resets take any options."""
+        """Make the environment that the owner requests; its resets take any options."""
         truncates = create.kwargs.get("on_fault") == "truncate"
         return HostedEnv(self.make(create), truncates=truncates, thread=thread)
 
@@ -276,7 +279,7 @@ def _offer_of_name(name: str) -> Offer:
 
 
 def _attribute(name: str) -> Callable[..., Any]:
-    """Import the class or factory in ``module:attribute``; refuse an object that cannot make environments."""
+    """Import the class or factory in ``module:attribute``; raise if the object cannot make environments."""
     module, colon, attribute = name.partition(":")
     if not colon or "://" in name:
         raise UnknownEnvironment(f"{shown(name)} cannot be served: no registered environment has that name")

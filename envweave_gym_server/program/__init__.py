@@ -1,1 +1,1 @@
-"""The server as a program, and as a private process of the one that starts it."""
+"""The server as a program, and as a private process of the program that starts it."""

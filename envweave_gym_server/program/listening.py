@@ -1,4 +1,4 @@
-"""The listening socket of a server: on a port or at a path, its URL, and a warning if others reach it."""
+"""Listening sockets of a server on a port or a path, its URL, and a warning if other machines reach it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 
 
 def listen(host: str | None, port: int | None) -> socket.socket:
-    """A socket that listens on a port."""
+    """Return a socket that listens on ``host`` and ``port``, by default 127.0.0.1 and 8000."""
     host, port = _HOST if host is None else host, _PORT if port is None else port
     if not 0 <= port < 1 << 16:
         raise InvalidArgument(f"port {port} is no port; give one from 1 to 65535, or 0 for a free one")
@@ -36,7 +36,7 @@ def listen(host: str | None, port: int | None) -> socket.socket:
 
 
 def listen_at(path: str) -> socket.socket:
-    """A Unix socket that listens at a path, for this user alone; replaces one that was left behind."""
+    """Return a Unix socket that listens at a path, for this user only; replace a socket that no server uses."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         if _is_left_behind(path):
@@ -52,7 +52,7 @@ def listen_at(path: str) -> socket.socket:
 
 
 def _is_left_behind(path: str) -> bool:
-    """Whether there is a socket that no server listens on."""
+    """Return whether there is a socket at the path on which no server listens."""
     if not Path(path).is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as client:
@@ -67,7 +67,10 @@ def _is_left_behind(path: str) -> bool:
 
 
 def hosts_of(host: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    """The names that the server answers to; all where it listens everywhere and nobody has named any."""
+    """Return the ``Host`` names that are accepted: ``allowed`` and the host; all if it listens on all addresses.
+
+    ``allowed`` restricts them in that case too.
+    """
     if host is not None and not _is_wildcard(host):
         return (*Settings.hosts, host.strip("[]"), *allowed)
     if host is None or allowed:
@@ -88,7 +91,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def warn(host: str | None, token: str | None) -> None:
-    """Warn if other machines reach the server, as nothing is encrypted."""
+    """Log a warning if other machines reach the server, because nothing is encrypted."""
     address = _address(_HOST if host is None else host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return
@@ -98,7 +101,7 @@ def warn(host: str | None, token: str | None) -> None:
 
 
 def url_of(host: str | None, listener: socket.socket) -> str:
-    """The URL of the server, with the host name that it was given."""
+    """Return the URL of the server, with the host name that was given."""
     address = listener.getsockname()
     if isinstance(address, str):
         return f"http+unix://{quote(address, safe='')}"

@@ -1,8 +1,8 @@
-"""``python -m envweave_gym_server.program.private FD``: a server of the process that starts it and trusts it.
+"""``python -m envweave_gym_server.program.private FD``: a private server of the process that starts it.
 
-Its owner passes a listening Unix socket, and a token over the pipe that is its standard input. This process
-only supervises: it forks the worker that answers clients, and another one when that has died. When the pipe
-closes, the owner is gone or wants the server to go, and the whole process group is killed.
+That process, the owner, passes a listening Unix socket, and a token over a pipe to the standard input. This
+process only supervises: it forks the worker that answers clients, and another one when that has died. When the
+pipe closes, the owner has ended or wants the server to end, and the whole process group is killed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from envweave_gym_server.sessions.drain import Drain
 from envweave_gym_server.sessions.service import SessionService
 
 _SHORT_S, _PAUSE_S = 1.0, 0.1
-"""The pause before the next worker when one has ended within a short time."""
+"""Pause before the next worker if the last one has ended within ``_SHORT_S``."""
 _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Keeps one worker running until SIGTERM, or until the pipe on standard input closes.
+    """Keeps one worker process running until SIGTERM, or until the pipe on standard input closes.
 
-    It loads the code of the server and runs none of it, so that nothing of a worker's state is copied into
-    the next one.
+    It loads the code of the server and runs none of it, so that nothing of a worker's state is copied into the
+    next one.
     """
 
     def __init__(self, offers: Offers, token: str, listener: socket.socket) -> None:
@@ -50,7 +50,7 @@ class Supervisor:
         os.set_blocking(self._waker, False)
 
     def run(self) -> int:
-        """Return the exit code of the last worker."""
+        """Run workers until SIGTERM, and return the exit code of the last one."""
         signal.set_wakeup_fd(self._waker)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the byte in the pipe is all that matters
         signal.signal(signal.SIGTERM, self._end)
@@ -67,14 +67,14 @@ class Supervisor:
                 time.sleep(_PAUSE_S)
 
     def _end(self, *_: Any) -> None:
-        """Let the worker finish its calls, at the second time without them, and end with it."""
+        """Pass SIGTERM to the worker, which finishes its calls, or at a second SIGTERM does not; then end."""
         self._is_ending = True
         with suppress(ProcessLookupError):
             if self._worker:
                 os.kill(self._worker, signal.SIGTERM)
 
     def _fork(self, why: str) -> None:
-        """Fork a worker; ``why`` is the reason for which the one before it has ended."""
+        """Fork a worker; ``why`` is the reason for which the previous worker has ended."""
         parent = os.getpid()
         # SIGTERM waits until this process knows the worker's id, and the worker has handlers of its own.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -86,7 +86,7 @@ class Supervisor:
             self._end()
 
     def _wait(self) -> int:
-        """Wait for the end of the worker, and return its exit code; end with the owner."""
+        """Wait for the end of the worker, and return its exit code; if the owner ends first, kill the group."""
         poll = select.poll()
         poll.register(sys.stdin.fileno(), select.POLLIN)
         poll.register(self._wakes, select.POLLIN)
@@ -119,7 +119,7 @@ class Supervisor:
             os._exit(code)
 
     def _serve(self, why: str) -> None:
-        """Answer clients until the drain is over; ``why`` is the reason why the last worker has ended."""
+        """Answer clients until the drain is over; ``why`` is the reason for which the previous worker has ended."""
         over, (wakes, waker) = threading.Event(), os.pipe()
         os.set_blocking(waker, False)
         # The kernel may deliver a signal to any thread. Its handler runs in this one, which the byte wakes.
@@ -141,10 +141,10 @@ class Supervisor:
 
 
 def _end_with_owner_though_stopped() -> None:
-    """End the process group with its owner also while it is stopped (SIGSTOP), and reads no pipe.
+    """End the process group with its owner even if it is stopped (SIGSTOP) and cannot read the pipe.
 
-    Linux sends the signal when the thread ends that has started this process, which may be long before the
-    owner does. So it is one that only wakes this process, which then looks whether there is an owner.
+    Linux can send a signal when the thread ends that has started this process, which may be long before the
+    owner ends. So that signal only wakes this process, which then checks for the owner.
     """
     own, owner = os.getpid(), os.getppid()
 
@@ -158,7 +158,7 @@ def _end_with_owner_though_stopped() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until the pipe closes."""
+    """Serve until the pipe closes; return the exit code."""
     if sys.platform == "linux":
         _end_with_owner_though_stopped()
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)

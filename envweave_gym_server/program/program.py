@@ -1,4 +1,4 @@
-"""The server as a program: what its options mean, and the line that says where it is."""
+"""The server as a program: its options, and the line that prints its URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from envweave_gym_server.program.token import find_token
 from envweave_gym_server.protocols.current_app import service_of
 
 UDS = "ENVWEAVE_UDS"
-"""The environment variable that puts a Unix socket in the place of host and port, whatever an image says."""
+"""Environment variable with the path of a Unix socket, which replaces host and port whatever an image says."""
 PORT, MOST_REPLICAS = 8000, 256
 _LIMITS = (
     *("max_sessions", "max_rows", "max_environments", "largest_frame", "idle_timeout", "client_timeout"),
@@ -77,7 +77,7 @@ def run_server(
 
 
 def _listeners(host: str | None, port: int | None, uds: str | None, replicas: int) -> list[socket.socket]:
-    """The listening sockets: one at a path, or one on a port for each server."""
+    """Return the listening sockets: one at a path, or one on a port for each replica."""
     if type(replicas) is not int or not 1 <= replicas <= MOST_REPLICAS:
         raise InvalidArgument(
             f"--replicas {shown(replicas)} is no number of servers; give 1 to {MOST_REPLICAS}"
@@ -101,7 +101,7 @@ def _listeners(host: str | None, port: int | None, uds: str | None, replicas: in
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve as a command line says."""
+    """Serve as a command line says, and return the exit code."""
     parser = Parser(prog="envweave serve")
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     add_options(parser)

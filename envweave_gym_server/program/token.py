@@ -1,4 +1,4 @@
-"""The token of a server that runs as a program: where it comes from, and where it is left."""
+"""Source of a server's access token: an argument, a file, a descriptor, the environment, or a random one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 4096
 def find_token(
     token: str | None = None, *, file: str | None, descriptor: int | None, anonymous: bool
 ) -> tuple[str | None, bool]:
-    """The token, and whether it was made up for this run alone, so that it has to be shown."""
+    """Return the token (``None`` for anonymous access), and whether it is a random one that must be shown."""
     given = _taken_from_environment(VARIABLE)
     if token is not None:
         if anonymous or file is not None or descriptor is not None:
@@ -41,10 +41,10 @@ def find_token(
 
 
 def _taken_from_environment(name: str) -> str | None:
-    """Pop an environment variable, and erase it from ``/proc/PID/environ``.
+    """Remove an environment variable and return its value; erase it from ``/proc/PID/environ`` too.
 
-    What that file shows is the memory that the environment was in when the process began. Removing a variable
-    leaves its text there, so it is overwritten first.
+    That file shows the memory in which the environment was when the process began. Removing a variable leaves
+    its text there, so it is overwritten first.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype, getenv.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
@@ -56,7 +56,7 @@ def _taken_from_environment(name: str) -> str | None:
 
 
 def _first_line(descriptor: int) -> str:
-    """Read no more than the line: the other end of a pipe may stay open."""
+    """Read one line and no more, because the other end of a pipe may stay open."""
     line = b""
     try:
         while not line.endswith(b"\n") and len(line) < _MOST and (byte := os.read(descriptor, 1)):
@@ -67,7 +67,7 @@ def _first_line(descriptor: int) -> str:
 
 
 def _in_file(path: Path) -> str:
-    """The token in a file, which is written where it is not there yet."""
+    """Return the token in a file; write a random one to it if the file does not exist."""
     try:
         if not path.exists():
             return _written(path)

@@ -1,1 +1,1 @@
-"""The protocols that a server speaks, one folder each."""
+"""Protocols that a server speaks, one folder each."""

@@ -1,4 +1,4 @@
-"""The sockets of HTTP clients: time limits for every wait, and hang-ups."""
+"""Sockets of HTTP clients: time limits for every wait, and detection of disconnects."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import struct
 from typing import Any
 
 SOCKET = "envweave.socket"
-"""The key of a WSGI environ for the socket of the client; werkzeug's development server has its own key."""
+"""Key of a WSGI environ for the socket of the client; werkzeug's development server has its own key."""
 TAKEN = "envweave.socket_taken"
-"""The key that a view sets when a WebSocket has taken the socket, so that the server sends nothing more."""
+"""Key that a view sets when a WebSocket has taken the socket, so that the server sends nothing more."""
 _TIMEVAL = struct.Struct("@ll")
 _FOREVER = _TIMEVAL.pack(0, 0)
 _PROBES = 3
 _LONGEST_S = (1 << 15) - 1
-"""The longest time between two probes that Linux takes."""
+"""Longest time between two probes that Linux accepts."""
 
 
 def socket_of(environ: dict[str, Any]) -> socket.socket | None:
-    """The socket of the client that made a request; ``None`` in tests without a network."""
+    """Return the socket of the client that sent a request; ``None`` in tests without a network."""
     return environ.get(SOCKET) or environ.get("werkzeug.socket")
 
 
 def bound_waits(client: socket.socket, seconds: float) -> None:
-    """Give a client up after ``seconds`` in which it reads nothing, or sends no more of a request.
+    """Set time limits on a client's socket: ``seconds`` in which it reads nothing, or sends no more of a request.
 
-    The kernel counts them, so that no step pays for it: a blocking ``send`` or ``recv`` fails with ``EAGAIN``
-    then. The kernel also probes silent clients, and ends the connection of one that does not answer: a
+    The kernel counts them, so that a step does not pay for it: a blocking ``send`` or ``recv`` then fails with
+    ``EAGAIN``. The kernel also probes silent clients, and ends the connection of one that does not answer, as a
     machine that was switched off never closes it.
     """
     limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
@@ -48,12 +48,12 @@ def bound_waits(client: socket.socket, seconds: float) -> None:
 
 
 def may_be_silent(client: socket.socket) -> None:
-    """Wait without a limit for what the client sends, as long as it is there."""
+    """Remove the time limit of waiting for the client's data; probes still end the connection of a dead client."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOREVER)
 
 
 def has_left(client: socket.socket) -> bool:
-    """Whether a client that waits for its answer has hung up; bytes that it has sent stay unread."""
+    """Return whether a client that waits for its answer has disconnected; data that it has sent stays unread."""
     try:
         return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The session service and the open WebSockets of the Flask application that handles the current request."""
+"""Access of views to the session service and the open WebSockets of their Flask application."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SERVICE, _WEBSOCKETS = "envweave", "envweave_websockets"
 
 
 def attach_service(app: Flask, service: SessionService) -> WebSockets:
-    """Let the views of ``app`` find ``service``; return the set of its WebSockets, which stop before it."""
+    """Make ``service`` available to the views of ``app``; return the set of its WebSockets, which are stopped first."""
     websockets = WebSockets()
     app.extensions[_SERVICE], app.extensions[_WEBSOCKETS] = service, websockets
     service.before_stop.append(websockets.stop)
@@ -22,15 +22,15 @@ def attach_service(app: Flask, service: SessionService) -> WebSockets:
 
 
 def service_of(app: Flask) -> SessionService:
-    """The session service of an application."""
+    """Return the session service of an application."""
     return cast("SessionService", app.extensions[_SERVICE])
 
 
 def service() -> SessionService:
-    """The session service of the current request's application."""
+    """Return the session service of the current request's application."""
     return service_of(current_app)
 
 
 def websockets() -> WebSockets:
-    """The open WebSockets of the current request's application."""
+    """Return the open WebSockets of the current request's application."""
     return cast("WebSockets", current_app.extensions[_WEBSOCKETS])

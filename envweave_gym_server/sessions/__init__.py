@@ -1,1 +1,1 @@
-"""Sessions: one environment each, its numbered calls, and the table of all of them."""
+"""Sessions: one environment each, with numbered calls and a lease, and the table of all sessions."""

@@ -1,4 +1,4 @@
-"""The frames of one client to one session, over whichever transport they come."""
+"""Frames of one client to one session, whichever transport carries them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from envweave_gym_server.sessions.session import Left, Session
 
 
 class ClientChannel:
-    """Answers one frame after the other; keeps the session attached from its first frame until it closes."""
+    """Answers the frames of one client in turn; its session is attached from the first frame until :meth:`close`.
+
+    While a session is attached, its lease does not run.
+    """
 
     def __init__(self, service: SessionService, session_id: str, left: Left) -> None:
-        """``left`` returns whether the client has hung up."""
+        """``left`` returns whether the client has disconnected."""
         self._service, self._session_id, self._left = service, session_id, left
         self._session: Session | None = None
 
     def answer(self, frame: bytes) -> bytes:
-        """Return the frame of the reply; whatever goes wrong is reported in it."""
+        """Return the reply frame; any error is reported in it."""
         message = None
         try:
             if len(frame) >= SMALL_FRAME:
@@ -50,7 +53,7 @@ class ClientChannel:
         return reply
 
     def _attach(self, message: Call, frame: bytes) -> tuple[Session, bytes]:
-        """Find or make the session, and do its first call on this channel."""
+        """Find or create the session, and execute its first call on this channel."""
         sessions, left = self._service.sessions, self._left
         if isinstance(message, Create):
             session, reply = sessions.create(self._session_id, message, frame, left)
@@ -71,7 +74,7 @@ class ClientChannel:
 
 
 def describe(service: SessionService, frame: bytes) -> bytes:
-    """The frame that describes the environment which the create message in ``frame`` would make."""
+    """Return the frame with the description of the environment that the create message ``frame`` would make."""
     try:
         message = read_message(frame)
         if not isinstance(message, Create):
@@ -82,7 +85,7 @@ def describe(service: SessionService, frame: bytes) -> bytes:
 
 
 def read_message(frame: bytes) -> Call:
-    """The message in a frame; ``BadRequest`` or ``InvalidArgument`` if it cannot be read."""
+    """Decode the message in a frame; raise ``BadRequest`` or ``InvalidArgument`` if that fails."""
     try:
         if len(frame) >= SMALL_FRAME:
             check_call(frame)
@@ -92,7 +95,7 @@ def read_message(frame: bytes) -> Call:
 
 
 def unreadable(error: Exception) -> Exception:
-    """The error to report for a frame that :func:`read_call` or its checks have refused."""
+    """Return the error to report for a frame that :func:`read_call` or its checks have refused."""
     if isinstance(error, TooManyValues):
         return InvalidArgument(str(error))
     if isinstance(error, ValueError | TypeError | RecursionError):

@@ -1,4 +1,4 @@
-"""Drains the worker at SIGTERM: calls under way are finished, all others are refused."""
+"""Drain of the worker at SIGTERM: running calls are finished, all others are refused."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from envweave_gym_server.sessions.service import SessionService
 
 _PARENT_CHECK_S = 1.0
 _SAME_SIGNAL_S = 0.5
-"""Signals within this time are one: a process group gets each from the system and from its parent."""
+"""Signals within this time count as one: a process group gets each from the system and from its parent."""
 _log = logging.getLogger(__name__)
 
 
 class Drain:
-    """A thread of the worker that waits for SIGTERM, or for the death of the parent.
+    """Thread of the worker that waits for SIGTERM, or for the death of the parent.
 
     Signal handlers may interrupt the main thread anywhere, so ours only write a byte to the pipe that this
-    thread reads. From the first byte on the server drains; at the second one, or after ``settings.drain``
-    seconds, the process ends at once.
+    thread reads. At the first byte the drain begins; at the second one, or after ``settings.drain`` seconds,
+    the process ends at once.
     """
 
     def __init__(self, service: SessionService, stop: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ class Drain:
         os.set_blocking(self._signals, False)
 
     def start(self) -> None:
-        """Install the handlers, in the main thread, and start the threads before others use them up."""
+        """Install the signal handlers, in the main thread, and start the threads before others use them up."""
         for number in (signal.SIGTERM, signal.SIGQUIT):
             signal.signal(number, lambda *_: os.write(self._signal, b"\0"))
             signal.siginterrupt(number, False)
@@ -58,7 +58,7 @@ class Drain:
         os._exit(1)
 
     def _wait(self, seconds: float) -> bool:
-        """Whether a signal has come within ``seconds``."""
+        """Return whether a signal has come within ``seconds``."""
         return bool(select.select([self._signals], [], [], max(seconds, 0.0))[0])
 
     def _drain(self) -> None:

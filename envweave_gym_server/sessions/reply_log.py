@@ -1,4 +1,4 @@
-"""The last replies of a session, up to a size, for listeners of its event stream."""
+"""Log of the last replies of a session, limited in size, for listeners of its event stream."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 Entry = tuple[int, bytes]
-"""The number of a call that was done, and the frame of its reply."""
+"""Number of a call that was executed, and its reply frame."""
 
 
 class ReplyLog:
-    """Drops the oldest replies once all together have more than ``size`` bytes, or an eighth of it.
+    """Queue of replies that drops the oldest when all together have more than ``size`` bytes.
 
-    The limit is an eighth until somebody listens, because most sessions never have a listener. The newest
-    reply always stays: the session retains it anyway. :meth:`add` is on the path of every step and never
+    The limit is an eighth of that until somebody listens, because most sessions never have a listener. The
+    newest reply always stays: the session retains it anyway. :meth:`add` is called in every step and never
     waits; listeners take what is there and are woken when there is more.
     """
 
@@ -27,7 +27,7 @@ class ReplyLog:
         self._lock = threading.Lock()
 
     def add(self, number: int, reply: bytes) -> None:
-        """Append the reply to a call that was done."""
+        """Append the reply to a call that was executed."""
         entries = self._entries
         entries.append((number, reply))
         self._held += len(reply)
@@ -37,18 +37,18 @@ class ReplyLog:
             listener.set()
 
     def since(self, number: int) -> list[Entry]:
-        """The retained replies to the calls after ``number``."""
+        """Return the retained replies to the calls after ``number``."""
         return [entry for entry in tuple(self._entries) if entry[0] > number]
 
     def close(self) -> None:
-        """Wake the listeners for the last time: nothing more will come."""
+        """Wake the listeners for the last time, because nothing more will come."""
         self.closed = True
         for listener in self._listeners:
             listener.set()
 
     @contextmanager
     def listener(self) -> Generator[threading.Event]:
-        """An event that is set whenever there is more; clear it before you read."""
+        """Yield an event that is set whenever there are new replies; clear it before reading them."""
         more = threading.Event()
         with self._lock:
             self._limit = self._size

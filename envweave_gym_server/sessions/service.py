@@ -1,4 +1,4 @@
-"""The session service: the offers, the sessions and their limits, for whichever protocol a client speaks."""
+"""Session service: offers, sessions and their limits, for all protocols."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class SessionService:
-    """The sessions and the offers of one server; it knows no transport."""
+    """Sessions and offers of one server, independent of the transport."""
 
     def __init__(self, offers: Offers, settings: Settings) -> None:
         self.offers, self.settings = offers, settings
@@ -60,7 +60,7 @@ class SessionService:
         return self._hosts.open(create)
 
     def _check(self, create: Create) -> Offer:
-        """The offer that a client asks for, once its version and its arguments are checked."""
+        """Return the offer that a create message requests; raise if its version or arguments are not allowed."""
         if create.version != VERSION:
             raise NotAvailable(
                 f"the client speaks version {shown(create.version)} and the server version {VERSION} of the "
@@ -78,7 +78,7 @@ class SessionService:
         return min(self.settings.max_rows, self.settings.max_environments)
 
     def description(self, create: Create) -> dict[str, Any]:
-        """The spaces and metadata of an environment before a client makes one; of a vector those of a row."""
+        """Return spaces and metadata of the environment that ``create`` would make; for a vector those of a row."""
         if self.sessions.stopped:
             raise AtCapacity("the server is stopping; use another")
         offer, kwargs = self._check(create), create.kwargs
@@ -90,13 +90,13 @@ class SessionService:
         }
 
     def refusal_of(self, error: Exception, number: int) -> Refused:
-        """An exception as the reply to a call; bugs of the server are also logged."""
+        """Return the error reply for an exception in a call; bugs of the server are also logged."""
         if status_of(error) == 500:
             _log.error("call failed", extra=trace_of(error))
         return refusal_of(error, number)
 
     def stop(self) -> None:
-        """End all connections and sessions, each after the call that is under way, and the zygote."""
+        """End all connections and sessions, each after its running call, and the zygote."""
         for end_connections in self.before_stop:
             end_connections()
         self.sessions.stop()

@@ -1,4 +1,4 @@
-"""A session: the lock, the environment and the clients around the state machine of its calls."""
+"""Session on the server: lock, environment and clients around the state machine ``SessionCore``."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from envweave_gym_server.sessions.reply_log import ReplyLog
 from envweave_gym_server.sessions.session_core import SessionCore, Verdict
 
 CLIENT_CHECK_S = 0.2
-"""The seconds between two looks whether a client that waits for a busy session is still there."""
+"""Time between two checks whether a client that waits for a busy session is still connected."""
 _REFUSED = encode(Refused(0, "", ""))[0]
-"""The first byte of every refusal and of no other reply: a message is an array, and this its length."""
+"""First byte of every error reply and of no other reply: a message is an array, and this its length."""
 _log = logging.getLogger(__name__)
 
 Left = Callable[[], bool]
-"""Returns whether a client has hung up."""
+"""Function that returns whether a client has disconnected."""
 
 
 def stays() -> bool:
-    """The client is in this process, and does not hang up."""
+    """Return ``False``: the client is in this process, and does not disconnect."""
     return False
 
 
@@ -47,17 +47,17 @@ _NONE: Mapping[int, int] = MappingProxyType({})
 
 
 class OpenRequests(NamedTuple):
-    """The last reply that covers every row, and the rows that were reset since then.
+    """The last reply that covers every row of a vector, and the rows that were reset since then.
 
-    The reply to a reset of some rows of a vector covers only those.
+    The reply to a reset of some rows covers only those.
     """
 
     frame: bytes
     began: Mapping[int, int] = _NONE
-    """By row the ``seq`` of its open request."""
+    """The ``seq`` of the open request of each row that was reset."""
 
     def after(self, message: Reset, frame: bytes) -> OpenRequests:
-        """The open requests after a reset, whose reply is in ``frame``."""
+        """Return the open requests after a reset, whose reply is in ``frame``."""
         options: Any = message.options
         if not isinstance(options, dict) or options.get("reset_mask") is None:
             return OpenRequests(frame)
@@ -71,7 +71,10 @@ class OpenRequests(NamedTuple):
 
 
 class Session:
-    """Does one call at a time, in the thread of the caller; the others wait in turn while they are there."""
+    """One environment, and the clients that use it; executes one call at a time, in the calling thread.
+
+    Further calls wait in turn, as long as their clients are connected.
+    """
 
     def __init__(
         self,
@@ -86,22 +89,22 @@ class Session:
         self.core = SessionCore(session_id, frame, time.monotonic())
         self.replies = ReplyLog(log_size)
         self.notes: dict[str, Any] = {}
-        """Values that the protocols store with a session."""
+        """Values that protocols store with a session."""
         self._host = host
         self._metrics = metrics or Metrics()
         self._tally = self._metrics.begin()
         self._lock = threading.Lock()
         self._attached: list[Left] = []
         self._caller: Left = stays
-        """The client whose call is under way."""
+        """Tells whether the client of the running call has disconnected."""
         self._waiting: list[Left] = []
         self._open_requests: OpenRequests | None = None
-        """Those after a reset; ``None`` if the last reply has them all."""
+        """Open requests after a reset; ``None`` if the last reply contains all."""
 
     def call(self, message: Call, frame: bytes, left: Left = stays) -> bytes:
-        """Return the frame of the reply to a message, which came as ``frame``.
+        """Return the reply frame to a message; ``frame`` is its encoding.
 
-        While another call is under way this waits; if the client hangs up meanwhile, the call is not done.
+        If another call is running, this waits; if the client disconnects meanwhile, the call is not executed.
         """
         if not self._lock.acquire(blocking=False):
             self._wait_in_turn(left)
@@ -112,9 +115,9 @@ class Session:
             self._lock.release()
 
     def call_next(self, build: Callable[[int], tuple[Call, bytes]], left: Left = stays) -> bytes:
-        """Return the frame of the reply to the next call, whoever else calls at the same time.
+        """Execute the next call, whichever number that is, and return the reply frame.
 
-        ``build`` gets its number, and returns the message and its frame.
+        ``build`` gets the number, and returns the message and its frame.
         """
         self._wait_in_turn(left)
         self._caller = left
@@ -124,7 +127,7 @@ class Session:
             self._lock.release()
 
     def peek(self, message: Ask, frame: bytes, left: Left = stays) -> bytes:
-        """Answer a question of a listener, which does not renew the lease."""
+        """Return the reply frame to a question of a listener, without renewing the lease."""
         self._wait(left)
         try:
             if self.core.closed:
@@ -134,7 +137,7 @@ class Session:
             self._lock.release()
 
     def _wait_in_turn(self, left: Left) -> None:
-        """Take the lock, for a client that keeps the session while it waits."""
+        """Acquire the lock, for a client that keeps the session while it waits."""
         self._waiting.append(left)
         try:
             self._wait(left)
@@ -142,7 +145,7 @@ class Session:
             self._waiting.remove(left)
 
     def _wait(self, left: Left) -> None:
-        """Take the lock."""
+        """Acquire the lock; raise ``ClientLeft`` if the client disconnects first."""
         while not self._lock.acquire(timeout=CLIENT_CHECK_S):
             if left():
                 raise ClientLeft(f"the client that waited for session {self.id} has left")
@@ -172,7 +175,7 @@ class Session:
         return reply
 
     def _answer(self, message: Call, frame: bytes, verdict: Verdict, reply: bytes) -> bytes:
-        """The reply to a message that is no new call; ``reply`` is the core's, if it has one."""
+        """Return the reply to a message that is no new call; ``reply`` is that of the core, if it has one."""
         started = time.monotonic()
         if isinstance(message, Ask):
             reply = self._host.answer(message, frame)
@@ -191,11 +194,11 @@ class Session:
 
     @property
     def open_requests(self) -> OpenRequests:
-        """The open requests of a vector's rows."""
+        """Open requests of a vector's rows."""
         return self._open_requests or OpenRequests(self.core.last_reply)
 
     def attach(self, left: Left) -> None:
-        """Keep the session until the client of a connection has ``left``."""
+        """Stop the lease until :meth:`detach`, for a connection whose client disconnects when ``left()`` is true."""
         self._attached.append(left)
 
     def detach(self, left: Left) -> None:
@@ -205,29 +208,29 @@ class Session:
 
     @property
     def attached(self) -> int:
-        """The number of connections whose clients have not left."""
+        """Number of connections whose clients have not disconnected."""
         return sum(not left() for left in self._attached.copy())
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way."""
+        """Whether a call is running."""
         return self._lock.locked()
 
     @property
     def wanted(self) -> bool:
-        """Whether a client may call or waits for its answer, or a call is under way that cannot be ended."""
+        """Whether a client is connected or waits, or a call is running that cannot be killed."""
         if self.attached or any(not left() for left in self._waiting.copy()):
             return True
         return self.busy and not (self._host.may_be_killed and self._caller())
 
     def idle_s(self) -> float:
-        """The seconds since the last use; 0 while somebody uses the session."""
+        """Return the seconds since the last use; 0 while somebody uses the session."""
         return self.core.idle_s(time.monotonic(), wanted=self.wanted)
 
     def close(self, why: str = "closed", lease_s: float = math.inf) -> None:
-        """Close the environment after the call that is under way.
+        """Close the environment after its running call.
 
-        That call is ended, where it can be, once nobody has waited for it for ``lease_s`` seconds.
+        If that call can be killed, it is, once nobody has waited for it for ``lease_s`` seconds.
         """
         while not self._lock.acquire(timeout=CLIENT_CHECK_S):
             if self.idle_s() > lease_s:

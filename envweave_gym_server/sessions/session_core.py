@@ -1,7 +1,7 @@
-"""State machines of sessions: the numbering of calls, repeats, leases and capacity.
+"""State machines of sessions, without I/O: numbering of calls, repeats, leases and capacity.
 
-They do no I/O, hold no locks and read no clock: every method that needs the time takes it as an argument.
-``session.py`` and ``session_table.py`` drive them under locks, and the simulation does on a virtual clock.
+They hold no locks and read no clock: methods that need the time take it as an argument. ``session.py`` and
+``session_table.py`` drive them under locks, and the simulation does on a virtual clock.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
 from envweave_gym.wire.messages import Ask, Call, Close, Created, Refused, Reset, Step, encode, number_of
 
 CREATED = encode(Created(0))
-"""The reply to the call that makes a session."""
+"""Reply to the call that creates a session."""
 SESSION_ID = r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,128}"
-"""The ids of sessions; the names of directories in paths are excluded, because they never reach a server."""
+"""Pattern of session ids; the names of directories in paths are excluded, because they never reach a server."""
 STOPPING = "the server is stopping; use another"
 
 
 class Verdict(Enum):
-    """The decision about a message."""
+    """Decision about a message."""
 
     DO = "do"
-    """Do this reset or step, and :meth:`SessionCore.commit` its reply."""
+    """Execute this reset or step, and :meth:`SessionCore.commit` its reply."""
     ANSWER = "answer"
     """Answer this question, which changes nothing."""
     CLOSE = "close"
     REPEAT = "repeated"
-    """Send the stored reply: the call was done before."""
+    """Send the stored reply, because the call was executed before."""
     REFUSE = "refused"
-    """Send the refusal: another call has this number, or calls before it are missing."""
+    """Send the error reply, because another call had this number, or calls before it are missing."""
 
 
 class Decision(NamedTuple):
-    """A verdict, with the frame to send where it is one of the last two."""
+    """Verdict, with the frame to send for the last two verdicts."""
 
     verdict: Verdict
     reply: bytes = b""
@@ -46,22 +46,22 @@ _DO, _ANSWER, _CLOSE = Decision(Verdict.DO), Decision(Verdict.ANSWER), Decision(
 
 
 class SessionCore:
-    """Numbers the calls of one session, and measures how long nobody has used it.
+    """Checks the numbers of one session's calls, and measures how long nobody has used it.
 
-    The next number is done, the last one is answered with the stored reply if the frame is the same, and any
-    other is refused with the number of the last call that was done.
+    The next number is executed. The last one is answered with the stored reply if the frame is the same. Any
+    other is refused, with the number of the last call that was executed.
     """
 
     def __init__(self, session_id: str, create_frame: bytes, now: float) -> None:
         self.id, self.used = session_id, now
         self.committed = 0
-        """The number of the last call that was done."""
+        """Number of the last call that was executed."""
         self.closed = False
         self.last_reply = CREATED
         self._create_frame = self._last_frame = create_frame
 
     def receive(self, message: Call, frame: bytes) -> Decision:
-        """Decide about a message, which came as ``frame``."""
+        """Return the decision about a message; ``frame`` is its encoding."""
         if isinstance(message, _NUMBERED) and message.call == self.committed + 1:
             return _DO
         if isinstance(message, Ask):
@@ -81,41 +81,41 @@ class SessionCore:
         return Refused(number, "Conflict", f"call {number} of session {self.id} is refused: {reason}", last)
 
     def commit(self, frame: bytes, reply: bytes, now: float) -> None:
-        """Store the reply to the call that was to be done next, and was."""
+        """Store the reply to the call that was executed."""
         self.committed += 1
         self.used = now
         self._last_frame, self.last_reply = frame, reply
 
     def idle_s(self, now: float, *, wanted: bool) -> float:
-        """The seconds since the last use; the lease starts anew while the session is ``wanted``."""
+        """Return the seconds since the last use; while the session is ``wanted``, the lease starts anew."""
         if wanted:
             self.used = now
         return now - self.used
 
 
 class SlotState(Enum):
-    """The state of the session that a create names."""
+    """State of the session that a create message names."""
 
     RESERVED = "reserved"
-    """Nothing, so a slot was reserved: make the environment, then call :meth:`TableCore.opened`."""
+    """A slot was reserved for the new session: make its environment, then call :meth:`TableCore.opened`."""
     BEING_MADE = "being made"
-    """The same create is under way: wait for its end."""
+    """The same create is being executed: wait for its end."""
     OPEN = "open"
-    """A session: pass the call on to it."""
+    """The session exists: pass the call on to it."""
 
 
 class TableCore:
-    """Counts sessions and their environments, and refuses what does not fit."""
+    """Counts sessions and their environments, and refuses those beyond the limits."""
 
     def __init__(self, max_sessions: int, max_environments: int) -> None:
         self._max_sessions, self._max_environments = max_sessions, max_environments
         self._rows: dict[str, int] = {}
-        """The number of environments of each session."""
+        """Number of environments of each session."""
         self._being_made: set[str] = set()
         self.stopping = False
 
     def create(self, session_id: str, rows: int) -> SlotState:
-        """Look a session up, or reserve slots for it; ``AtCapacity`` if there are none."""
+        """Look a session up, or reserve slots for it; raise ``AtCapacity`` if there are none."""
         if session_id in self._being_made:
             return SlotState.BEING_MADE
         if session_id in self._rows:
@@ -145,7 +145,7 @@ class TableCore:
         return rows
 
     def opened(self, session_id: str) -> None:
-        """Note that the environment of a reserved session is there."""
+        """Record that the environment of a reserved session was made."""
         self._being_made.discard(session_id)
 
     def release(self, session_id: str) -> None:
@@ -158,10 +158,10 @@ class TableCore:
 
     @property
     def environments(self) -> int:
-        """The number of environments of all sessions together."""
+        """Number of environments of all sessions together."""
         return sum(list(self._rows.values()))
 
     @property
     def being_made(self) -> int:
-        """The number of sessions whose environments are being made."""
+        """Number of sessions whose environments are being made."""
         return len(self._being_made)

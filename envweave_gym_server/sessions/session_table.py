@@ -1,4 +1,4 @@
-"""The sessions of a server by id, and the thread that closes those whose lease has expired."""
+"""Table of a server's sessions by id, and the thread that closes those whose lease has expired."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envweave_gym_server.sessions.session_core import CREATED, STOPPING, SlotSta
 
 REAP_EVERY_S = 1.0
 _MAKING_S = 600.0
-"""The longest wait for a session that the same call, over another connection, is making."""
+"""Longest wait for a session that the same create, over another connection, is making."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,11 +52,11 @@ class Sessions:
         return len(self._core)
 
     def others_ended(self, why: str) -> None:
-        """Explain in refusals that the process before this one has ended, with its sessions."""
+        """Mention in errors about unknown sessions that the previous server process has ended, and why."""
         self._or_lost = f", or ended with the process of this server that had it: {why}"
 
     def get(self, session_id: str) -> Session:
-        """The session with this id."""
+        """Return the session with this id; raise ``NoSession`` if there is none."""
         if self._core.stopping:
             raise AtCapacity(STOPPING)
         session = self._sessions.get(session_id)
@@ -68,7 +68,7 @@ class Sessions:
     def create(
         self, session_id: str, create: Create, frame: bytes, left: Left = stays
     ) -> tuple[Session, bytes]:
-        """A new session and the reply to its first call; or the one that the same call has made before."""
+        """Create a session, or find the one that the same create has made; return it and the reply to the create."""
         with self._lock:
             slot = self._reserve(session_id, rows_of(create), left)
             known = self._sessions.get(session_id)
@@ -91,7 +91,7 @@ class Sessions:
         return session, CREATED
 
     def _reserve(self, session_id: str, rows: int, left: Left) -> SlotState:
-        """Look a session up or reserve its slots; while the same call makes it, wait for the outcome."""
+        """Look a session up or reserve its slots; if the same create is being executed, wait for the outcome."""
         if self._reaper is None:  # not before: a server forks after it was built, and loses its threads
             self._reaper = _started("reaper", self._reap)
         until = time.monotonic() + _MAKING_S
@@ -104,7 +104,7 @@ class Sessions:
         return slot
 
     def close(self, session_id: str) -> None:
-        """Close one session; if a call is under way, in a thread that waits for its end."""
+        """Close one session; if a call is running, do it in a thread that waits for its end."""
         session = self.get(session_id)
         if session.busy:
             _started(f"close {session_id}", partial(session.close, "closed", self._idle_timeout))
@@ -137,7 +137,7 @@ class Sessions:
 
     @property
     def environments(self) -> int:
-        """The number of environments of all sessions together."""
+        """Number of environments of all sessions together."""
         return self._core.environments
 
     @property
@@ -147,11 +147,11 @@ class Sessions:
 
     @property
     def under_way(self) -> int:
-        """The number of sessions that are being made or have a call under way."""
+        """Number of sessions that are being made or have a running call."""
         return self._core.being_made + sum(session.busy for session in list(self._sessions.values()))
 
     def stop(self) -> None:
-        """Refuse all calls, and close every session after its call that is under way; the idle ones first."""
+        """Refuse all calls from now on, and close every session after its running call, the idle ones first."""
         self._core.stopping = True
         self._stopped.set()
         for session in sorted(self._sessions.values(), key=lambda session: session.busy):
@@ -163,14 +163,14 @@ class Sessions:
 
 
 def rows_of(create: Create) -> int:
-    """The number of environments that a client asks for; what is no number is refused when they are made."""
+    """Return the number of environments that a client requests; an invalid number is refused when they are made."""
     rows = create.kwargs.get("num_envs", 1)
     is_number = isinstance(rows, int | np.integer) and not isinstance(rows, bool | np.timedelta64)
     return max(int(rows), 1) if is_number else 1
 
 
 def _started(name: str, work: Callable[[], Any]) -> threading.Thread:
-    """A running daemon thread; ``RuntimeError`` if the machine has no more of them."""
+    """Start and return a daemon thread; raise ``RuntimeError`` if the machine has no more threads."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return thread

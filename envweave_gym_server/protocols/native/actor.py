@@ -1,4 +1,4 @@
-"""A server in a Ray actor: frames come as calls of the actor, or over its Unix socket on the same machine."""
+"""Server in a Ray actor: frames arrive as actor calls, or over its Unix socket from the same machine."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from envweave_gym_server.sessions.channel import ClientChannel, describe
 from envweave_gym_server.sessions.service import SessionService
 
 _MOST_LEFT = 4096
-"""The number of hung-up clients to remember: calls of theirs that are under way may arrive later."""
+"""Number of disconnected clients to remember, because calls of theirs may arrive later."""
 SILENCE_S = 3600.0
-"""A client that has neither called nor hung up for this long is taken to be dead."""
+"""A client that has neither called nor disconnected for this long is taken to be dead."""
 _TAKEN_S = 30.0
-"""How long the process that was this actor before may take to release the address of its socket."""
+"""Time for the actor's previous process to release the address of its socket."""
 LARGE = 1 << 20
-"""Bytes; larger replies go as arrays, which Ray maps into the client's memory instead of copying them."""
+"""Size of replies from which they are sent as arrays, which Ray maps into the client's memory without a copy."""
 
 
 class ActorServer:
-    """Answers frames, in as many threads as call it; whoever may call the actor may play everything.
+    """Answers frames in the threads that call it; who may call the actor may use all its environments.
 
-    Each frame begins with the id of its channel (:func:`envweave_gym.providers.ray.actor_calls.channel_prefix`).
+    Each frame begins with the id of its channel
+    (:func:`envweave_gym.providers.ray.actor_calls.channel_prefix`).
     """
 
     def __init__(self, ids: Sequence[str] = (), paths: Sequence[str] = ()) -> None:
-        """``ids`` are offered, by default whatever can be made here; ``paths`` are added to the import path."""
+        """Serve the environments ``ids``, by default all that can be made here.
+
+        ``paths`` are added to the import path.
+        """
         sys.path += [path for path in paths if path not in sys.path]
         offers = offers_of(ids) if ids else Everything()
         self._service = SessionService(offers, settings_of_owner())
@@ -47,7 +51,7 @@ class ActorServer:
         self._listener: FramedListener | None = None
 
     def listen_locally(self, name: str) -> None:
-        """Accept clients on the same machine, in a thread, at the Unix socket of the actor ``name``."""
+        """Accept clients on the same machine at the Unix socket of the actor ``name``, in a thread."""
         address = socket_of_actor(name)
         arguments = (address, listen_when_free(address, 0.0, self._stopped))
         threading.Thread(target=self._accept, args=arguments, name="framed listener", daemon=True).start()
@@ -62,7 +66,10 @@ class ActorServer:
         self._listener.run()
 
     def _serve(self, peer: FramedSocket) -> None:
-        """Answer the frames of one connection; after a reply that is too large for it, its client calls."""
+        """Answer the frames of one connection; close it after a reply that is too large for the socket.
+
+        The client of such a reply goes on with actor calls.
+        """
         channel_id = b""
         try:
             while True:
@@ -79,7 +86,7 @@ class ActorServer:
                 self.leave(channel_id)
 
     def frames(self, frame: bytes) -> Any:
-        """The reply to the next frame of a channel."""
+        """Return the reply to the next frame of a channel; a large one as an array."""
         size = frame[0] + 1
         channel_id = frame[:size]
         channel = self._channels.get(channel_id) or self._opened(channel_id)
@@ -97,7 +104,7 @@ class ActorServer:
             return self._channels.setdefault(channel_id, opened)
 
     def leave(self, channel_id: bytes) -> None:
-        """Close the channel of a client that has hung up; the lease of its session runs from now on."""
+        """Close the channel of a client that has disconnected; from now on the lease of its session runs."""
         with self._lock:
             channel = self._channels.pop(channel_id, None)
             self._left[channel_id] = None
@@ -107,7 +114,7 @@ class ActorServer:
             channel.leave()
 
     def describe(self, frame: bytes) -> bytes:
-        """The frame that describes an environment."""
+        """Return the frame with the description of the environment that the create message would make."""
         return describe(self._service, frame)
 
     def stop(self) -> None:
@@ -119,14 +126,14 @@ class ActorServer:
 
 
 class ActorChannel(ClientChannel):
-    """A channel whose client hangs up by a call of its own, and may die without one."""
+    """Channel of a client that reports its disconnect by a call, and may die without one."""
 
     def __init__(self, service: SessionService, session_id: str) -> None:
         super().__init__(service, session_id, self.has_left)
         self._used, self._is_left, self._turn = time.monotonic(), False, threading.Lock()
 
     def answer(self, frame: bytes) -> bytes:
-        """The frame of the reply."""
+        """Return the reply frame."""
         with self._turn:
             self._used = time.monotonic()
             try:
@@ -136,11 +143,11 @@ class ActorChannel(ClientChannel):
                     self.close()
 
     def has_left(self) -> bool:
-        """Whether the client has hung up or is dead."""
+        """Return whether the client has disconnected, or has been silent for so long that it counts as dead."""
         return self._is_left or time.monotonic() - self._used > SILENCE_S
 
     def leave(self) -> None:
-        """Close the channel, after the call that is under way."""
+        """Close the channel after its running call."""
         self._is_left = True
         if self._turn.acquire(blocking=False):
             try:

@@ -1,4 +1,4 @@
-"""Accepts connections on a Unix socket, and answers each one's frames in a thread of its own."""
+"""Accept loop of a Unix socket, which answers the frames of each connection in a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class FramedListener:
-    """Runs ``serve`` for every connection of a process of the same user, and then closes it."""
+    """Accept loop: calls ``serve`` with each connection of a process of the same user, then closes it."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class FramedListener:
     ) -> None:
         """``serve`` returns or raises ``OSError`` at the end; ``largest`` limits the bytes of a frame.
 
-        ``is_shared`` says that other processes hold the socket too, and that one may accept after this one.
+        ``is_shared`` says that other processes listen on the same socket too.
         """
         self._listener, self._serve, self._largest = listener, serve, largest
         self._is_shared, self._is_closed = is_shared, False
@@ -63,7 +63,7 @@ class FramedListener:
             peer.close()
 
     def close(self) -> None:
-        """Accept no more connections; of a shared socket at most one more, which ``serve`` has to end."""
+        """Accept no more connections; a shared socket may accept one more, which ``serve`` has to end."""
         self._is_closed = True
         if self._is_shared:  # a shutdown would be one for all processes, and for good
             return
@@ -72,7 +72,7 @@ class FramedListener:
 
 
 def listen_when_free(address: str, patience_s: float, is_over: threading.Event) -> socket.socket | None:
-    """Listen at an address once the process that had it before has gone; ``None`` if that takes too long."""
+    """Listen at an address when the process that had it before releases it; ``None`` after ``patience_s`` seconds."""
     until = time.monotonic() + patience_s
     while not is_over.is_set():
         try:

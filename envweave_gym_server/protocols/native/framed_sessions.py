@@ -1,4 +1,4 @@
-"""Sessions over framed Unix sockets: a hello names the session, and each frame after it is a call."""
+"""Sessions over framed Unix sockets: a hello frame names the session, and each later frame is a call."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from envweave_gym_server.sessions.session_core import CREATED
 
 
 class FramedSessions:
-    """Plays the sessions of a service with the processes of this user that know its token."""
+    """Serves the sessions of a service to processes of the same user that send the right token."""
 
     def __init__(
         self, service: SessionService, listener: socket.socket, token: str, *, is_shared: bool = False
     ) -> None:
-        """``is_shared`` says that other processes hold the listening socket too."""
+        """``is_shared`` says that other processes listen on the same socket too."""
         self._service, self._token = service, token.encode()
         self._waiting: set[FramedSocket] = set()
-        """The connections whose clients have no call under way."""
+        """Connections whose clients have no running call."""
         self._is_stopping = False
         self._timeout_s = service.settings.client_timeout
         self._listener = FramedListener(
@@ -34,11 +34,11 @@ class FramedSessions:
         service.before_stop.append(self.stop)
 
     def start(self) -> None:
-        """Accept connections, in a thread."""
+        """Accept connections in a thread."""
         threading.Thread(target=self._listener.run, name="framed listener", daemon=True).start()
 
     def stop(self) -> None:
-        """End all connections, each after the call that is under way."""
+        """End all connections, each after its running call."""
         self._is_stopping = True
         self._listener.close()
         for peer in list(self._waiting):
@@ -55,7 +55,7 @@ class FramedSessions:
                 peer.send(self._answer(frame), self._deadline())
 
     def _hello(self, peer: FramedSocket) -> Hello | None:
-        """The first frame of a connection; one without the token gets a refusal and nothing else."""
+        """Return the first frame of a connection; ``None`` after refusing one without the token."""
         try:
             hello = read_hello(peer.receive(self._deadline()))
             if not hmac.compare_digest(hello.token.encode(), self._token):
@@ -87,7 +87,7 @@ class FramedSessions:
             channel.close()
 
     def _next(self, peer: FramedSocket) -> bytes | None:
-        """The next frame; ``None`` once the server stops."""
+        """Return the next frame; ``None`` once the server stops."""
         self._waiting.add(peer)
         try:
             return None if self._is_stopping else peer.receive()
@@ -98,7 +98,7 @@ class FramedSessions:
         return time.monotonic() + self._timeout_s
 
     def _answer(self, frame: bytes) -> bytes:
-        """Answer what is sent without a session: creates to be described, and questions about the server."""
+        """Return the reply to a frame without a session: requests for descriptions, and questions about the server."""
         sessions, value = self._service.sessions, None
         try:
             message = read_message(frame)

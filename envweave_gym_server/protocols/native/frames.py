@@ -1,4 +1,4 @@
-"""The frames of the step plane: over a WebSocket, or one in the body of a request where those are blocked."""
+"""Routes of the native protocol: frames over a WebSocket, or in request bodies where WebSockets are blocked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The step plane: one WebSocket a session, whose frames the thread of its request reads itself.
+"""Server end of WebSockets: one per session, whose frames the thread of its request reads itself.
 
-No thread stands between the socket and the environment, which is what makes a step cheap. While a step runs
-that thread cannot answer pings, so :class:`WebSockets` does it, from one thread for all connections.
+No thread stands between the socket and the environment, which makes a step cheap. While a step runs, that
+thread cannot answer pings, so :class:`WebSockets` does, from one thread for all connections.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_sil
 _CHUNK = 1 << 16
 _KEY_LENGTH = 24
 _LINGER_S = 1.0
-"""How long the other end may take to read the close frame, and to close."""
+"""Time for the client to read the close frame, and to close."""
 _LONGEST_REASON = 120
-"""Bytes; a frame that controls the connection holds 125, two of which are the code."""
+"""Limit of bytes of a close reason; a control frame holds 125, of which two are the code."""
 _MOST_WAITING = 64
-"""The limit of frames of a client that are read while its step still runs."""
+"""Limit of frames of a client that are read while its step still runs."""
 _SWITCHING = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
 )
 SLOW_S = 0.5
-"""While a step runs longer than this, one thread for all connections answers its pings."""
+"""Duration of a step from which one thread for all connections answers its pings."""
 
 
 class Connection:
-    """The server's end of a WebSocket, over the socket of the request that asked for it."""
+    """Server end of one WebSocket, over the socket of the HTTP request that asked for it."""
 
     def __init__(self, environ: dict[str, Any], largest: int, timeout: float) -> None:
-        """Read the handshake; what is none is answered as any bad request.
+        """Check the handshake; raise ``BadRequest`` if it is not valid.
 
-        ``timeout`` is how many seconds the client may take nothing of what it is sent.
+        ``largest`` limits the bytes of a message. ``timeout`` is the number of seconds in which the client may
+        read nothing.
         """
         key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", ""))
         if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
@@ -71,7 +72,7 @@ class Connection:
         self._sending.acquire()  # until the handshake is answered
 
     def open(self) -> None:
-        """Answer the handshake, which lets the client speak; call it in the thread that has made this."""
+        """Answer the handshake, after which the client may send; call this in the thread that created the object."""
         try:
             self.socket.sendall(self._switching)
             may_be_silent(self.socket)
@@ -81,14 +82,14 @@ class Connection:
             self._sending.release()
 
     def left(self) -> bool:
-        """Whether the client has left; any thread may ask, also while a step of its runs."""
+        """Return whether the client has disconnected; any thread may ask, also while a step runs."""
         if self._open:
             with suppress(OSError, ValueError):  # its own thread has closed it meanwhile
                 self.answer_pings()
         return not self._open
 
     def receive(self) -> bytes | None:
-        """The next frame, or ``None`` when the client has left."""
+        """Return the next frame, or ``None`` when the client has disconnected."""
         while self._open and not self._ready:
             with self._reading:
                 if not self._ready:
@@ -97,13 +98,13 @@ class Connection:
 
     @property
     def has_more(self) -> bool:
-        """Whether another frame has come already."""
+        """Whether another frame has been received already."""
         return bool(self._ready)
 
     def answer_pings(self) -> None:
-        """Read some of what has come, without waiting; whole frames are kept for :meth:`receive`.
+        """Receive some data without waiting, and answer pings in it; whole frames are kept for :meth:`receive`.
 
-        A reply that is being sent goes first: its client is no longer kept waiting.
+        Does nothing while a reply is being sent, because its client no longer waits.
         """
         if not self._reading.acquire(blocking=False):
             return
@@ -146,7 +147,7 @@ class Connection:
             self._ready.append(payload)
 
     def _refuse_size(self) -> None:
-        """Say so, and read on for a moment: who is still sending would not hear it otherwise."""
+        """Close the connection with a reason, and read on for a moment, or a client that sends would not see it."""
         self.close(TOO_BIG, f"a frame holds at most {self._largest} bytes")
         self.wake(socket.SHUT_WR)
         until = time.monotonic() + _LINGER_S
@@ -156,10 +157,10 @@ class Connection:
                 pass
 
     def send(self, frame: bytes, *, later: bool = False) -> None:
-        """Send one frame, or keep it and send it ``later``, with the next.
+        """Send a frame; with ``later`` keep it, and send it together with the next.
 
-        A client that has left is noticed by :meth:`receive`. One that reads no more is given up, and whatever
-        it has sent meanwhile with it: it is to ask again.
+        :meth:`receive` notices a client that has disconnected. The connection of a client that reads no more is
+        given up, together with the frames received from it; the client is to send them again.
         """
         data = frame_of(frame, masked=False)
         if later:
@@ -180,7 +181,7 @@ class Connection:
         self.wake(socket.SHUT_RDWR)
 
     def _send(self, payload: bytes, kind: int) -> None:
-        """Send a pong or a close frame: at once or not at all, as one thread sees to all connections."""
+        """Send a pong or a close frame, without waiting for a client that does not read: it is given up."""
         if not self._sending.acquire(timeout=_LINGER_S):
             return
         try:
@@ -195,13 +196,13 @@ class Connection:
             self._sending.release()
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say why, and end the connection."""
+        """Send a close frame with code and reason, and end the connection."""
         if self._open:
             self._send(code.to_bytes(2, "big") + reason.encode()[:_LONGEST_REASON], CLOSE)
             self._open = False
 
     def wake(self, how: int = socket.SHUT_RD) -> None:
-        """Let :meth:`receive` return at once."""
+        """Shut the socket down, so that :meth:`receive` returns at once."""
         with suppress(OSError):  # the client was faster
             self.socket.shutdown(how)
 
@@ -212,7 +213,7 @@ class Connection:
 
 
 class WebSockets:
-    """Reads what clients send whose step takes long: pings, and that they leave. Knows all connections."""
+    """All open connections, and a thread that answers pings and notices disconnects during long steps."""
 
     def __init__(self) -> None:
         self._connections: set[Connection] = set()
@@ -225,7 +226,7 @@ class WebSockets:
 
     @property
     def present(self) -> int:
-        """The number of connections whose clients have not left; this checks each socket."""
+        """Number of connections whose clients have not disconnected; this checks each socket."""
         with self._lock:
             connections = list(self._connections)
         return sum(not connection.left() for connection in connections)
@@ -240,7 +241,7 @@ class WebSockets:
             self._connections.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Watch a connection no longer."""
+        """Stop watching a connection."""
         with self._lock:
             self._connections.discard(connection)
 
@@ -255,7 +256,7 @@ class WebSockets:
                     connection.left()
 
     def stop(self) -> None:
-        """End every connection that waits for its client; one whose step runs ends after its reply."""
+        """End the connections that wait for their clients; one with a running step ends after its reply."""
         self._stopped.set()
         with self._lock:
             connections = list(self._connections)

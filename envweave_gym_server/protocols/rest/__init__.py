@@ -1,1 +1,1 @@
-"""Plain HTTP and JSON: what ``curl`` and people use."""
+"""HTTP with JSON, for ``curl`` and for people."""

@@ -1,4 +1,4 @@
-"""Views of what needs no session: index, health, metrics, the OpenAPI document, and the environments."""
+"""Views that need no session: index, health, metrics, OpenAPI document, list of environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actions of a session, read out of JSON in the form of its spaces."""
+"""Conversion of JSON to the actions of a session, by its spaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envweave_gym_server.protocols.rest.json_values import read_json
 
 
 class Actions:
-    """Reads the actions of one environment, vector or game."""
+    """Converter of JSON to actions of one environment, vector or game."""
 
     def __init__(self, name: str, description: dict[str, Any], rows: int) -> None:
         self._name = name
@@ -25,7 +25,7 @@ class Actions:
         self._space_of = cache(self._find_space)
 
     def read(self, value: Any, selection: str | None) -> Any:
-        """The action that ``value`` means; ``selection`` is the agent whose turn it is."""
+        """Return the action for the JSON ``value``; ``selection`` is the agent whose turn it is."""
         if self._api == "parallel":
             return self._joint(value)
         if self._api == "aec" and (value is None or selection is None):

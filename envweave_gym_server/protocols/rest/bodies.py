@@ -174,15 +174,16 @@ _Body = TypeVar("_Body")
 
 
 def client() -> Left:
-    """A function that says whether the client of this request has hung up; any thread may call it."""
+    """Return a function that returns whether the client of this request has disconnected; any thread may call it."""
     connection = socket_of(request.environ)
     return stays if connection is None else partial(has_left, connection)
 
 
 def received() -> bytes:
-    """The bytes of the body.
+    """Return the body of the request; raise ``BadRequest`` if it is incomplete.
 
-    Of one that does not say how long it is, werkzeug gives as many as there may be and forgets the rest.
+    If a body has no declared length, werkzeug returns as many bytes as are allowed and drops the rest; that is
+    refused too.
     """
     try:
         data = request.get_data(cache=False)
@@ -200,13 +201,13 @@ def received() -> bytes:
 
 
 _MOST_MEMBERS = 4 * MOST_VALUES
-"""More than in a frame, as lists of numbers are the arrays of JSON."""
+"""Limit of members of lists, higher than that of frames, because JSON has arrays as lists of numbers."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_INTEGER = b"0" * len(str(1 << MOST_BITS))
 
 
 def _check_size(data: bytes) -> None:
-    """Count what a body would be decoded to at most, since a list of two bytes becomes an object of 70.
+    """Raise ``InvalidArgument`` for too many values, before decoding: ``[]`` becomes an object of 70 bytes.
 
     Brackets and commas in texts count too: to tell them apart would take longer than to decode them.
     """
@@ -222,7 +223,7 @@ def _check_size(data: bytes) -> None:
 
 
 def _check_integers(body: Any, data: bytes) -> None:
-    """Refuse integers that are too large to travel; only a body with as many digits in a row is searched."""
+    """Raise ``InvalidArgument`` for an integer that is too large; search only bodies with that many digits in a row."""
     if len(data) < len(_LONG_INTEGER) or _LONG_INTEGER not in data.translate(_AS_ZEROS):
         return
     values = list(msgspec.structs.astuple(body))
@@ -239,7 +240,7 @@ def _check_integers(body: Any, data: bytes) -> None:
 
 
 def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
-    """The body of the request, and its bytes; no body is an empty object."""
+    """Return the decoded body of the request, and its bytes; an empty body counts as an empty object."""
     data = received()
     _check_size(data)
     try:
@@ -253,7 +254,7 @@ def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
 
 
 def read_arrays() -> Arrays:
-    """The ``arrays`` query parameter: how arrays are written in the response."""
+    """Return the ``arrays`` query parameter: how the response writes arrays."""
     given = request.args.get("arrays", "lists")
     if given not in ("lists", "base64"):
         raise InvalidArgument(f"arrays={shown(given)} is unknown; there are 'lists' and 'base64'")
@@ -261,5 +262,5 @@ def read_arrays() -> Arrays:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """A response with a JSON body."""
+    """Return a response with a JSON body."""
     return Response(msgspec.json.encode(value), status, content_type="application/json")

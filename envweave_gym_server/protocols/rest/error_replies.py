@@ -36,12 +36,12 @@ def handle_errors(app: Flask) -> None:
 
 
 def _request_fields() -> dict[str, Any]:
-    """The fields of a request that may be logged: no headers, no query, no body."""
+    """Return the fields of a request that may be logged: no headers, no query, no body."""
     return {"method": request.method, "path": request.path[:200], "client": request.remote_addr}
 
 
 def reply_with(refused: Refused, status: int) -> Response:
-    """A refusal as an HTTP response: a frame for clients that sent one, JSON for all others."""
+    """Return an error reply as an HTTP response: a frame for clients that sent one, JSON for all others."""
     if status >= 400:
         _log.info("request refused", extra={**_request_fields(), "status": status, "error": refused.kind})
     if request.mimetype == CONTENT_TYPE:

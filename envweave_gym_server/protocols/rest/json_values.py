@@ -1,7 +1,7 @@
-"""Values as JSON, for people and programs without msgpack: what an environment gives, and actions read back.
+"""Conversion of values to JSON for people and programs without msgpack, and of JSON to actions.
 
-Arrays are nested lists, or ``{"dtype": …, "shape": …, "base64": …}`` where that is asked for; either is taken
-for an action. Sets are lists, dataclasses are objects, dates are in ISO 8601. Everything else is JSON as
+Arrays are nested lists, or ``{"dtype": …, "shape": …, "base64": …}`` on request; both are accepted as actions.
+Sets are lists, dataclasses are objects, dates are in ISO 8601. Everything else is JSON as
 :func:`envweave_gym.core.jsonable.jsonable` writes it: NaN is ``"nan"``.
 """
 
@@ -50,7 +50,7 @@ _KEYS = {"dtype", "shape", "base64"}
 
 
 def plain(value: Any, arrays: Arrays = "lists") -> Any:
-    """``value`` as plain JSON: streams and faults as objects, arrays as lists or in base64."""
+    """Return ``value`` as plain JSON: streams and faults as objects, arrays as lists or in base64."""
     kind = type(value)
     if kind is str or kind is int or kind is float or kind is bool or value is None:
         return jsonable(value)
@@ -78,7 +78,7 @@ def plain(value: Any, arrays: Arrays = "lists") -> Any:
 
 
 def _key(key: Any) -> str:
-    """A key of a mapping as JSON has it."""
+    """Return the key of a mapping as a text."""
     return str(jsonable(key))
 
 
@@ -98,10 +98,10 @@ def _plain_array(array: NDArray[Any], arrays: Arrays) -> Any:
 
 
 def read_json(name: str, space: Space[Any], value: Any) -> Any:
-    """The member of ``space`` that the JSON ``value`` means; whether it is one, the environment says.
+    """Return the element of ``space`` for the JSON ``value``; the environment checks whether it is in the space.
 
-    Lists become arrays and tuples where the space wants those; what stands for a ``Dict`` has exactly its
-    members.
+    Lists become arrays and tuples where the space has those. The object for a ``Dict`` must have exactly its
+    keys. Raise ``InvalidAction`` if the value has another form.
     """
     try:
         return _read(space, value)
@@ -142,7 +142,7 @@ def _integer(value: Any) -> int:
 
 
 def _array(value: Any) -> Any:
-    """Nested lists as they are, and the array in an object."""
+    """Return nested lists unchanged, and the array in an object with ``dtype``, ``shape`` and ``base64``."""
     if not isinstance(value, dict):
         return value
     if value.keys() != _KEYS:
@@ -168,7 +168,7 @@ def _members(value: Any, names: list[str]) -> dict[str, Any]:
 
 
 def _items(value: Any) -> list[Any]:
-    """A list; an array in an object is the list of its rows."""
+    """Return a list; an array in an object becomes the list of its rows."""
     items = _array(value).tolist() if isinstance(value, dict) else value
     if not isinstance(items, list):
         raise ValueError(f"{shown(value)} is no list")
@@ -176,7 +176,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _stacked(space: Space[Any], value: Any) -> Any:
-    """The members of ``space`` in a sequence that stacks them: of a ``Dict`` or a ``Tuple`` part by part."""
+    """Return the elements of ``space`` in a stacking ``Sequence``; a ``Dict`` or ``Tuple`` is stacked by part."""
     if isinstance(space, Dict):
         members = _members(value, [_key(key) for key in space.spaces])
         return {key: _stacked(inner, members[_key(key)]) for key, inner in space.spaces.items()}

@@ -1,4 +1,4 @@
-"""Builds the OpenAPI document of the JSON API from its views and the types of their bodies."""
+"""Generator of the OpenAPI document of the JSON API, from its views and the types of their bodies."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _PATH: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """The part of the document that a view's name and docstring do not give."""
+    """Part of the document that a view's name and docstring do not give."""
 
     gives: Any
-    """The type of the body it answers with, or some of them; a content type; ``None`` where there is none."""
+    """Type or types of the response body, or a content type; ``None`` if there is no body."""
     takes: Any = None
     status: int = 200
     query: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def operation(gives: Any, **fields: Any) -> Callable[[_View], _View]:
 
 
 def document(app: Flask) -> dict[str, Any]:
-    """The document, as JSON."""
+    """Return the OpenAPI document, as JSON."""
     views = [
         (rule, app.view_functions[rule.endpoint], vars(app.view_functions[rule.endpoint])["operation"])
         for rule in app.url_map.iter_rules()

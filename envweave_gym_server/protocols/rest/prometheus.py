@@ -1,4 +1,4 @@
-"""The metrics of a server in the text format of Prometheus."""
+"""Metrics of a server in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS: dict[type[Any], str] = {Create: "create", Reset: "reset", Step: "step", 
 
 
 def exposition(metrics: Metrics) -> bytes:
-    """All metrics as text."""
+    """Return all metrics as text."""
     registry = CollectorRegistry()
     registry.register(_Collector(metrics))
     return generate_latest(registry)

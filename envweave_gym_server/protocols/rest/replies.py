@@ -1,4 +1,4 @@
-"""Converts replies of sessions to JSON bodies."""
+"""Conversion of replies of sessions to JSON bodies."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _LIFTED = {
     "terminations": "terminated",
     "truncations": "truncated",
 }
-"""Fields of game replies, and the names that the JSON API gives them."""
+"""Fields of game replies, and their names in the JSON API."""
 
 
 def ask(session: Session, left: Left, question: str, argument: Any = None) -> Any:
-    """The answer to a question, ``None`` where there is none."""
+    """Send a question to a session, and return the answer; ``None`` if there is none."""
     message = Ask(_QUESTION, question, argument)
     reply = read_reply(session.peek(message, encode(message), left))
     return reply.value if isinstance(reply, Answer) else None
 
 
 def played(reply: Began | Stepped, arrays: Arrays) -> Played:
-    """A reply as an object."""
+    """Return a reply to a reset or step as a JSON body."""
     if isinstance(reply, Stepped):
         take_results(reply)
     fields: dict[str, Any] = {name: getattr(reply, name) for name in reply.__struct_fields__}
@@ -53,7 +53,7 @@ def played(reply: Began | Stepped, arrays: Arrays) -> Played:
 
 
 def lost(refused: Refused) -> Lost | None:
-    """The fault in a refusal whose call was done all the same, else ``None``."""
+    """Return the fault in an error reply whose call was executed all the same, else ``None``."""
     if refused.kind not in DONE_ALL_THE_SAME:
         return None
     retryable = refused.kind != "FaultStorm"
@@ -61,12 +61,12 @@ def lost(refused: Refused) -> Lost | None:
 
 
 def selection_of(reply: Reply) -> str | None:
-    """The agent whose turn it is after this reply of a turn-based game."""
+    """Return the agent whose turn it is after this reply of a turn-based game."""
     return reply.info.get("selection") if isinstance(reply, Began | Stepped) else None
 
 
 def requests_of(session: Session) -> Any:
-    """The open requests: a list, or for a vector one list for each row."""
+    """Return the open requests: a list, or for a vector one list for each row."""
     frame, began = session.open_requests
     requests = _requests_in(read_reply(frame))
     for row, seq in began.items():
@@ -87,7 +87,7 @@ def _requests_in(reply: Reply) -> Any:
 
 
 def agents_of(requests: Any) -> Any:
-    """The agents with an open ``act`` request."""
+    """Return the agents with an open ``act`` request."""
     if requests and isinstance(requests[0], list):
         return [agents_of(row) for row in requests]
     return list(Stream(tuple(requests)).agents())
