@@ -51,7 +51,8 @@ def reported(run: Callable[[], int], *, debug: bool) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - an environment may raise anything
         if isinstance(error, BrokenPipeError) and _output_is_closed():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes there
+            # At exit the interpreter flushes the rest of the output, which would raise again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return PIPE_CLOSED
         return _report(error, debug=debug)
     return code
@@ -60,7 +61,7 @@ def reported(run: Callable[[], int], *, debug: bool) -> int:
 def _run(words: list[str]) -> int:
     try:
         args = _parser().parse_args(words)
-    except SystemExit:  # --help and --version have printed what they had to say
+    except SystemExit:  # argparse has printed the text of --help or --version
         return 0
     return importlib.import_module(f"envweave_gym.cli.{args.module}").run(args)
 

@@ -24,7 +24,7 @@ class Result(msgspec.Struct, frozen=True):
             raise InvalidArgument(f"Result: success={shown(self.success)} is not True or False")
 
     def answers(self) -> Iterator[Any]:
-        """Yield what may be the program's answer: the value and, if that is empty, the last line printed too."""
+        """Yield the candidates for the program's answer: the value and, if that is empty, the last line printed."""
         yield self.value
         if self.value is None or (isinstance(self.value, str) and self.value.strip() in ("", "None")):
             yield from self.stdout.strip().splitlines()[-1:]

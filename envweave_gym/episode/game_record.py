@@ -152,7 +152,7 @@ class GameRecord(EpisodeState):
         if requests:
             self.turn = requests[0].turn
 
-    # What agents read
+    # The view of an agent
 
     def since(self, seq: int, agent: str) -> tuple[Event, ...]:
         """Return the events after number ``seq`` that ``agent`` may see."""

@@ -117,7 +117,7 @@ def score_of(function: RewardFunction, action: str, observation: Any, info: Mapp
         returned: Any = (function.score if is_transform else function)(action, observation, info)
     except RewardFailed:
         raise  # its text names the member of a composite already
-    except Exception as error:  # a function may raise anything, also what the stream takes for a refusal
+    except Exception as error:  # also one that the stream would take for a refusal
         raise RewardFailed(f"{_named(function)} raised {type(error).__name__}: {error}") from error
     if isinstance(returned, Score):
         return returned

@@ -141,7 +141,6 @@ def _parameter(tool: str, parameter: inspect.Parameter) -> Parameter:
 
 
 def _annotation(annotation: Any) -> str:
-    """Convert an annotation of a Python function to text."""
     if annotation is inspect.Signature.empty:
         return "Any"
     if isinstance(annotation, str):

@@ -2,10 +2,10 @@
 
     python -m envweave_gym.training.kuhn
 
-Each update plays ``hands`` hands of the current policy against itself. The gradient is the difference of what
-betting and passing won, less an entropy term that fades. A policy in self-play circles around the
-equilibrium, but its average over all updates converges to it. So the average is saved, and its exact NashConv
-is reported: how much a perfect opponent could still win from either seat.
+Each update plays ``hands`` hands of the current policy against itself. The gradient is the gain of betting
+over passing, less an entropy term that fades. A policy in self-play circles around the equilibrium, but its average
+over all updates converges to it. So the average is saved, and its exact NashConv is reported: the sum of the gains
+of a perfect opponent in either seat.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Subcalls:
         deep = [Tool.of(self.rlm_query), Tool.of(self.rlm_query_batched)]
         return [Tool.of(self.llm_query), *several, *deep]
 
-    # What programs call
+    # Functions for programs
 
     def llm_query(self, prompt: str, model: str | None = None) -> str:
         """Ask a language model; the answer is text, and begins with ``Error:`` if the call failed."""

@@ -83,7 +83,10 @@ def as_json(value: Any, most: int, nodes: int = _MAX_VALUES) -> Any:
 
 
 def json_within(value: Any, budget: list[int]) -> Any:
-    """Do the same as :func:`as_json` with a list ``[bytes, values]``, from which it subtracts what it used."""
+    """Do the same as :func:`as_json` with a budget ``[bytes, values]``, and subtract the bytes and values used.
+
+    Several values can share one budget in this way.
+    """
     return _json(value, budget, 50)
 
 

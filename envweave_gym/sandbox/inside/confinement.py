@@ -157,7 +157,7 @@ def _drop_privileges(rules: Confinement, folder: str) -> str:
             os.setresgid(uid, uid, uid)
             os.chown(folder, uid, uid)
             os.setresuid(uid, uid, uid)
-        except OSError:  # a user namespace may map only a few UIDs; nobody may be among them
+        except OSError:  # a user namespace may map only a few UIDs, such as _NOBODY
             continue
         _set(resource.RLIMIT_NPROC, rules["processes"])
         return OWN_USER if uid != _NOBODY else "nobody"
