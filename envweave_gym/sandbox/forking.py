@@ -90,9 +90,8 @@ def _copy_of(
             gate = process.fork_gate
             copy = given.worker(fork, gate.shared() if gate is not None else None)
             undo.callback(copy.close)
-            undo.callback(
-                fork.cancel
-            )  # runs before copy.close, which else waits for a copy that never existed
+            # Once more, to run before copy.close, which otherwise waits for a copy that never existed.
+            undo.callback(fork.cancel)
             ruleset = confinement.ruleset(rules, given.folder)
             if ruleset is not None:
                 undo.callback(os.close, ruleset)
@@ -119,7 +118,7 @@ def _order_copy(process: WorkerProcess, order: dict[str, Any], descriptors: list
         process.await_reply("forked")
     finally:
         if gate is not None and process.fork_gate is not None:
-            gate.allow_none(process.pid)
+            gate.allow_none(process.pid)  # first, so that no child can be forked after the check
             _require_no_children(process)
 
 

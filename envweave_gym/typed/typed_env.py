@@ -12,6 +12,7 @@ import numpy as np
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.jsonable import jsonable
+from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.episode.emitter import Emitter
 from envweave_gym.typed.hints import fields_of, is_model, name_of
 from envweave_gym.typed.models import codec_of, space_of
@@ -76,7 +77,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode."""
+        """Call the author's ``reset`` with the seed and the options, if it takes them; convert the observation."""
         super().reset(seed=seed)
         given: dict[str, Any] = {}
         if self._takes("seed"):
@@ -123,8 +124,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
 
     def parse_action(self, text: str, agent: str | None = None) -> dict[str, Any]:
         """Parse a model's reply: by the class's own ``parse_action``, or as JSON of the action model."""
-        if not isinstance(text, str):
-            raise InvalidAction(f"an action is parsed from text, not from {type(text).__name__}")
+        require_text(text)
         try:
             return codec_of(self.action_model).member(self._read(text))
         except (*MISFITS, RecursionError) as error:
@@ -156,7 +156,10 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
 
 
 def _array(kind: Any, value: Any) -> Any:
-    """Convert JSON to an array, for msgspec, which cannot; the space checks its numbers afterwards."""
+    """Convert JSON to an array, as a decoding hook of msgspec; the space checks the numbers afterwards.
+
+    Raise ``ValueError`` for any other type ``kind``.
+    """
     if (get_origin(kind) or kind) is np.ndarray:
         return np.asarray(value)
     raise ValueError(f"{name_of(kind)} cannot be read from JSON")

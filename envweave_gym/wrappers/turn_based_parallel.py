@@ -145,6 +145,7 @@ class TurnBasedParallel(ParallelEnv[str, Any, Any]):
         return self.aec_env.unwrapped
 
     def __getattr__(self, name: str) -> Any:
+        # Copies look up attributes before aec_env is set, and forwarding would then recurse for ever.
         if name.startswith("_") or name == "aec_env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.aec_env, name)

@@ -132,6 +132,7 @@ class McpServer:
         try:
             return self._use(use)
         except McpClosed as error:
+            # A session that this call has opened cannot have been dead before, so it is not tried again.
             is_safe = error.unsent or repeatable
             if not was_open or self._close_count != close_count or not is_safe:
                 raise
@@ -165,6 +166,7 @@ class McpServer:
             self._opening.release()
 
     def _opened(self, deadline: float) -> McpSession:
+        # Without the lock: the handshake takes seconds, and close() must not wait for it.
         close_count = self._close_count
         session = McpSession(str(self.spec), _transport(self.spec), deadline)
         with self._changing:

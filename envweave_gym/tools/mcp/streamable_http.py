@@ -109,7 +109,7 @@ class HttpTransport:
         connection, unsent = self._idle.pop() if self._idle else HttpConnection(self._url), True
         try:
             connection.connect(deadline)
-            unsent = False
+            unsent = False  # from here on the server may have executed the request, even if an error follows
             response = connection.request(*arguments)
             if response.status in _REDIRECTS:
                 connection.close()
@@ -145,6 +145,7 @@ class HttpTransport:
         body = response.body(LARGEST_MESSAGE)
         found = messages_in(body) or []
         answer = next((one for one in found if "result" in one or "error" in one), None)
+        # The protocol demands 404 for an unknown session; some servers answer 400 with a text about it.
         if self._session and (response.status == 404 or (response.status == 400 and b"ession" in body)):
             raise McpClosed(f"{self._server} knows the session no more", unsent=True)
         if answer is None or ("result" in answer and response.status >= 400):
