@@ -11,6 +11,8 @@ import struct
 import time
 from contextlib import suppress
 
+from envweave_gym.os_support.process_local import in_forked_child
+
 _TIMEVAL = struct.Struct("ll")
 _CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
 WAIT_S = 1.0
@@ -33,7 +35,8 @@ def too_late(peer: str) -> TimeoutError:
 class TimedSocket:
     """Connected stream socket with a read-ahead buffer, whose calls take deadlines; ``None`` waits forever.
 
-    One thread may send while another receives, and any thread may call :meth:`cut`.
+    One thread may send while another receives, and any thread may call :meth:`cut`. A forked child closes its
+    copy, without which the peer sees the parent hang up.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -45,6 +48,7 @@ class TimedSocket:
         self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
         if not self._is_tls:
             connected.setblocking(True)
+        in_forked_child(self, _close)
 
     def send_all(self, data: bytes | memoryview, deadline: float | None = None) -> None:
         """Send all bytes; after a ``TimeoutError`` the connection is of no more use."""
@@ -111,3 +115,7 @@ class TimedSocket:
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
+
+
+def _close(one: TimedSocket) -> None:
+    one.close()

@@ -145,7 +145,11 @@ def _addresses(host: str, port: int, deadline: float, url: str) -> list[Any]:
     key, mine = (host, port), _Lookup()
     lookup = _lookups.value.setdefault(key, mine)
     if lookup is mine:
-        threading.Thread(target=_look_up, args=(key, mine), name=f"address of {host}", daemon=True).start()
+        thread = threading.Thread(target=_look_up, args=(key, mine), name=f"address of {host}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # this machine has no more threads
+            _look_up(key, mine)
     try:
         return lookup.result(seconds_left(deadline, url))
     except StillLooking:

@@ -20,6 +20,7 @@ from time import monotonic
 
 from envweave_gym.net.deadlines import WAIT_S, TimedSocket
 from envweave_gym.net.shared_memory import SHARED_FRAME, SharedMemory, new_memory_file
+from envweave_gym.os_support.process_local import in_forked_child
 
 LARGEST_FRAME = 1 << 30
 """Default limit, in bytes, of a frame that is received."""
@@ -62,6 +63,9 @@ class FramedSocket(TimedSocket):
 
         Small ones go out in one system call, so that the peer wakes up once.
         """
+        if len(before) >= SHARED_FRAME:
+            self.send(before, deadline)
+            before = b""
         if self._missing:
             self._pass_memory_file(deadline)
         is_small = len(frame) < SHARED_FRAME
@@ -184,7 +188,9 @@ class FramedSocket(TimedSocket):
 
     @property
     def is_hung_up(self) -> bool:
-        """Whether the peer has closed its end; any thread may read this, even while another thread receives."""
+        """Whether an end is closed; any thread may read this, even while another thread receives."""
+        if self.fileno() < 0:
+            return True
         poll = select.poll()  # select.select takes no descriptors from 1,024 on
         poll.register(self.socket, 0)  # POLLHUP is reported unasked
         return bool(poll.poll(0))
@@ -196,6 +202,7 @@ def listen(address: str) -> socket.socket:
     Raise ``OSError`` if another process listens at the address, or the system lacks such sockets.
     """
     listener = socket.socket(socket.AF_UNIX)
+    in_forked_child(listener, socket.socket.close)
     try:
         listener.bind(_native(address))
         listener.listen(_BACKLOG)
@@ -219,11 +226,11 @@ def connect(address: str, deadline: float | None = None, largest: int = LARGEST_
     """
     peer = FramedSocket(socket.socket(socket.AF_UNIX), largest)
     try:
-        peer._limit(socket.SO_SNDTIMEO, deadline)  # the kernel applies it to connect() too
-        peer.socket.connect(_native(address))
-    except BlockingIOError:
-        peer.close()
-        raise TimeoutError(f"{address} has accepted no connection before the deadline") from None
+        while True:
+            peer._limit(socket.SO_SNDTIMEO, deadline)  # the kernel applies it to connect() too
+            with suppress(BlockingIOError):
+                peer.socket.connect(_native(address))
+                break
     except BaseException:
         peer.close()
         raise

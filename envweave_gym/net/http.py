@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from envweave_gym.net.deadlines import TimedSocket
 from envweave_gym.net.dial import dial, proxy_for, proxy_headers, unix_path
-from envweave_gym.os_support.process_local import Owner
 
 _PIECE = 1 << 16
 _WITH_BODY = ("POST", "PUT", "PATCH")
@@ -45,7 +44,7 @@ class HttpConnection:
         self.url, self._at, self._tunnels = url, at, tunnels
         self._parts = urlsplit(url if unix_path(url) is None else "http://localhost")
         self._host = self._parts.netloc.rpartition("@")[2]
-        self._owner, self._is_cut = Owner(), False
+        self._is_cut = False
         self._socket: TimedSocket | None = None
         self._origin, self._proxy_headers = "", dict[str, str]()
         self._response: Response | None = None
@@ -97,6 +96,8 @@ class HttpConnection:
     def _is_reusable(self) -> bool:
         if self._is_cut or self._socket is None or (self._response and not self._response.is_whole):
             return False
+        if self._socket.fileno() < 0:  # this is a forked child
+            return False
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)  # what can be read now is the end of the connection
         return not self._socket.ahead and not poll.poll(0)
@@ -133,10 +134,10 @@ class HttpConnection:
     def cut(self) -> None:
         """Shut down the connection from any thread: the current request fails, and so do all later ones.
 
-        In a forked child this leaves the socket alone, because the parent still uses it.
+        A forked child has closed its copy of the socket, so that the parent goes on using it.
         """
         self._is_cut, there = True, self._socket
-        if there is not None and self._owner.is_here():
+        if there is not None:
             there.cut()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Provider ``subprocess``: a private server in a child process, reached over a framed Unix socket.
 
-The owner process holds the listening socket. So the address is known before the server runs, early connections
-wait in the backlog, and a server that died is started again behind the same address. The server holds the other
-end of a pipe and ends when that closes, however its owner ends.
+The owner process opens the listening socket at an address that never changes, and leaves it to the server. So
+early connections wait in the backlog, and the kernel ends them if the server dies. The server holds the other end
+of a pipe and ends when that closes, however its owner ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -51,7 +52,6 @@ class PrivateServer(Replica):
         """
         super().__init__("the server of backend='subprocess'", token)
         self._address = _new_address()
-        self._listener = listen(self._address)
         self.url = f"unix://{quote(self._address, safe='')}"
         self._ids = list(ids)
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,29 +74,29 @@ class PrivateServer(Replica):
         if (code := self._code) > 0:
             self._code = 0
             raise NotAvailable(f"{self.what} ended with exit code {code}; its error is on stderr")
-        command = [sys.executable, "-m", "envweave_gym_server.program.private", str(self._listener.fileno())]
         # The server's children inherit the writing end: the log ends only when the last of them has ended.
         read, write = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stderr=write,
-                pass_fds=[self._listener.fileno()],
-                start_new_session=True,
-            )
+            with _listen(self._address) as listener:
+                number = listener.fileno()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "envweave_gym_server.program.private", str(number)],
+                    stdin=subprocess.PIPE,
+                    stderr=write,
+                    pass_fds=[number],
+                    start_new_session=True,
+                )
         except OSError as error:  # no memory, no process, no interpreter
             raise NotAvailable(f"{self.what} cannot be started: {error}") from None
         finally:
             os.close(write)
             self._log = PipeLog(read)
-        pipe = self._process.stdin
-        if pipe is None:
-            raise NotAvailable(f"{self.what} got no pipe: {command}")
+        pipe: Any = self._process.stdin
         # Over the pipe, as arguments and environment variables can be read in /proc by others.
         start = {"token": self.token, "paths": sys.path, "ids": self._ids}
-        pipe.write(json.dumps(start).encode() + b"\n")
-        pipe.flush()
+        with suppress(BrokenPipeError):  # it has ended already; the next call finds out with which code
+            pipe.write(json.dumps(start).encode() + b"\n")
+            pipe.flush()
 
     def _ended(self) -> str | None:
         if (process := self._process) is None:
@@ -113,13 +113,6 @@ class PrivateServer(Replica):
         """Process ID of the server; ``None`` if it does not run."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
-
-    def answers(self, timeout: float) -> bool:
-        """Return whether the server answers within ``timeout`` seconds; ``False`` at once if its process has ended.
-
-        The owner's listening socket would accept connections even then, and clients would wait.
-        """
-        return self.pid is not None and super().answers(timeout)
 
     def logs(self) -> str:
         """Return the end of the server's stderr, which is also copied to the stderr of this process."""
@@ -138,16 +131,14 @@ class PrivateServer(Replica):
         self._code = 0
 
     def _close(self) -> None:
-        self._listener.close()
         if not self._address.startswith("@"):
             shutil.rmtree(Path(self._address).parent, ignore_errors=True)
 
     def _forget(self) -> None:
-        """Close the pipe and the listener in a forked child, where they would keep the server alive."""
+        """Close the pipe in a forked child, where it would keep the server alive."""
         if self._process is not None:
             _close_pipe(self._process)
         self._process = None
-        self._listener.close()
 
 
 def _new_address() -> str:
@@ -157,21 +148,31 @@ def _new_address() -> str:
     return str(owned_folder("envweave-private-") / "socket")
 
 
+def _listen(address: str) -> socket.socket:
+    """Listen at an address; the file of a socket that a server before has left is removed."""
+    if not address.startswith("@"):
+        Path(address).unlink(missing_ok=True)
+    return listen(address)
+
+
 def _close_pipe(process: subprocess.Popen[bytes]) -> None:
     """Close the pipe of a server, which makes it end."""
     if process.stdin is not None:
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # a server that died at once has not read all of it
+            process.stdin.close()
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a server; kill its process group if it does not, as when SIGSTOP keeps it from seeing its pipe close."""
+    """End a server and kill what is left of its process group.
+
+    A stopped server (SIGSTOP) does not see its pipe close, and a killed one leaves processes of its environments.
+    """
     _close_pipe(process)
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class PipeLog:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.sandbox.inside.kernel import end_with_parent
 from envweave_gym_server.core.metrics import TOO_LARGE, oom_kills
 from envweave_gym_server.core.settings import settings_of_owner
@@ -135,6 +136,7 @@ class Supervisor:
         if why:
             service.sessions.others_ended(why)
             _log.warning("server restarted: %s; all sessions are lost", why)
+        in_forked_child(self._listener, socket.socket.close)
         FramedSessions(service, self._listener, self._token, is_shared=True).start()
         while not over.is_set():
             os.read(wakes, 4096)
@@ -166,7 +168,9 @@ def main(arguments: Sequence[str]) -> int:
     start = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = start["paths"]
     offers = offers_of(start["ids"]) if start["ids"] else Everything()
-    return Supervisor(offers, start["token"], socket.socket(fileno=int(arguments[0]))).run()
+    listener = socket.socket(fileno=int(arguments[0]))
+    listener.set_inheritable(False)  # a program that an environment starts would keep the address in use
+    return Supervisor(offers, start["token"], listener).run()
 
 
 if __name__ == "__main__":

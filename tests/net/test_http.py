@@ -7,11 +7,13 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from remote_peers import Peer, Script, Talk, answers, peer
 
+from envweave_gym.net.dial import dial
 from envweave_gym.net.http import BodyTooLarge, HttpConnection
 
 BODY = os.urandom(200_000)
@@ -297,8 +299,22 @@ def test_a_forked_process_leaves_the_connection_to_its_parent() -> None:
         assert connection.request("GET", "/", soon()).body(100) == b"body"
         child = os.fork()
         if not child:
-            connection.cut()
-            os._exit(0)
-        os.waitpid(child, 0)
+            with suppress(BaseException):
+                connection.request("GET", "/", soon()).body(100)
+                connection.cut()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
         assert connection.request("GET", "/", soon()).body(100) == b"body"
-    assert there.methods == ["GET"] * 2
+    assert there.methods == ["GET"] * 3
+
+
+def test_a_host_is_looked_up_also_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with socket.create_server(("localhost", 0)) as listener:
+        url = f"http://localhost:{listener.getsockname()[1]}"
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            dial(url, soon()).close()

@@ -108,6 +108,19 @@ def test_both_directions_have_memory_of_their_own(pair: Pair, sent: list[int]) -
     assert len(sent) == 6
 
 
+def test_a_large_frame_before_another_one_is_a_large_frame_too(pair: Pair, sent: list[int]) -> None:
+    client, server = pair
+    for _ in range(3):
+        sender = threading.Thread(target=client.send, args=(b"request", soon(), bytes(LARGE)))
+        sender.start()
+        assert server.receive(soon()) == bytes(LARGE)
+        assert server.receive(soon()) == b"request"
+        sender.join(10)
+        server.send(b"reply", soon())
+        assert client.receive(soon()) == b"reply"
+    assert sent == [LARGE] * 2
+
+
 def test_the_limit_of_frames_holds_in_memory_too(pair: Pair) -> None:
     client, server = pair
     exchange(client, server, bytes(LARGE))

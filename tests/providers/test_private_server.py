@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,62 @@ def test_one_that_died_is_started_again_behind_the_same_address():
     assert env.step({"delta": 1})[0]["count"] == RemoteEnv(COUNTER, server.url).reset(seed=1)[0]["count"] + 1
     assert server.pid not in (None, first)
     env.close()
+    server.stop()
+
+
+def test_who_waits_for_a_server_that_dies_is_not_left_in_its_queue():
+    server = PrivateServer().wait()
+    env = RemoteEnv(COUNTER, server.url)
+    env.reset(seed=1)
+    assert server.pid is not None
+    os.killpg(server.pid, signal.SIGSTOP)
+    with closing(connect(address_of(server.url), soon())) as peer:
+        os.killpg(server.pid, signal.SIGKILL)
+        with pytest.raises(ConnectionError):
+            peer.receive(soon())
+    started = time.monotonic()
+    env.close()
+    assert time.monotonic() - started < 1
+    server.stop()
+
+
+def test_programs_that_an_environment_has_started_end_with_a_server_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "starting.py").write_text(
+        "import gymnasium, os\nfrom envweave_gym.envs.toy.counter import CounterEnv\n"
+        "class Starting(CounterEnv):\n"
+        "    def step(self, action):\n"
+        "        os.system('sleep 60 & echo $! > sleeping; ls -l /proc/self/fd > open')\n"
+        "        return super().step(action)\n"
+        "gymnasium.register('own/Starting-v0', entry_point='starting:Starting')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    server = PrivateServer()
+    env = RemoteEnv("starting:own/Starting-v0", server.url)
+    env.reset(seed=1)
+    assert "fault" not in env.step({"delta": 1})[4]
+    assert "socket:" not in (tmp_path / "open").read_text(), "the address stays free for the next server"
+    sleeping = psutil.Process(int((tmp_path / "sleeping").read_text()))
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    assert env.step({"delta": 1})[4]["fault"].kind is ew.FaultKind.LOST
+    server.stop()
+    until(lambda: not runs(sleeping))
+    env.close()
+
+
+def test_a_server_that_has_not_read_its_token_ends_with_an_error_that_says_with_which_code(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(sys, "path", [*sys.path, *(f"/nowhere/{number:0200}" for number in range(1000))])
+    server = PrivateServer()
+    server.ensure()
+    until(lambda: server.pid is None)
+    with pytest.raises(ew.NotAvailable, match="ended with exit code 1; its error is on stderr"):
+        server.ensure()
     server.stop()
 
 

@@ -86,9 +86,13 @@ def test_without_the_token_nothing_is_answered(server: FramedServer, token: str)
     assert len(server.service.sessions) == 0
 
 
-def test_a_first_frame_that_is_no_hello_is_refused(server: FramedServer) -> None:
+@pytest.mark.parametrize(
+    "frame", [encode(Create(COUNTER)), b"\x94\xa5hello\xa0\xa0" + b"\x91" * 100_000], ids=["create", "deep"]
+)
+def test_a_first_frame_that_is_no_hello_is_refused(frame: bytes, server: FramedServer) -> None:
     peer = connect(server.address, soon())
-    refused = ask(peer, Create(COUNTER))
+    peer.send(frame)
+    refused = reply_of(peer)
     assert (refused.kind, "hello" in refused.message) == ("BadRequest", True)
     peer.close()
 

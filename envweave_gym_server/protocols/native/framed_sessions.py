@@ -60,7 +60,7 @@ class FramedSessions:
             hello = read_hello(peer.receive(self._deadline()))
             if not hmac.compare_digest(hello.token.encode(), self._token):
                 raise Unauthorized("the token is wrong; the server was started with another")
-        except (ValueError, Unauthorized) as error:
+        except (ValueError, RecursionError, Unauthorized) as error:
             problem = error if isinstance(error, Unauthorized) else BadRequest(f"that is no hello: {error}")
             peer.send(encode(self._service.refusal_of(problem, NUMBERLESS)), self._deadline())
             return None
