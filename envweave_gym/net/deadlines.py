@@ -14,7 +14,7 @@ from contextlib import suppress
 from envweave_gym.os_support.process_local import in_forked_child
 
 _TIMEVAL = struct.Struct("ll")
-_CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
+_CHUNK_BYTES, _LARGEST_CHUNK_BYTES = 1 << 16, 1 << 20
 WAIT_S = 1.0
 """Longest wait of one system call, so that a socket's timeout need not be set for each distant deadline."""
 
@@ -79,7 +79,7 @@ class TimedSocket:
         parts, missing = [self.ahead], size - len(self.ahead)
         try:
             while missing > 0:
-                data = self.receive_some(min(max(missing, _CHUNK), _LARGEST_CHUNK), deadline)
+                data = self.receive_some(min(max(missing, _CHUNK_BYTES), _LARGEST_CHUNK_BYTES), deadline)
                 if not data:
                     raise ConnectionResetError("the peer has closed the connection")
                 parts.append(data)

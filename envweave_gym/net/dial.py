@@ -26,7 +26,7 @@ GATEWAY_ERRORS = (502, 503, 504)
 
 _OPTIONS = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1))
 _PORTS = {"http": 80, "https": 443}
-_LARGEST_HEAD = 1 << 16
+_LARGEST_HEAD_BYTES = 1 << 16
 _Lookup = Future[list[Any]]
 _lookups = ProcessLocal[dict[tuple[str, int], _Lookup]](dict)
 """Address lookups in progress, by host name and port."""
@@ -213,7 +213,7 @@ def _open_tunnel(plain: TimedSocket, proxy: str, url: str, deadline: float) -> N
     lines = [f"CONNECT {goal} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     plain.send_all("\r\n".join(lines).encode(), deadline)
     head = b""
-    while not head.endswith(b"\r\n\r\n") and len(head) < _LARGEST_HEAD:
+    while not head.endswith(b"\r\n\r\n") and len(head) < _LARGEST_HEAD_BYTES:
         byte = plain.receive_some(1, deadline)  # what comes after the head comes through the tunnel
         if not byte:
             raise ConnectionError(f"{url}: its proxy has hung up")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from envweave_gym.net.deadlines import TimedSocket
 from envweave_gym.net.dial import dial, proxy_for, proxy_headers, unix_path
 
-_PIECE = 1 << 16
+_PIECE_BYTES = 1 << 16
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _AGENT = "envweave-gym"
 _MAX_COOKIES = 20
@@ -182,7 +182,11 @@ class Response:
         response = self._response
         try:
             # read1() of a body with a length does not see its end before Python 3.12.1
-            while piece := response.read1(_PIECE) if response.length is None else response.read(_PIECE):
+            while (
+                piece := response.read1(_PIECE_BYTES)
+                if response.length is None
+                else response.read(_PIECE_BYTES)
+            ):
                 yield piece
         except HTTPException as error:
             raise _mangled(error) from None
@@ -213,7 +217,7 @@ class _Reader(io.BufferedIOBase):
     def read1(self, size: int | None = -1, /) -> bytes:
         source = self._source
         if not source.ahead:
-            source.ahead = source.receive_some(_PIECE, self.deadline)
+            source.ahead = source.receive_some(_PIECE_BYTES, self.deadline)
         end = len(source.ahead) if size is None or size < 0 else size
         data, source.ahead = source.ahead[:end], source.ahead[end:]
         return data
@@ -229,7 +233,7 @@ class _Reader(io.BufferedIOBase):
     def readline(self, size: int | None = -1, /) -> bytes:
         source, limit = self._source, sys.maxsize if size is None or size < 0 else size
         while (end := source.ahead.find(b"\n") + 1) == 0 and len(source.ahead) < limit:
-            data = source.receive_some(_PIECE, self.deadline)
+            data = source.receive_some(_PIECE_BYTES, self.deadline)
             if not data and source.ahead:
                 raise ConnectionResetError("the peer has closed the connection in the middle of a line")
             if not data:

@@ -14,8 +14,8 @@ from contextlib import suppress
 
 SHARED_FRAME = 1 << 15
 """Size in bytes from which shared memory is faster than the socket (measured, see docs/benchmarks.md)."""
-_SMALLEST = 1 << 20
-_HEAD = 64
+_SMALLEST_BYTES = 1 << 20
+_HEAD_BYTES = 64
 """Bytes before the frame; the first of them is 1 while the file holds a frame that was not taken yet."""
 _SEALS = 0 if sys.platform != "linux" else fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -32,7 +32,7 @@ class SharedMemory:
             raise PermissionError("the size of the memory file is not sealed")
         size = os.fstat(descriptor).st_size
         self._memory = mmap.mmap(descriptor, size)
-        self.capacity = size - _HEAD
+        self.capacity = size - _HEAD_BYTES
         """Size of the largest frame that fits, in bytes."""
 
     def put(self, frame: bytes) -> bool:
@@ -40,7 +40,7 @@ class SharedMemory:
         memory = self._memory
         if memory.closed or len(frame) > self.capacity or memory[0]:
             return False
-        memory[_HEAD : _HEAD + len(frame)] = frame
+        memory[_HEAD_BYTES : _HEAD_BYTES + len(frame)] = frame
         memory[0] = 1  # after the bytes: a peer that is killed in between has left no half frame
         return True
 
@@ -48,7 +48,7 @@ class SharedMemory:
         """Return a copy of the frame and free the memory; raise ``ConnectionError`` if ``size`` cannot be right."""
         if self._memory.closed or size > self.capacity:
             raise ConnectionError(f"a frame of {size} bytes in shared memory for {self.capacity}")
-        frame = self._memory[_HEAD : _HEAD + size]
+        frame = self._memory[_HEAD_BYTES : _HEAD_BYTES + size]
         self._memory[0] = 0
         return frame
 
@@ -62,7 +62,7 @@ def new_memory_file(size: int) -> int | None:
     with suppress(OSError, AttributeError):  # no descriptors left, or a system without memory files
         descriptor = os.memfd_create("envweave frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(descriptor, _HEAD + max(_SMALLEST, 1 << (size - 1).bit_length()))
+            os.ftruncate(descriptor, _HEAD_BYTES + max(_SMALLEST_BYTES, 1 << (size - 1).bit_length()))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
         except BaseException:
             os.close(descriptor)

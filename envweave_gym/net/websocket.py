@@ -29,12 +29,12 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INVALID_DATA, TOO_BIG = 1000, 1001, 1002, 1007, 1009
 """Status codes in close frames."""
 
-_LONGEST_CONTROL = 125
+_LONGEST_CONTROL_BYTES = 125
 _NUMPY_FROM = 1024
 """Size in bytes from which NumPy masks faster than Python's integers: 28 times at 64 kB (measured)."""
-_CHUNK, _LARGEST_CHUNK = 1 << 16, 1 << 20
+_CHUNK_BYTES, _LARGEST_CHUNK_BYTES = 1 << 16, 1 << 20
 _SWITCHING_PROTOCOLS = 101
-_LARGEST_REFUSAL = 1 << 20
+_LARGEST_REFUSAL_BYTES = 1 << 20
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -85,8 +85,8 @@ def frame_parts(payload: bytes, *, masked: bool, kind: int = BINARY) -> Iterator
     key = os.urandom(4)
     yield head + key
     view = memoryview(payload)
-    for start in range(0, len(payload), _LARGEST_CHUNK):  # which is a multiple of the key's length
-        yield apply_mask(key, view[start : start + _LARGEST_CHUNK])
+    for start in range(0, len(payload), _LARGEST_CHUNK_BYTES):  # which is a multiple of the key's length
+        yield apply_mask(key, view[start : start + _LARGEST_CHUNK_BYTES])
 
 
 def frame_head(size: int, *, masked: bool, first: int = FINAL | BINARY) -> bytes:
@@ -194,7 +194,7 @@ class FrameReader:
         is_control = first & KIND >= CLOSE
         if first & RESERVED or second & MASKED != self._mask_bit:
             raise ProtocolError("what came is no frame: a reserved bit is set, or the mask is wrong")
-        if is_control and (second & 0x7F > _LONGEST_CONTROL or not first & FINAL):
+        if is_control and (second & 0x7F > _LONGEST_CONTROL_BYTES or not first & FINAL):
             raise ProtocolError("a frame that controls the connection is too long, or is a fragment")
         if first & KIND not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
             raise ProtocolError(f"there are no frames of the kind {first & KIND}")
@@ -232,7 +232,7 @@ class WebSocket:
     def send(self, message: bytes, deadline: float | None = None, before: bytes = b"") -> None:
         """Send the binary messages ``before``, unless it is empty, and ``message``; short ones in one system call."""
         data = frame_of(before, masked=True) if before else b""
-        if len(message) < _CHUNK:
+        if len(message) < _CHUNK_BYTES:
             self._socket.send_all(data + frame_of(message, masked=True), deadline)
             return
         for part in chain((data,), frame_parts(message, masked=True)):
@@ -242,7 +242,7 @@ class WebSocket:
         """Return the next message, and answer pings before it; raise :class:`ConnectionClosed` at a close frame."""
         while True:
             while (found := self._reader.next()) is None:
-                most = min(max(self._reader.missing, _CHUNK), _LARGEST_CHUNK)
+                most = min(max(self._reader.missing, _CHUNK_BYTES), _LARGEST_CHUNK_BYTES)
                 data = self._socket.receive_some(most, deadline)
                 if not data:
                     raise ConnectionResetError("the peer has closed the connection")
@@ -280,7 +280,7 @@ def open_websocket(
     with HttpConnection(url, at=at, tunnels=True) as connection:
         response = connection.request("GET", path, deadline, {**upgrade, **ours, **headers})
         if response.status != _SWITCHING_PROTOCOLS:
-            raise HandshakeRefused(response.status, response.body(_LARGEST_REFUSAL))
+            raise HandshakeRefused(response.status, response.body(_LARGEST_REFUSAL_BYTES))
         if response.headers.get("Sec-WebSocket-Accept", "").strip() != accept_token(key):
             raise ProtocolError("the handshake was answered for another key")
         return WebSocket(connection.detach(), largest)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envweave_gym.os_support.process_identity import began, is_gone, namespace
 
-_LONGEST = 32
+_LONGEST_PATH_CHARS = 32
 """Longest path of the temporary folder, in characters: a Unix socket's path in it may have only 107."""
 _OWNED = re.compile(r"(\d+-(?:\d+|there))-([0-9a-f]+)-.*", re.ASCII)
 """Pattern of a folder's name after the prefix: owner process, and its PID namespace."""
@@ -21,7 +21,7 @@ def owned_folder(prefix: str) -> Path:
     """Create a private temporary folder, with ``prefix`` and this process's identity in its name."""
     owner = f"{os.getpid()}-{began(os.getpid())}-{namespace()}-"
     parent = tempfile.gettempdir()
-    parent = parent if len(parent) <= _LONGEST else "/tmp"
+    parent = parent if len(parent) <= _LONGEST_PATH_CHARS else "/tmp"
     return Path(tempfile.mkdtemp(prefix=f"{prefix}{owner}", dir=parent))
 
 

@@ -36,7 +36,7 @@ _GRACE_S = 2.0
 """Time for a server to end after its pipe was closed; then it is killed."""
 _FLUSH_S = 0.5
 """Time to wait for the rest of the log after a server has ended."""
-_LOG_LIMIT = 1 << 18
+_LOG_LIMIT_BYTES = 1 << 18
 """Number of bytes at the end of a server's log that are retained."""
 _STDERR = 2
 
@@ -189,7 +189,7 @@ class PipeLog:
             with suppress(OSError):  # this process has closed its stderr
                 os.write(_STDERR, chunk)
             self._retained += chunk
-            del self._retained[:-_LOG_LIMIT]
+            del self._retained[:-_LOG_LIMIT_BYTES]
         os.close(self._descriptor)
 
     def wait(self, seconds: float) -> None:

@@ -135,7 +135,7 @@ class RowsReset(NamedTuple):
 
 
 class ShardCalls:
-    """Resets and steps all shards of a vector in parallel, and continues if some of them are lost."""
+    """Executor of a vector's resets and steps on all shards in parallel; it continues if some are lost."""
 
     goes_on = False
     """Whether rows that were seeded before are reset without a seed, so that their random generators continue."""

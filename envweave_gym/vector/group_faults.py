@@ -27,7 +27,7 @@ Results = tuple[Any, NDArray[np.float64], Bools, Bools, Infos]
 
 
 class GroupFaults:
-    """Changes the results of a vector's steps: a group with a lost row ends as a whole, and is reset as a whole."""
+    """Filter of a vector's step results: a group with a lost row ends as a whole, and is reset as a whole."""
 
     def __init__(self, vector: VectorEnv[Any, Any, Any], groups: Groups) -> None:
         self._vector, self._groups = vector, groups

@@ -86,7 +86,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return super()._read_reset(seed, options)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
-        """Continue a vector that was lost with its server, from its seed draws and its ended rows."""
+        """Continue a vector that was lost with its server, as :meth:`LocalVector.resume` does."""
         super().resume(draws, over, goes_on=goes_on)
         self._goes_on = self._can_go_on and goes_on
 

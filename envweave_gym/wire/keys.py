@@ -17,11 +17,11 @@ MOST_COMPARISONS = 1 << 22
 """Limit of key comparisons, reached by a map of 2,048 keys; decoding that took 60 ms (measured)."""
 SMALL_FRAME = 8 << 10
 """Size in bytes below which a frame needs no check, because it holds at most 2,048 keys and values."""
-_SMALL_MAP = 32
+_SMALL_MAP_KEYS = 32
 """Number of keys up to which a map is not counted, because it costs no more than the rest of decoding."""
-_SHORT_KEY = 32
+_SHORT_KEY_BYTES = 32
 """Size in bytes of a short key; a longer key counts as one more for each such size."""
-_DEEPEST = 1000
+_MAX_DEPTH = 1000
 
 _LEAF, _TEXT, _LIST, _MAP, _EXTENSION = range(5)
 OPAQUE = frozenset({ARRAY, SCALAR, TEXT, BIG_INT})
@@ -167,8 +167,8 @@ def _comparisons(frame: bytes) -> int:
                 _count(level, at - began)
             else:
                 level.left -= 1
-        if len(outer) > _DEEPEST:
-            raise ValueError(f"it nests more than {_DEEPEST} levels deep")
+        if len(outer) > _MAX_DEPTH:
+            raise ValueError(f"it nests more than {_MAX_DEPTH} levels deep")
     if total <= MOST_COMPARISONS and level.end < len(frame):
         raise ValueError("it has an extension that ends too early")
     return total + sum(_cost(one.keys) for one in (*outer, level))
@@ -187,9 +187,9 @@ def _end_of(ended: _Level, level: _Level, at: int) -> int:
 def _count(level: _Level, size: int) -> None:
     """Count an item of ``level`` that is not text, and has ``size`` bytes, if it is a key."""
     if level.role and level.at_key:
-        (level.owner or level).keys += 1 + size // _SHORT_KEY
+        (level.owner or level).keys += 1 + size // _SHORT_KEY_BYTES
     level.left -= 1
 
 
 def _cost(keys: int) -> int:
-    return keys * keys if keys > _SMALL_MAP else 0
+    return keys * keys if keys > _SMALL_MAP_KEYS else 0

@@ -1,8 +1,8 @@
-"""Values as msgpack, so that what arrives is what was sent: arrays, scalars, tuples and streams included.
+"""Conversion of values to msgpack and back, without loss: arrays, scalars, tuples and streams included.
 
-Arrays travel as dtype, shape and bytes, and arrive as writeable arrays of their own; those of other
-libraries arrive as NumPy's. :func:`pack_exactly` refuses a value that has no such form. :func:`pack` sends it
-(an object in an info, say) as :func:`envweave_gym.core.jsonable.jsonable` writes it.
+Arrays are sent as dtype, shape and bytes, and arrive as new writeable NumPy arrays, whatever their library.
+:func:`pack_exactly` refuses a value that cannot be sent without loss; :func:`pack` sends it as JSON instead
+(:func:`envweave_gym.core.jsonable.jsonable`), for example an object in an info.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_FRAMES = 12
+_TRACE_FRAMES = 12
 
 
 class JsonLines(logging.Formatter):
@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
 
 def trace_of(error: BaseException) -> dict[str, Any]:
     """Return the type and the innermost frames of an exception, as fields of a log line."""
-    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    frames = traceback.extract_tb(error.__traceback__)[-_TRACE_FRAMES:]
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     return {**named(error), "trace": where}
 

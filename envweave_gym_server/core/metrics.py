@@ -38,7 +38,10 @@ class Tally:
         times[-1] += seconds
 
     def add(self, other: Tally) -> None:
-        """Add the counts of another tally, whose session may still be counting: its dict is copied in one step."""
+        """Add the counters of another session.
+
+        That session may be counting meanwhile, so its dict is copied in one atomic operation.
+        """
         self.calls.update(dict(other.calls))
         for kind, times in other.times.items():
             self.times[kind] = [sum(pair) for pair in zip(self.times[kind], times, strict=True)]

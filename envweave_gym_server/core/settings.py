@@ -12,7 +12,7 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import bytes_of
 from envweave_gym.wire.messages import LARGEST_REPLY
 
-_SHORTEST_TOKEN = 8
+_SHORTEST_TOKEN_CHARS = 8
 """Least number of characters of a token; shorter ones are soon guessed."""
 NEEDS_PROCESSES = "limits the process of a session, and with threads there is none;"
 _WORKER_MEMORY = 4 << 30
@@ -111,9 +111,9 @@ def checked_token(token: str, where: str) -> str:
     ``where`` names its source for the message, which never shows the token.
     """
     can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
-    if not can_travel or len(token) < _SHORTEST_TOKEN:
+    if not can_travel or len(token) < _SHORTEST_TOKEN_CHARS:
         raise InvalidArgument(
-            f"{where} holds no token; give {_SHORTEST_TOKEN} or more printable ASCII characters "
+            f"{where} holds no token; give {_SHORTEST_TOKEN_CHARS} or more printable ASCII characters "
             "without spaces"
         )
     return token
@@ -144,11 +144,11 @@ def _size(value: Any, least: int = 1) -> str | None:
     return _count(-1 if size is None else size, least)
 
 
-_FRAMES = 1 << 16, LARGEST_REPLY
+_FRAME_LIMIT_BYTES = 1 << 16, LARGEST_REPLY
 
 
 def _frame(value: Any) -> str | None:
-    size, (least, most) = bytes_of(value), _FRAMES
+    size, (least, most) = bytes_of(value), _FRAME_LIMIT_BYTES
     if size is None and type(value) is not int:
         return _size(value)
     if size is not None and least <= size <= most:

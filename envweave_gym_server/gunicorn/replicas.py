@@ -36,7 +36,7 @@ Announce = Callable[[], None]
 
 
 class Replicas:
-    """Runs a Flask application once for each of several sockets, until SIGTERM.
+    """Parent process of several servers: runs a Flask application once per socket, until SIGTERM.
 
     The parent passes SIGTERM on to all replicas, and a second SIGTERM too. A replica that ends without SIGTERM
     is restarted. But if no replica at its index has ever accepted clients, all are ended, as others would fail

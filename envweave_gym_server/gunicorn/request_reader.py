@@ -17,7 +17,7 @@ _SLOW_LIMIT = 32
 
 Each keeps a thread, and has not shown a token yet.
 """
-_PIECE = 64 << 10
+_PIECE_BYTES = 64 << 10
 """Bytes of a body that must arrive in the time that a whole head has."""
 
 
@@ -68,7 +68,7 @@ class RequestReader(SocketUnreader):
             raise self._timeout()
         data: bytes = super().chunk(size_hint)  # pyright: ignore[reportCallIssue] - its stubs are older
         self._piece += len(data)
-        if self._piece >= _PIECE and not self._in_head:
+        if self._piece >= _PIECE_BYTES and not self._in_head:
             self._piece, self._until = 0, time.monotonic() + self._slow.limit_s
         return data
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class GunicornServer(BaseApplication):
-    """Runs a Flask application on one socket until SIGTERM.
+    """gunicorn that runs a Flask application on one socket until SIGTERM.
 
     After SIGTERM, running calls may take ``settings.drain`` seconds, and all others are refused with 503. A
     second SIGTERM ends the server at once.

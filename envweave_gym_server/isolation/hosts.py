@@ -34,7 +34,7 @@ class Host(Protocol):
 
 
 class HostFactory(Protocol):
-    """Factory of the hosts of sessions."""
+    """Factory that makes the environment of a session, behind a :class:`Host`."""
 
     def open(self, create: Create) -> Host:
         """Make the environment of a new session, and return its host."""

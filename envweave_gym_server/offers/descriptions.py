@@ -13,7 +13,7 @@ from envweave_gym.core.faults import AtCapacity
 from envweave_gym.wire.messages import Create, encode, pack
 from envweave_gym_server.core.slots import Slots
 
-_MOST = 256
+_MAX_CACHED = 256
 _PATIENCE_S = 60.0
 """Time to wait for a description that another request is making."""
 _PATIENCE_FOR_A_SLOT_S = 5.0
@@ -45,7 +45,7 @@ class Descriptions:
             if future is None:
                 future, mine = Future[Description](), True
                 self._known[key] = future
-                if len(self._known) > _MOST:
+                if len(self._known) > _MAX_CACHED:
                     self._known.popitem(last=False)
             else:
                 self._known.move_to_end(key)

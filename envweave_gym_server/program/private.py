@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Keeps one worker process running until SIGTERM, or until the pipe on standard input closes.
+    """Parent process that keeps one worker running until SIGTERM, or until the pipe on standard input closes.
 
     It loads the code of the server and runs none of it, so that nothing of a worker's state is copied into the
     next one.

@@ -13,7 +13,7 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym_server.core.settings import checked_token
 
 VARIABLE = "ENVWEAVE_TOKEN"
-_MOST = 4096
+_MOST_BYTES = 4096
 
 
 def find_token(
@@ -59,7 +59,7 @@ def _first_line(descriptor: int) -> str:
     """Read one line and no more, because the other end of a pipe may stay open."""
     line = b""
     try:
-        while not line.endswith(b"\n") and len(line) < _MOST and (byte := os.read(descriptor, 1)):
+        while not line.endswith(b"\n") and len(line) < _MOST_BYTES and (byte := os.read(descriptor, 1)):
             line += byte
     except OSError as error:
         raise InvalidArgument(f"--token-fd {descriptor} cannot be read: {error.strerror}") from None
@@ -74,7 +74,9 @@ def _in_file(path: Path) -> str:
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
         with path.open("rb") as file:
-            return checked_token(file.read(_MOST).decode("ascii", "replace").strip(), f"--token-file {path}")
+            return checked_token(
+                file.read(_MOST_BYTES).decode("ascii", "replace").strip(), f"--token-file {path}"
+            )
     except OSError as error:
         raise InvalidArgument(f"--token-file {path} cannot be used: {error.strerror}") from None
 

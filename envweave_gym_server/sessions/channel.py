@@ -21,7 +21,7 @@ from envweave_gym_server.sessions.session import Left, Session
 
 
 class ClientChannel:
-    """Answers the frames of one client in turn; its session is attached from the first frame until :meth:`close`.
+    """Server end of one client's frames to a session, which is attached from the first frame until :meth:`close`.
 
     While a session is attached, its lease does not run.
     """

@@ -46,7 +46,7 @@ _DO, _ANSWER, _CLOSE = Decision(Verdict.DO), Decision(Verdict.ANSWER), Decision(
 
 
 class SessionCore:
-    """Checks the numbers of one session's calls, and measures how long nobody has used it.
+    """State of one session: checks the numbers of its calls, and measures how long nobody has used it.
 
     The next number is executed. The last one is answered with the stored reply if the frame is the same. Any
     other is refused, with the number of the last call that was executed.
@@ -105,7 +105,7 @@ class SlotState(Enum):
 
 
 class TableCore:
-    """Counts sessions and their environments, and refuses those beyond the limits."""
+    """State of all sessions together: counts them and their environments, and refuses those beyond the limits."""
 
     def __init__(self, max_sessions: int, max_environments: int) -> None:
         self._max_sessions, self._max_environments = max_sessions, max_environments

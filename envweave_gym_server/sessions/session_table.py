@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sessions:
-    """Creates, finds and closes sessions, under one lock around :class:`TableCore`."""
+    """Table of sessions: creates, finds and closes them, under one lock around :class:`TableCore`."""
 
     def __init__(
         self,

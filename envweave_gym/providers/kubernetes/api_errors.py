@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 """Pauses between two attempts: they double from the first to the longest, which also limits a ``Retry-After``."""
-_MAX_MESSAGE_LENGTH = 300
+_MAX_MESSAGE_CHARS = 300
 _QUOTA = "exceeded quota"
 _SETTING_UP = "error looking up service account"
 """Text of a refusal by a namespace that was just created and has no service account yet."""
@@ -174,6 +174,6 @@ def message_of(error: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return at most :data:`_MAX_MESSAGE_LENGTH` characters of a text, in one line."""
+    """Return at most :data:`_MAX_MESSAGE_CHARS` characters of a text, in one line."""
     line = " ".join(text.split())
-    return line if len(line) <= _MAX_MESSAGE_LENGTH else f"{line[:_MAX_MESSAGE_LENGTH]}…"
+    return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[:_MAX_MESSAGE_CHARS]}…"

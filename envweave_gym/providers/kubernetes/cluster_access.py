@@ -27,7 +27,7 @@ _REQUEST_TIMEOUT_S = (5, 30)
 _HANDSHAKE_TIMEOUT_S = 10.0
 """Time limit of each part of connecting to a port of a Pod."""
 _PORT_FORWARD_PROTOCOL = "v4.channel.k8s.io"
-_GONE = 410  # the status for a resource version that is too old
+_STATUS_GONE = 410  # the status for a resource version that is too old
 _QUOTA_LAG_S = 10.0
 """Seconds for which a quota still counts a Pod that was deleted."""
 _OUR_LABELS = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
@@ -108,7 +108,7 @@ class Cluster:
                 if event is not None:  # the library's sign of an empty or torn line
                     yield None if event["type"] == "DELETED" else event["object"]
         except ApiException as error:
-            if error.status != _GONE:  # the resource version is too old; the next watch starts anew
+            if error.status != _STATUS_GONE:  # the resource version is too old; the next watch starts anew
                 raise
 
     def logs(self, name: str) -> str:

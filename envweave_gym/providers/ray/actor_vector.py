@@ -58,13 +58,13 @@ class RayVectorEnv(RemoteVectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all rows; wait for steps under way first, and drop their results."""
+        """Start episodes in all rows; first wait for steps that :meth:`send` has begun, and drop their results."""
         if self._under_way:
             self.recv()
         return super().reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> Results:
-        """Step every row; raise ``ResetNeeded`` if steps begun by :meth:`send` are under way."""
+        """Step every row; raise ``ResetNeeded`` if a step begun by :meth:`send` was not received yet."""
         if self._under_way:
             self._refuse(
                 f"steps of {len(self._under_way)} sub-batches are under way; call recv() before step()"
@@ -72,7 +72,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return super().step(actions)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the sessions; results of steps under way are dropped."""
+        """Close the sessions; results that were not received yet are dropped."""
         for shard in self._shards:
             shard.acts = None
         super().close_extras(**kwargs)
@@ -94,7 +94,7 @@ class RayVectorEnv(RemoteVectorEnv):
             shard.begin(acts, Step(0, packed))
 
     def recv(self, min_ready: int | None = None) -> Results:
-        """Wait for steps under way, and return the results of at least ``min_ready`` rows, by default of all.
+        """Wait for steps begun by :meth:`send`; return results of at least ``min_ready`` rows, by default of all.
 
         ``info["env_id"]`` are the rows, in the order of the results.
         """

@@ -19,8 +19,9 @@ RAY_ADDRESS = "RAY_ADDRESS"
 """Environment variable that Ray itself reads for the address of a cluster."""
 _CONNECT_TIMEOUT_S = 3.0
 """Time limit for connecting to the head node; Ray itself would try for minutes."""
+# The HTTP/2 preface and an empty SETTINGS frame; a gRPC server answers with its own, whose type is byte 3 of 9.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-_HEAD, _SETTINGS = 9, b"\x04"
+_FRAME_HEAD_BYTES, _SETTINGS_FRAME = 9, b"\x04"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 _USAGE_STATS = "RAY_USAGE_STATS_ENABLED"
 _lock = ProcessLocal(threading.RLock)  # reentrant: garbage collection may close environments in the block
@@ -74,7 +75,7 @@ def is_there(address: str) -> bool:
         ) as connection:
             connection.settimeout(_CONNECT_TIMEOUT_S)
             connection.sendall(_HELLO)
-            return connection.recv(_HEAD, socket.MSG_WAITALL)[3:4] == _SETTINGS
+            return connection.recv(_FRAME_HEAD_BYTES, socket.MSG_WAITALL)[3:4] == _SETTINGS_FRAME
     except (OSError, ValueError):
         return False
 

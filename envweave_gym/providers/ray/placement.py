@@ -78,7 +78,10 @@ class Placement:
 
 
 def check_room(ray: Any, placement: Placement) -> None:
-    """Raise ``NotAvailable`` if no node is large enough; only on a cluster of this process, which gets no nodes."""
+    """Raise ``NotAvailable`` if no node is large enough, on a cluster that this process has started.
+
+    Other clusters are not checked, because a node may be added to them later.
+    """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = placement.wanted().items()
     if is_own(ray) and not any(all(node.get(name, 0) >= most for name, most in wanted) for node in nodes):

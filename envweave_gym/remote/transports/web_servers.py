@@ -8,7 +8,7 @@ from envweave_gym.remote.transports import Transport
 from envweave_gym.remote.transports.plain_http import HttpTransport
 from envweave_gym.remote.transports.websockets import WebSocketBlocked, WebSocketTransport
 
-_LARGEST_METRICS = 1 << 24
+_LARGEST_METRICS_BYTES = 1 << 24
 
 
 class WebConnector:
@@ -51,7 +51,7 @@ class WebConnector:
             response = self._request(connection, "GET", "/metrics", deadline)
             if response.status != 200:
                 return None
-            metrics = response.body(_LARGEST_METRICS).decode(errors="replace")
+            metrics = response.body(_LARGEST_METRICS_BYTES).decode(errors="replace")
         for line in metrics.splitlines():
             name, _, number = line.partition(" ")
             if name == "envweave_sessions":

@@ -30,7 +30,7 @@ LARGE = 1 << 20
 
 
 class ActorServer:
-    """Answers frames in the threads that call it; who may call the actor may use all its environments.
+    """Server in a Ray actor: answers frames in the threads that call it, without access checks.
 
     Each frame begins with the id of its channel
     (:func:`envweave_gym.providers.ray.actor_calls.channel_prefix`).

@@ -17,7 +17,7 @@ from envweave_gym_server.sessions.session_core import CREATED
 
 
 class FramedSessions:
-    """Serves the sessions of a service to processes of the same user that send the right token."""
+    """Server of sessions for processes of the same user that send the right token, over framed sockets."""
 
     def __init__(
         self, service: SessionService, listener: socket.socket, token: str, *, is_shared: bool = False

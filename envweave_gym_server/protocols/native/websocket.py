@@ -29,11 +29,11 @@ from envweave_gym.net.websocket import (
 from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.protocols.client_sockets import bound_waits, may_be_silent, socket_of
 
-_CHUNK = 1 << 16
-_KEY_LENGTH = 24
+_CHUNK_BYTES = 1 << 16
+_KEY_CHARS = 24
 _LINGER_S = 1.0
 """Time for the client to read the close frame, and to close."""
-_LONGEST_REASON = 120
+_LONGEST_REASON_BYTES = 120
 """Limit of bytes of a close reason; a control frame holds 125, of which two are the code."""
 _MOST_WAITING = 64
 """Limit of frames of a client that are read while its step still runs."""
@@ -54,7 +54,7 @@ class Connection:
         read nothing.
         """
         key = str(environ.get("HTTP_SEC_WEBSOCKET_KEY", ""))
-        if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_LENGTH:
+        if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13" or len(key) != _KEY_CHARS:
             raise BadRequest("that is no handshake of a WebSocket of version 13")
         self._switching = _SWITCHING + accept_token(key).encode() + b"\r\n\r\n"
         client = socket_of(environ)
@@ -125,7 +125,7 @@ class Connection:
 
     def _read(self) -> None:
         try:
-            data = self.socket.recv(_CHUNK)
+            data = self.socket.recv(_CHUNK_BYTES)
             if not data:
                 self._open = False
                 return
@@ -153,7 +153,7 @@ class Connection:
         until = time.monotonic() + _LINGER_S
         with suppress(OSError):
             self.socket.settimeout(_LINGER_S)
-            while time.monotonic() < until and self.socket.recv(_CHUNK):
+            while time.monotonic() < until and self.socket.recv(_CHUNK_BYTES):
                 pass
 
     def send(self, frame: bytes, *, later: bool = False) -> None:
@@ -198,7 +198,7 @@ class Connection:
     def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Send a close frame with code and reason, and end the connection."""
         if self._open:
-            self._send(code.to_bytes(2, "big") + reason.encode()[:_LONGEST_REASON], CLOSE)
+            self._send(code.to_bytes(2, "big") + reason.encode()[:_LONGEST_REASON_BYTES], CLOSE)
             self._open = False
 
     def wake(self, how: int = socket.SHUT_RD) -> None:

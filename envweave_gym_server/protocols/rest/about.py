@@ -24,14 +24,14 @@ about = Blueprint("about", __name__)
 @about.get("/")
 @operation(bodies.Index)
 def index() -> Response:
-    """Name, version and the paths of the API."""
+    """Return name, version and paths of the API."""
     return json_response(bodies.Index("envweave-gym", __version__, "/v1/envs", "/openapi.json", "/metrics"))
 
 
 @about.get("/health")
 @operation(bodies.Health, refuses=(503,))
 def health() -> Response:
-    """Whether the server takes calls; it needs no token."""
+    """Return whether the server takes calls; needs no token."""
     stopping = service().sessions.stopped
     return json_response(bodies.Health("stopping" if stopping else "healthy"), 503 if stopping else 200)
 
@@ -39,21 +39,21 @@ def health() -> Response:
 @about.get("/metrics")
 @operation("text/plain")
 def metrics() -> Response:
-    """The metrics of the server, for Prometheus."""
+    """Return the metrics of the server, for Prometheus."""
     return Response(exposition(service().metrics), content_type=CONTENT_TYPE_LATEST)
 
 
 @about.get("/openapi.json")
 @operation(dict[str, Any])
 def openapi() -> Response:
-    """The OpenAPI document of this API."""
+    """Return the OpenAPI document of this API."""
     return json_response(document(current_app))
 
 
 @about.get("/v1/envs")
 @operation(bodies.Environments)
 def list_environments() -> Response:
-    """All environments that are served."""
+    """List all environments that are served."""
     return json_response(bodies.Environments([_environment(offer) for offer in service().offers.values()]))
 
 

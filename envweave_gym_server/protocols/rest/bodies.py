@@ -69,7 +69,7 @@ class StepCall(Struct, forbid_unknown_fields=True):
 
 
 class Problem(Struct, omit_defaults=True):
-    """Why nothing was done, in one sentence."""
+    """An error: why the request was not executed, in one sentence."""
 
     error: str
     message: str
@@ -77,7 +77,7 @@ class Problem(Struct, omit_defaults=True):
 
 
 class Opened(Struct):
-    """A session that is there."""
+    """A session that was created, or existed already."""
 
     session: str
     id: str
@@ -102,7 +102,7 @@ class Played(Struct, omit_defaults=True):
 
 
 class Lost(Struct):
-    """The call was done and the environment raised: the episode is lost, reset it."""
+    """A lost episode: the call was executed and the environment raised; reset it."""
 
     call: int
     fault: Fault

@@ -168,7 +168,7 @@ def _members(value: Any, names: list[str]) -> dict[str, Any]:
 
 
 def _items(value: Any) -> list[Any]:
-    """Return a list; an array in an object becomes the list of its rows."""
+    """Return ``value`` if it is a list; return the rows of an array in an object; else raise ``ValueError``."""
     items = _array(value).tolist() if isinstance(value, dict) else value
     if not isinstance(items, list):
         raise ValueError(f"{shown(value)} is no list")

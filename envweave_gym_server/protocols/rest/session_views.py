@@ -118,7 +118,7 @@ def step(session_id: str) -> Response:
 
 
 def _actions(session: Session, left: Left) -> Actions:
-    """The parser for actions of a session, built from the description of its environment and cached."""
+    """Return the parser for actions of a session, built from its environment's description and cached."""
     actions: Actions | None = session.notes.get("actions")
     if actions is None:
         name = service().offers.find(session.env_id).name
@@ -150,7 +150,7 @@ def _refuse(reply: Reply) -> Response:
 @sessions.get("/v1/sessions/<session_id>")
 @operation(bodies.Session, refuses=(404, 503))
 def look(session_id: str) -> Response:
-    """The state of a session."""
+    """Return the state of a session."""
     session, left = service().sessions.get(session_id), client()
     busy = session.busy
     requests = requests_of(session)
