@@ -164,16 +164,12 @@ class Replica(ABC):
             now = time.monotonic()
             if now - looked_at > _STATE_EVERY_S:
                 looked_at = now
-                if (why := self._why_over()) is not None:
+                if (why := STOPPED if self._is_over else self._ended()) is not None:
                     raise NotAvailable(f"{self.what} ended before its server answered: {why}")
             if now > deadline:
                 late = f"{self.what} did not serve within {seconds:g} s; is 'envweave serve' what it runs?"
                 raise NotAvailable(f"{late} It last said: {last_words(self.logs())}")
             time.sleep(_HEALTH_EVERY_S)
-
-    def _why_over(self) -> str | None:
-        """Return why waiting for the server is pointless, because it ended or was stopped, or ``None``."""
-        return STOPPED if self._is_over else self._ended()
 
     def rest(self) -> None:
         """Stop the server and remove it; :meth:`ensure` starts another."""

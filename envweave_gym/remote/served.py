@@ -26,6 +26,7 @@ from envweave_gym.wire.foreign_spaces import opaque, rebuilt
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.spaces import Path, base_of, space_from_data
 
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 CALL_DEADLINE = 60.0
 """Default of ``call_deadline``: seconds to wait for a reply."""
 
@@ -101,20 +102,20 @@ class ServedEnvironment:
         that is running on a server may take ``call_deadline`` seconds.
         """
         deadline = (time.monotonic() if started is None else started) + self._reset_deadline
-        pause = 0.02
+        pause_s = _FIRST_PAUSE_S
         while True:
-            hope = max(deadline - time.monotonic(), 0.0)
+            left_s = max(deadline - time.monotonic(), 0.0)
             try:
                 session = self.fresh_session()
                 self.sent_seed = None if session.begun and self.goes_on else seed
-                return session.reset(self.sent_seed, options, give_up_s=hope)
+                return session.reset(self.sent_seed, options, give_up_s=left_s)
             except FAULTS as error:
                 self._abandon(error)
-                hopeless = self._crashed and not self.truncates
-                if hopeless or time.monotonic() + pause > deadline:
+                is_raised = self._crashed and not self.truncates
+                if is_raised or time.monotonic() + pause_s > deadline:
                     return self._give_up(error)
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     @property
     def goes_on(self) -> bool:
