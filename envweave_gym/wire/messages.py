@@ -28,12 +28,6 @@ CONTENT_TYPE = "application/msgpack"
 LARGEST_REPLY = 1 << 30
 """Limit of a reply in bytes; a header that announces more was corrupted on its way."""
 
-TOO_LARGE = b""
-"""Empty frame that a Ray actor sends over its Unix socket if the reply is too large for it.
-
-The client then gets the reply by an actor call.
-"""
-
 
 def socket_of_actor(name: str) -> str:
     """Return the address of the Unix socket on which the Ray actor ``namespace/name`` listens."""
@@ -185,7 +179,6 @@ __all__ = [
     "HEALTH",
     "LARGEST_REPLY",
     "NUMBERLESS",
-    "TOO_LARGE",
     "VERSION",
     "Answer",
     "Ask",

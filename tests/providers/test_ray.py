@@ -78,7 +78,7 @@ def test_rows_over_actors_play_as_they_do_here(
     env_id: str, mode: str, by_calls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by_calls:
-        monkeypatch.setattr("envweave_gym.providers.ray.actor_connector.connect", refused)
+        monkeypatch.setattr("envweave_gym.providers.ray.actor_connector.connect_session", refused)
     kwargs: dict[str, Any] = {"num_envs": 7, "autoreset_mode": mode, "max_steps": 5}
     here, there = gym.make_vec(env_id, **kwargs), gym.make_vec(env_id, **kwargs, backend="ray", replicas=3)
     assert isinstance(there.unwrapped, RayVectorEnv)

@@ -15,12 +15,12 @@ from ray_worlds import DEADLINES, DIE, NAP, NAPPER, PAINTER, expect_same
 
 import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
-from envweave_gym.net.framed_socket import connect
 from envweave_gym.providers.ray import actor_connector
 from envweave_gym.providers.ray.ray_replica import RayReplica
 from envweave_gym.remote.address import Address
+from envweave_gym.remote.transports.unix_sockets import connect_session
 from envweave_gym.testing.traces import same
-from envweave_gym.wire.messages import Create, Reset, encode
+from envweave_gym.wire.messages import Create, Hello, Reset, encode
 
 __all__ = ["cluster"]
 COUNTER, LINE, ECHO = (f"envweave/{name}-v0" for name in ("Counter", "LineWorld", "Echo"))
@@ -32,13 +32,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     """How actors are reached: of those "by both" every second one has no socket."""
     turn = count()
 
-    def some(address: str, deadline: float) -> Any:
+    def some(address: str, hello: Hello, deadline: float) -> Any:
         if request.param == "by calls" or next(turn) % 2 == 0:
             raise ConnectionRefusedError
-        return connect(address, deadline)
+        return connect_session(address, hello, deadline)
 
     if request.param != "over sockets":
-        monkeypatch.setattr(actor_connector, "connect", some)
+        monkeypatch.setattr(actor_connector, "connect_session", some)
 
 
 def rows(size: int, actors: int, env_id: str = NAPPER, **kwargs: Any) -> Any:

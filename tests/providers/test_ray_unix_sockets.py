@@ -6,17 +6,27 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from servers import until
 
 from envweave_gym.net.framed_socket import FramedSocket, connect, listen
-from envweave_gym.providers.ray import actor_connector
+from envweave_gym.net.shared_memory import SHARED_FRAME
 from envweave_gym.providers.ray.actor_calls import actor_at
-from envweave_gym.providers.ray.actor_connector import LocalActorTransport
 from envweave_gym.remote.address import Address
-from envweave_gym.wire.messages import Began, Create, Created, Reset, encode, read_reply, socket_of_actor
+from envweave_gym.remote.transports.unix_sockets import connect_session
+from envweave_gym.wire.messages import (
+    Began,
+    Create,
+    Created,
+    Hello,
+    Reset,
+    encode,
+    read_reply,
+    socket_of_actor,
+)
 from envweave_gym_server.protocols.native import framed_listener
 from envweave_gym_server.protocols.native.actor import ActorServer
 
@@ -41,13 +51,18 @@ def soon() -> float:
     return time.monotonic() + 10
 
 
-def transport_to(name: str) -> LocalActorTransport:
+def transport_to(name: str) -> FramedSocket:
     way = Address(f"ray+actor://{name}").connector().connect("session", soon())
-    assert isinstance(way, LocalActorTransport)
+    assert isinstance(way, FramedSocket)
     return way
 
 
-def ask(way: LocalActorTransport, frame: bytes) -> bytes:
+def create(name: str) -> None:
+    with closing(connect_session(socket_of_actor(name), Hello(session="mine"), soon())) as peer:
+        ask(peer, encode(Create(COUNTER)))
+
+
+def ask(way: FramedSocket, frame: bytes) -> bytes:
     way.send(frame, soon())
     return way.receive(soon())
 
@@ -63,46 +78,17 @@ def test_frames_are_answered_in_order_and_hanging_up_abandons_the_session(
     assert session is not None
     assert session.attached == 1
     way.close()
-    until(lambda: (session.attached, server._channels) == (0, {}))
+    until(lambda: session.attached == 0)
 
 
-def test_a_reply_that_is_too_large_and_all_after_it_come_by_calls(
-    server: ActorServer, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[bytes] = []
-
-    class Calls:
-        def __init__(self, address: Address, line: bytes, deadline: float) -> None:
-            self._line, self._replies = line, list[bytes]()
-
-        def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-            calls.append(frame)
-            self._replies.append(bytes(server.frames(self._line + frame)))
-
-        def receive(self, deadline: float) -> bytes:
-            return self._replies.pop(0)
-
-        def close(self) -> None:
-            server.leave(self._line)
-
-    monkeypatch.setattr(actor_connector, "ActorTransport", Calls)
+def test_a_large_reply_comes_over_the_socket_too(server: ActorServer, name: str) -> None:
     way = transport_to(name)
-    create, reset = encode(Create(COUNTER)), encode(Reset(1, seed=0))
-    way.send(create, soon())
-    assert isinstance(read_reply(way.receive(soon())), Created)
-    monkeypatch.setattr("envweave_gym_server.protocols.native.actor.LARGE", 1)
-    way.send(reset, soon())
-    began = way.receive(soon())
-    assert isinstance(read_reply(began), Began)
-    assert calls == [reset]
-    (session,) = server._service.sessions._sessions.values()
-    assert session is not None
-    assert (session.core.committed, session.core.last_reply) == (1, began), "it was done once"
-    way.send(reset, soon())
-    assert way.receive(soon()) == began
-    assert calls == [reset, reset]
+    ask(way, encode(Create(COUNTER, "vector", {"num_envs": 4000})))
+    reply = ask(way, encode(Reset(1, seed=0)))
+    assert len(reply) > SHARED_FRAME
+    assert isinstance(read_reply(reply), Began)
+    assert server._channels == {}, "it was no call of Ray"
     way.close()
-    until(lambda: (session.attached, server._channels) == (0, {}))
 
 
 def test_a_process_of_another_user_is_not_answered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +99,9 @@ def test_a_process_of_another_user_is_not_answered(name: str, monkeypatch: pytes
     monkeypatch.setattr(framed_listener, "accept", refuse)
     server = ActorServer([COUNTER])
     server.listen_locally(name)
-    way = transport_to(name)
-    with pytest.raises(ConnectionError, match=rf"ray\+actor://{name} "):
-        ask(way, encode(Create(COUNTER)))
-    way.close()
-    assert server._channels == {}
+    with pytest.raises(ConnectionError):
+        create(name)
+    assert len(server._service.sessions) == 0
     server.stop()
 
 
@@ -146,7 +130,7 @@ def test_an_actor_that_is_silent_is_given_up_at_the_deadline(name: str) -> None:
     listener = listen(socket_of_actor(name))
     way = transport_to(name)
     way.send(b"anybody there?", soon())
-    with pytest.raises(TimeoutError, match="did not answer before the deadline"):
+    with pytest.raises(TimeoutError, match="deadline"):
         way.receive(time.monotonic() + 0.05)
     way.close()
     listener.close()

@@ -34,7 +34,7 @@ class RayVectorEnv(RemoteVectorEnv):
     - :meth:`send` begins steps of some sub-batches, and :meth:`recv` gives the results of those that are
       ready first, as EnvPool does: ``info["env_id"]`` tells which rows they are.
     - A sub-batch is the rows of one session. ``sub_batches=2`` gives every actor two, each in a thread.
-    - A reply of 1 MB and more travels through Ray's shared memory, and its observations are copied once.
+    - A large reply travels through shared memory: Ray's, or on the same machine that of the socket.
     """
 
     _shards: list[PipelinedShard]

@@ -80,7 +80,10 @@ class PipelinedSession(RemoteSession):
     @property
     def handle(self) -> Any:
         """Socket or Ray reference to wait for; ``None`` if the call is overdue or has no connection."""
-        return getattr(self._transport, "next_reply", None) if time.monotonic() < self.overdue_at else None
+        if time.monotonic() >= self.overdue_at:
+            return None
+        transport: Any = self._transport
+        return transport if isinstance(transport, FramedSocket) else getattr(transport, "next_reply", None)
 
     def drop(self) -> None:
         """Disconnect, and forget the call that was sent ahead."""

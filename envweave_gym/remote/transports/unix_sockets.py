@@ -35,18 +35,11 @@ class UnixConnector:
     def connect(self, session_id: str, deadline: float) -> FramedSocket:
         """Connect and send the hello frame; the server sends no reply to it."""
         url = self._address.url
-        # No reply is awaited: a server that refuses the hello answers the first call with the refusal.
-        hello = encode(Hello(self._address.secret(), session_id))
+        path = unquote(url.partition("://")[2].rstrip("/"))
         try:
-            peer = connect(unquote(url.partition("://")[2].rstrip("/")), deadline, LARGEST_REPLY)
+            return connect_session(path, Hello(self._address.secret(), session_id), deadline)
         except OSError as error:
             raise lost(url, error) from None
-        try:
-            peer.send(hello, deadline)
-        except OSError as error:
-            peer.close()
-            raise lost(url, error) from None
-        return peer
 
     def describe(self, create: bytes, deadline: float) -> bytes:
         """Return the frame with the server's description of the environment that the create message would make."""
@@ -86,3 +79,17 @@ class UnixConnector:
 
     def _ask(self, question: str, argument: Any, deadline: float) -> Reply:
         return read_reply(self.describe(encode(Ask(_NUMBER, question, argument)), deadline))
+
+
+def connect_session(path: str, hello: Hello, deadline: float) -> FramedSocket:
+    """Connect to the socket at ``path``, and send the hello.
+
+    No reply is awaited: a server that refuses the hello answers the first call with the refusal.
+    """
+    peer = connect(path, deadline, LARGEST_REPLY)
+    try:
+        peer.send(encode(hello), deadline)
+    except OSError:
+        peer.close()
+        raise
+    return peer

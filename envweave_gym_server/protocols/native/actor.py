@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from envweave_gym.net.framed_socket import FramedSocket
-from envweave_gym.wire.messages import TOO_LARGE, socket_of_actor
-from envweave_gym_server.core.settings import LARGEST_FRAME_OF_OWNER, settings_of_owner
+from envweave_gym.wire.messages import socket_of_actor
+from envweave_gym_server.core.settings import settings_of_owner
 from envweave_gym_server.offers.offers import Everything, offers_of
-from envweave_gym_server.protocols.native.framed_listener import FramedListener, listen_when_free
+from envweave_gym_server.protocols.native.framed_listener import listen_when_free
+from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
 from envweave_gym_server.sessions.channel import ClientChannel, describe
 from envweave_gym_server.sessions.service import SessionService
 
@@ -32,7 +32,7 @@ LARGE = 1 << 20
 class ActorServer:
     """Server in a Ray actor: answers frames in the threads that call it, without access checks.
 
-    Each frame begins with the id of its channel
+    The frame of a call begins with the id of its channel
     (:func:`envweave_gym.providers.ray.actor_calls.channel_prefix`).
     """
 
@@ -48,7 +48,6 @@ class ActorServer:
         self._left: dict[bytes, None] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._listener: FramedListener | None = None
 
     def listen_locally(self, name: str) -> None:
         """Accept clients on the same machine at the Unix socket of the actor ``name``, in a thread."""
@@ -60,30 +59,10 @@ class ActorServer:
         listener = listener or listen_when_free(address, _TAKEN_S, self._stopped)
         if listener is None:
             return  # then all clients call
-        self._listener = FramedListener(listener, self._serve, LARGEST_FRAME_OF_OWNER)
+        sessions = FramedSessions(self._service, listener, token="")
+        sessions.start()
         if self._stopped.is_set():
-            self._listener.close()
-        self._listener.run()
-
-    def _serve(self, peer: FramedSocket) -> None:
-        """Answer the frames of one connection; close it after a reply that is too large for the socket.
-
-        The client of such a reply goes on with actor calls.
-        """
-        channel_id = b""
-        try:
-            while True:
-                frame = peer.receive()
-                channel_id = frame[: frame[0] + 1]
-                reply = self.frames(frame)
-                if type(reply) is not bytes:
-                    peer.send(TOO_LARGE)
-                    channel_id = b""
-                    return
-                peer.send(reply)
-        finally:
-            if channel_id:
-                self.leave(channel_id)
+            sessions.stop()
 
     def frames(self, frame: bytes) -> Any:
         """Return the reply to the next frame of a channel; a large one as an array."""
@@ -120,8 +99,6 @@ class ActorServer:
     def stop(self) -> None:
         """Accept no more connections, and close all environments."""
         self._stopped.set()
-        if self._listener is not None:
-            self._listener.close()
         self._service.stop()
 
 
