@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Space
-from pettingzoo import AECEnv
+from gymnasium.spaces import Box, Dict, Discrete
 
 from envweave_gym.core.arguments import call
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
@@ -17,8 +16,7 @@ from envweave_gym.core.seeding import Seeds, mix
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.codefix.codefix import question, read_operator, token_space, tokenize
 from envweave_gym.envs.codefix.generator import OPERATORS, Draw, generate
-from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
-from envweave_gym.episode.emitter import Emitter
+from envweave_gym.envs.games.base import RESET_OPTIONS, TurnBasedGame, check_arguments
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import metrics
 from envweave_gym.wrappers.aec_stream import AECStream
@@ -54,7 +52,7 @@ shown tests that pass (reviewer only, 0 before the first fix).
 """
 
 
-class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
+class CodeReview(TurnBasedGame):
     """Game in which an author replaces the wrong operator of a program, and a reviewer checks the fix.
 
     Programs are those of ``CodeFixEnv``. The reviewer sees the program and some of its tests. It accepts the
@@ -111,14 +109,6 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
             {"observation": Box(np.zeros_like(high), high, dtype=np.int64), "prompt": Unicode(MAX_PROMPT)}
         )
 
-    def observation_space(self, agent: str) -> Space[Any]:
-        """Return the space of tokens, features and a prompt."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """Return the space of operators for the author, of acceptance and comments for the reviewer."""
-        return self.action_spaces[agent]
-
     def _begin(self) -> None:
         self.agent_selection = AUTHOR
         self._fix: str | None = None
@@ -134,30 +124,16 @@ class CodeReview(TextRendering, AECEnv[str, Any, Any], Emitter):
         # Sorting by hashes shuffles the tests.
         self._shown = sorted(range(len(self._program.cases())), key=lambda test: mix(key, test))[:SHOWN_TESTS]
         self._begin()
-        self.agents = list(AGENTS)
-        self.rewards = dict.fromkeys(AGENTS, 0.0)
-        self._cumulative_rewards = dict.fromkeys(AGENTS, 0.0)
-        self.terminations = dict.fromkeys(AGENTS, False)
-        self.truncations = dict.fromkeys(AGENTS, False)
-        self.infos = {agent: {} for agent in AGENTS}
+        self._start()
         self._prompt(AUTHOR, question(self._program.source()))
         self.show()
 
-    def step(self, action: Any) -> None:
-        """Let the selected agent act: the author fixes the program, the reviewer judges it."""
-        agent = self.agent_selection
-        if self.terminations[agent] or self.truncations[agent]:
-            self._was_dead_step(action)
-            return
-        # PettingZoo sums up the rewards of an agent from its own last step on.
-        self._cumulative_rewards[agent] = 0.0
-        self._clear_rewards()
+    def _act(self, agent: str, action: Any) -> None:
+        """Let the author fix the program, or the reviewer judge it."""
         if agent == AUTHOR:
             self._submit(OPERATORS[int(action)])
         else:
             self._review(action)
-        self._accumulate_rewards()
-        self.show()
 
     def _submit(self, operator: str) -> None:
         self._fix = operator

@@ -9,14 +9,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
-from pettingzoo import AECEnv
 
 from envweave_gym.core.arguments import call
 from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import Seeds, mix
-from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
+from envweave_gym.envs.games.base import RESET_OPTIONS, TurnBasedGame, check_arguments
 from envweave_gym.envs.games.kuhn_value import (
     CARDS,
     DEALS,
@@ -26,7 +25,6 @@ from envweave_gym.envs.games.kuhn_value import (
     payoff,
     player_to_act,
 )
-from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import Event, reveal
 from envweave_gym.wrappers.aec_stream import AECStream
@@ -49,7 +47,7 @@ ANSWERS = {"pass": 0, "fold": 0, "bet": 1, "call": 1, "0": 0, "1": 1}
 """Actions by their words in a reply after a bet."""
 
 
-class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
+class KuhnPoker(TurnBasedGame):
     """Game of Kuhn poker: each player antes 1 and gets a card. Action 0 checks or folds; action 1 bets 1 or calls.
 
     The observation is one-hot: the player's own card (3), then each of up to three moves (2 each). The winner
@@ -81,40 +79,19 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self._seeds = Seeds(_NAME)
         self._deal, self._history = DEALS[0], ""
 
-    def observation_space(self, agent: str) -> Space[Any]:
-        """Return the space of a card and the moves, one-hot."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """Return the space of two actions: check or fold, bet or call."""
-        return self.action_spaces[agent]
-
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Deal a card to each player, and prompt the first."""
         self._deal = DEALS[mix(self._seeds.next(seed)) % len(DEALS)]
         self._history = ""
-        self.agents = list(PLAYERS)
-        self.rewards = dict.fromkeys(PLAYERS, 0.0)
-        self._cumulative_rewards = dict.fromkeys(PLAYERS, 0.0)
-        self.terminations = dict.fromkeys(PLAYERS, False)
-        self.truncations = dict.fromkeys(PLAYERS, False)
-        self.infos = {player: {} for player in PLAYERS}
+        self._start()
         self.agent_selection = PLAYERS[0]
         for player, card in zip(PLAYERS, self._deal, strict=True):
             self.emit(reveal((player,), card=CARDS[card]), _card_message(player, card))
         self.emit(_move_message(self.agent_selection, self._history))
         self.show()
 
-    def step(self, action: Any) -> None:
-        """Make the selected player's move, and pay both if it ends the hand."""
-        player = self.agent_selection
-        if self.terminations[player] or self.truncations[player]:
-            # PettingZoo steps each agent that is over once more, with None, to remove it.
-            self._was_dead_step(action)
-            return
-        # PettingZoo sums up the rewards of an agent from its own last step on.
-        self._cumulative_rewards[player] = 0.0
-        self._clear_rewards()
+    def _act(self, agent: str, action: Any) -> None:
+        """Make the player's move, and pay both if it ends the hand."""
         self._history += MOVES[int(action)]
         if self._history in TERMINALS:
             self._pay()
@@ -123,8 +100,6 @@ class KuhnPoker(TextRendering, AECEnv[str, Any, Any], Emitter):
         self.agent_selection = player = PLAYERS[player_to_act(self._history)]
         if not (self.terminations[player] or self.truncations[player]):
             self.emit(_move_message(player, self._history))
-        self._accumulate_rewards()
-        self.show()
 
     def _pay(self) -> None:
         won = float(payoff(self._deal, self._history))

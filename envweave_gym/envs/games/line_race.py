@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
@@ -14,7 +14,7 @@ from envweave_gym.core.arguments import call
 from envweave_gym.core.faults import shown
 from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import Seeds, chance, mix
-from envweave_gym.envs.games.base import RESET_OPTIONS, TextRendering, check_arguments
+from envweave_gym.envs.games.base import RESET_OPTIONS, Game, check_arguments
 from envweave_gym.envs.toy.lineworld import ACTIONS, DIRECTIONS
 from envweave_gym.episode.game_record import Infos, ParallelStep
 from envweave_gym.wrappers.aec_stream import AECStream
@@ -25,7 +25,7 @@ MAX_RUNNERS, MAX_LENGTH = 100, 10_000  # limits of the number of runners, and of
 _GOAL, _RUNNERS = 0, 1  # draws of an episode: that of the goal, and the first of the runners'
 
 
-class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
+class LineRace(Game, ParallelEnv[str, Any, Any]):
     """Game in which several runners move at once along a line of ``length`` cells; action 0 is left, 1 right.
 
     The goal is at one of the ends, and the runners start in the other half; the seed decides. With
@@ -68,14 +68,6 @@ class LineRace(TextRendering, ParallelEnv[str, Any, Any]):
         self._seeds = Seeds(_NAME)
         self._key = self._step = self._goal = 0
         self._positions = [0] * runners
-
-    def observation_space(self, agent: str) -> Space[Any]:
-        """Return the space of the positions of the goal and the runners, from the view of ``agent``."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """Return the space of two actions: left and right."""
-        return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from gymnasium.spaces import Dict, Space
-from pettingzoo import AECEnv
+from gymnasium.spaces import Dict
 
 from envweave_gym.core.arguments import call
 from envweave_gym.core.config import configured
@@ -15,11 +14,11 @@ from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.seeding import Seeds
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.envs.games.base import RESET_OPTIONS as GAME_OPTIONS
-from envweave_gym.envs.games.base import TextRendering, check_arguments
+from envweave_gym.envs.games.base import TurnBasedGame, check_arguments
 from envweave_gym.envs.repl.pausing_repl import MAX_PROMPT, PausingREPL
 from envweave_gym.envs.repl.repl_config import RESET_OPTIONS, ReplTeamConfig
 from envweave_gym.envs.repl.repl_env import Stepped
-from envweave_gym.episode.emitter import Emitter, drain
+from envweave_gym.episode.emitter import drain
 from envweave_gym.episode.message import message
 from envweave_gym.tools.json_values import readable
 from envweave_gym.wrappers.aec_stream import AECStream
@@ -33,7 +32,7 @@ _OUTCOMES = ("success", "wrong", "failure")
 """Names of the reward parts that the answering agents get with ``rewards="roles"``."""
 
 
-class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
+class REPLTeam(TurnBasedGame):
     """Game in which ``root`` plays ``envweave/REPL-v0``, and other agents answer the sub-calls of its programs.
 
     The argument ``subs`` is the number of the other agents, ``sub_0``, ``sub_1``, …. While agents answer, the program
@@ -84,14 +83,6 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         self._contributors: set[str] = set()
         """The agents that have answered in this episode."""
 
-    def observation_space(self, agent: str) -> Space[Any]:
-        """Return the space of root's program results, or of another agent's prompts."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Space[Any]:
-        """Return the space of root's programs, or of another agent's answers."""
-        return self.action_spaces[agent]
-
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin an episode with an empty namespace; ``root`` acts first."""
         given = {name: value for name, value in (options or {}).items() if name in RESET_OPTIONS}
@@ -100,12 +91,7 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         self._env.listen()
         self._observation, _ = self._env.reset(seed=self._seeds.next(seed), options=given)
         self._begin()
-        everybody = self.agents = list(self.possible_agents)
-        self.rewards = dict.fromkeys(everybody, 0.0)
-        self._cumulative_rewards = dict.fromkeys(everybody, 0.0)
-        self.terminations = dict.fromkeys(everybody, False)
-        self.truncations = dict.fromkeys(everybody, False)
-        self.infos = {agent: {} for agent in everybody}
+        self._start()
         self._forward_events()
         self.show()
 
@@ -113,20 +99,12 @@ class REPLTeam(TextRendering, AECEnv[str, Any, Any], Emitter):
         """Return the agents that must act now: those that must answer, else ``root``."""
         return list(self._answering) or [ROOT]
 
-    def step(self, action: Any) -> None:
-        """Apply the selected agent's action: a program of ``root``, or another agent's answer."""
-        agent = self.agent_selection
-        if self.terminations[agent] or self.truncations[agent]:
-            self._was_dead_step(action)
-            return
-        self._cumulative_rewards[agent] = 0.0
-        self._clear_rewards()
+    def _act(self, agent: str, action: Any) -> None:
+        """Apply a program of ``root``, or another agent's answer."""
         if agent == ROOT:
             self._continue(self._env.begin(action))
         else:
             self._accept_answer(agent, action)
-        self._accumulate_rewards()
-        self.show()
 
     def _accept_answer(self, agent: str, answer: str) -> None:
         self._answers[self._answering.pop(agent)] = answer
