@@ -24,9 +24,10 @@ from envweave_gym.containers.network import closed_network, names_of_ours, remov
 from envweave_gym.containers.owner_stdin import OwnerStdin
 from envweave_gym.containers.ownership import keep_leased, labels_of_owner, new_name, renew
 from envweave_gym.containers.sweep import sweep
+from envweave_gym.core.config import named
 from envweave_gym.core.faults import EnvweaveError, NotAvailable
 from envweave_gym.providers.base import Leftovers, Provider
-from envweave_gym.providers.options import errors_name, image_in, options_in
+from envweave_gym.providers.options import image_in, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, Replica, is_healthy, with_code
 
 OPTIONS = ("image", *(field.name for field in fields(ContainerOptions)))
@@ -240,7 +241,7 @@ class DockerProvider(Provider):
         """Return a function that starts a container with the container options in ``options``."""
         own = options_in(options, OPTIONS)
         image = image_in(name, own, image)
-        with errors_name(name):
+        with named(name):
             return partial(DockerReplica, image, ContainerOptions(**own))
 
     def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:

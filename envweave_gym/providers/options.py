@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from envweave_gym.containers.engine import check_image
+from envweave_gym.core.config import named
 from envweave_gym.core.faults import InvalidArgument, shown
 
 MOST_REPLICAS = 256
@@ -44,7 +44,7 @@ def image_in(name: str, options: dict[str, Any], default: str | None) -> str:
     if not isinstance(image, str):
         given = "is in no image that is known" if image is None else f"has image={shown(image)}"
         raise InvalidArgument(f"{name} {given}; name the image whose server has it with image='…'")
-    with errors_name(name):
+    with named(name):
         check_image(image)
     return image
 
@@ -53,12 +53,3 @@ def check_start_timeout(patience: Any) -> None:
     """Raise ``InvalidArgument`` unless ``patience`` is a number of seconds above 0."""
     if type(patience) not in (int, float) or not 0 < patience < threading.TIMEOUT_MAX:
         raise InvalidArgument(f"patience={shown(patience)} is no number of seconds above 0")
-
-
-@contextmanager
-def errors_name(name: str) -> Generator[None]:
-    """Put ``name`` before the message of an ``InvalidArgument`` that is raised in the block."""
-    try:
-        yield
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{name}: {error}") from None

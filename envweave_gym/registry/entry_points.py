@@ -17,7 +17,7 @@ import importlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -191,27 +191,20 @@ def _native_renders(card: EnvCard, render_mode: Any) -> bool:
     return render_mode in _constructor(card, card.vector).metadata.get("render_modes", ())
 
 
-def launch_aec(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> AECEnv[str, Any, Any]:
-    """Make a PettingZoo game as an ``AECEnv``, in this process or on a server."""
-    env_id, urls = _id_and_urls(card, backend, kwargs)
-    if urls:
-        return remote_game(env_id, urls, "aec", kwargs)
-    if card.aec is not None:
-        return as_aec(_construct(card, card.aec, AECEnv, kwargs, also=("backend",)), card.id)
-    return as_aec(_construct(card, card.parallel, ParallelEnv, kwargs, also=("backend",)), card.id)
+def launch_game(
+    api: Literal["aec", "parallel"], card: EnvCard, /, *, backend: Any = None, **kwargs: Any
+) -> AECEnv[str, Any, Any] | ParallelEnv[str, Any, Any]:
+    """Make a game whose agents act one at a time or together, from the card's form of that kind if it has one.
 
-
-def launch_parallel(card: EnvCard, /, *, backend: Any = None, **kwargs: Any) -> ParallelEnv[str, Any, Any]:
-    """Make a PettingZoo game as a ``ParallelEnv``, in this process or on a server.
-
-    In a turn-based game the request stream says whose actions count.
+    In a turn-based game whose agents act together, the request stream says whose actions count.
     """
     env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:
-        return remote_game(env_id, urls, "parallel", kwargs)
-    if card.parallel is not None:
-        return as_parallel(_construct(card, card.parallel, ParallelEnv, kwargs, also=("backend",)), card.id)
-    return as_parallel(_construct(card, card.aec, AECEnv, kwargs, also=("backend",)), card.id)
+        return remote_game(env_id, urls, api, kwargs)
+    path = getattr(card, api) or card.aec or card.parallel
+    kind = AECEnv if path == card.aec else ParallelEnv
+    game = _construct(card, path, kind, kwargs, also=("backend",))
+    return as_aec(game, card.id) if api == "aec" else as_parallel(game, card.id)
 
 
 def _id_and_urls(card: EnvCard, backend: Any, kwargs: dict[str, Any]) -> tuple[str, list[str]]:
@@ -238,8 +231,8 @@ def _given(**arguments: Any) -> dict[str, Any]:
 LAUNCHERS: dict[str, Callable[..., Any]] = {
     "gym": launch_gym,
     "vector": launch_vector,
-    "aec": launch_aec,
-    "parallel": launch_parallel,
+    "aec": partial(launch_game, "aec"),
+    "parallel": partial(launch_game, "parallel"),
 }
 """The launch functions, by the first part of the entry point's name."""
 

@@ -357,5 +357,7 @@ def in_order(results: list[ShardResult]) -> list[ShardResult]:
 
 def ends_of(results: Sequence[ShardResult]) -> list[NDArray[Any]]:
     """Return the rewards, terminations and truncations of all rows."""
+    if len(results) == 1:
+        return [results[0].reward, results[0].terminated, results[0].truncated]
     columns = zip(*[(one.reward, one.terminated, one.truncated) for one in results], strict=True)
     return [np.concatenate(one) for one in columns]

@@ -19,7 +19,7 @@ from envweave_gym.core.arrays import adapt_converters
 from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument, shown
 from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import placeholder
-from envweave_gym.episode.columns import RecordColumns
+from envweave_gym.episode.columns import Bools, RecordColumns, Rows
 from envweave_gym.remote.batches import copied, joined, merged, travels
 from envweave_gym.remote.descriptions import create_message, describe, remote_name
 from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, space_of
@@ -46,6 +46,8 @@ class RemoteVectorEnv(CheckedVector):
     - The first access to a space sends the first request, and the first reset opens sessions. Pickles and
       copies hold the addresses; a session belongs to the process that opened it.
     """
+
+    _shard_type: type[Shard] = Shard
 
     def __init__(
         self,
@@ -94,7 +96,8 @@ class RemoteVectorEnv(CheckedVector):
     def _shard(self, url: str, rows: slice) -> Shard:
         kwargs = self._row_arguments(rows.stop - rows.start)
         deadlines = {"call_deadline": self._call_deadline, **self._faults}
-        return Shard(rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines)
+        names = rows, self._env_id, url
+        return self._shard_type(*names, api="vector", token=self._token, kwargs=kwargs, **deadlines)
 
     def _row_arguments(self, rows: int) -> dict[str, Any]:
         return {"num_envs": rows, "autoreset_mode": self._mode.value, **self._faults, **self._kwargs}
@@ -160,8 +163,11 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def _calls(self) -> ShardCalls:
+        return self._calls_of(ShardCalls, self._shards)
+
+    def _calls_of(self, kind: type[ShardCalls], shards: Sequence[Any]) -> ShardCalls:
         spaces = self.single_observation_space, self.single_action_space
-        return ShardCalls(self._shards, self._record, *spaces, self._rows_of_actions)
+        return kind(shards, self._record, *spaces, self._rows_of_actions)
 
     # The interface of Gymnasium
 
@@ -194,23 +200,29 @@ class RemoteVectorEnv(CheckedVector):
         sent = self._checked_actions(actions)
         resting = None if self.groups is None else self._group_faults.waiting
         try:
-            results = self._calls.step(sent, resting)
-            first = results[0]
-            rewards, terminated, truncated = first.reward, first.terminated, first.truncated
-            if len(results) > 1:
-                rewards, terminated, truncated = ends_of(results)
-            over = terminated | truncated
-            if self._mode is AutoresetMode.SAME_STEP and over.any():
-                self._calls.reset_lost(results)
+            stepped = self._stepped(self._calls.step(sent, resting), resting=resting)
         except BaseException as error:
             self._stopped(error)
             raise
-        observations, infos = self._joined(results)
-        begun = self._record.end(over)
-        begun = begun if resting is None else begun & ~resting
-        self._record.adopt_step(begun, infos.get("seq", self._record.seq))
-        stepped = observations, rewards, terminated, truncated, infos
         return stepped if self.groups is None else self._in_groups(stepped)
+
+    def _stepped(
+        self, results: list[ShardResult], rows: Rows | None = None, resting: Bools | None = None
+    ) -> Results:
+        """Reset lost rows as autoreset does, join the results of ``rows`` (``None``: all), and record them.
+
+        The caller resets the rows that are ``resting``.
+        """
+        rewards, terminated, truncated = ends_of(results)
+        over = terminated | truncated
+        if self._mode is AutoresetMode.SAME_STEP and over.any():
+            self._calls.reset_lost(results)
+        observations, infos = self._joined(results)
+        begun = self._record.end(over, rows)
+        begun = begun if resting is None else begun & ~resting
+        seq = self._record.seq if rows is None else self._record.seq[rows]
+        self._record.adopt_step(begun, infos.get("seq", seq), rows)
+        return observations, rewards, terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
         """Return the rendering of each row; for a lost row the last one that was fetched, or ``None``."""
@@ -285,7 +297,7 @@ class RemoteVectorEnv(CheckedVector):
         )
 
     def __reduce__(self) -> Any:
-        return _again, (self._env_id, self._urls, self._arguments(), self.spec)
+        return _again, (type(self), self._env_id, self._urls, self._arguments(), self.spec)
 
     def _arguments(self) -> dict[str, Any]:
         own = {"num_envs": self.num_envs, "autoreset_mode": self._mode.value, "token": self._token}
@@ -363,7 +375,9 @@ def _spread(urls: Sequence[str], rows: int) -> list[tuple[str, slice]]:
     return [(url, slice(first, stop)) for url, first, stop in parts if first < stop]
 
 
-def _again(env_id: str, urls: list[str], arguments: dict[str, Any], spec: Any) -> RemoteVectorEnv:
-    env = RemoteVectorEnv(env_id, urls, **arguments)
+def _again(
+    kind: type[RemoteVectorEnv], env_id: str, urls: list[str], arguments: dict[str, Any], spec: Any
+) -> RemoteVectorEnv:
+    env = kind(env_id, urls, **arguments)
     env.spec = spec
     return env

@@ -16,6 +16,7 @@ from ray_worlds import DEADLINES, DIE, NAP, NAPPER, PAINTER, expect_same
 import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind
 from envweave_gym.providers.ray import actor_connector
+from envweave_gym.providers.ray.actor_calls import ActorTransport, channel_prefix
 from envweave_gym.providers.ray.ray_replica import RayReplica
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.transports.unix_sockets import connect_session
@@ -148,11 +149,12 @@ def test_large_observations_are_those_of_here_and_may_be_written_to() -> None:
 
 
 @pytest.mark.parametrize(("side", "is_mapped"), [(1100, True), (200, False)])
-def test_a_reply_of_a_megabyte_is_memory_shared_with_the_actor_and_no_copy(
+def test_a_reply_of_a_megabyte_to_a_call_is_memory_shared_with_the_actor_and_no_copy(
     side: int, is_mapped: bool
 ) -> None:
     replica = RayReplica()
-    transport = Address.of(PAINTER, replica.url).connector().connect("shared", time.monotonic() + 20)
+    channel = channel_prefix("shared", "call")
+    transport = ActorTransport(Address.of(PAINTER, replica.url), channel, time.monotonic() + 20)
     for call in (Create(PAINTER, kwargs={"side": side}), Reset(1, seed=0)):
         transport.send(encode(call), time.monotonic() + 20)
         reply = transport.receive(time.monotonic() + 20)

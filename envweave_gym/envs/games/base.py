@@ -27,7 +27,7 @@ def check_arguments(name: str, game: Any, max_cycles: Any, render_mode: Any) -> 
 
 
 class Game:
-    """Mixin that looks up spaces by agent, and renders a game as text: ``"ansi"`` returns the text, ``"human"`` prints it.
+    """Mixin of games: looks up spaces by agent, and renders as text, which ``"ansi"`` returns and ``"human"`` prints.
 
     A game lists this class before its other bases, so that these methods override theirs.
     """

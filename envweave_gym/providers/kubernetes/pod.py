@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from envweave_gym.containers.engine import is_ours
 from envweave_gym.containers.ownership import labels_of_owner
+from envweave_gym.core.config import named
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
 from envweave_gym.providers.base import Leftovers, Provider
 from envweave_gym.providers.kubernetes import manifests
@@ -46,7 +47,7 @@ from envweave_gym.providers.kubernetes.pod_state import (
     why_over,
 )
 from envweave_gym.providers.kubernetes.port_forward import Direct, Pipe, PortForward, Tunnel
-from envweave_gym.providers.options import check_start_timeout, errors_name, image_in, options_in
+from envweave_gym.providers.options import check_start_timeout, image_in, options_in
 from envweave_gym.providers.replica import AT_REST, NO_SERVER, STOPPED, Replica
 
 _START_TIMEOUT_S = 120.0
@@ -273,7 +274,7 @@ class KubernetesProvider(Provider):
         own = options_in(options, OPTIONS)
         image = image_in(name, own, image)
         place = options_in(own, _CLUSTER_OPTIONS)
-        with errors_name(name):
+        with named(name):
             _check_place(**place)
             return partial(KubernetesReplica, image, PodTemplate(**own), **place)
 

@@ -7,24 +7,20 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
-from numpy.typing import NDArray
 
 from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded, shown
 from envweave_gym.core.spaces import placeholder
-from envweave_gym.episode.columns import Bools
+from envweave_gym.episode.columns import Bools, Rows
 from envweave_gym.providers.ray.pipelined import PipelinedShard, first_answered
 from envweave_gym.remote.batches import batch_of, part_of
-from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult, ends_of
+from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult
 from envweave_gym.remote.vector import RemoteVectorEnv
 from envweave_gym.vector.base import NOT_A_BATCH, Results
 from envweave_gym.vector.native import checked_choices
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack
-
-_Rows = NDArray[np.intp]
 
 
 class RayVectorEnv(RemoteVectorEnv):
@@ -37,6 +33,7 @@ class RayVectorEnv(RemoteVectorEnv):
     - A large reply travels through shared memory: Ray's, or on the same machine that of the socket.
     """
 
+    _shard_type = PipelinedShard
     _shards: list[PipelinedShard]
 
     def __init__(
@@ -45,13 +42,6 @@ class RayVectorEnv(RemoteVectorEnv):
         if type(sub_batches) is not int or sub_batches < 1:
             raise InvalidArgument(f"{env_id}: sub_batches={shown(sub_batches)} is not an int >= 1")
         super().__init__(env_id, ([urls] if isinstance(urls, str) else list(urls)) * sub_batches, **arguments)
-
-    def _shard(self, url: str, rows: slice) -> PipelinedShard:
-        kwargs = self._row_arguments(rows.stop - rows.start)
-        deadlines = {"call_deadline": self._call_deadline, **self._faults}
-        return PipelinedShard(
-            rows, self._env_id, url, api="vector", token=self._token, kwargs=kwargs, **deadlines
-        )
 
     # As every vector
 
@@ -117,13 +107,7 @@ class RayVectorEnv(RemoteVectorEnv):
             acts, shard.acts = shard.acts, None
             results += self._calls_of(ShardCalls, [shard]).step(acts)
         rows = np.concatenate([np.array(one.shard.numbers) for one in _owned(results)])
-        rewards, terminated, truncated = ends_of(results)
-        over = terminated | truncated
-        if self._mode is AutoresetMode.SAME_STEP and over.any():
-            self._calls.reset_lost(results)
-        observations, infos = self._joined(results)
-        begun = self._record.end(over, rows)
-        self._record.adopt_step(begun, infos.get("seq", self._record.seq[rows]), rows)
+        observations, rewards, terminated, truncated, infos = self._stepped(results, rows)
         return observations, rewards, terminated, truncated, {**infos, "env_id": rows}
 
     @property
@@ -134,7 +118,7 @@ class RayVectorEnv(RemoteVectorEnv):
     def _refuse(self, why: str) -> NoReturn:
         raise ResetNeeded(f"{self.name}: {why}")
 
-    def _checked_rows(self, env_id: Any) -> _Rows:
+    def _checked_rows(self, env_id: Any) -> Rows:
         rows = np.asarray(env_id)
         right = rows.ndim == 1 and rows.size and rows.dtype.kind in "iu"
         if not right or rows.min() < 0 or rows.max() >= self.num_envs or len(np.unique(rows)) < len(rows):
@@ -143,7 +127,7 @@ class RayVectorEnv(RemoteVectorEnv):
             )
         return rows.astype(np.intp)
 
-    def _shards_of(self, rows: _Rows) -> list[PipelinedShard]:
+    def _shards_of(self, rows: Rows) -> list[PipelinedShard]:
         """Return the sub-batches of these rows; raise ``InvalidArgument`` if they name a part of one only."""
         named = set(rows.tolist())
         shards = [shard for shard in self._shards if not named.isdisjoint(shard.numbers)]
@@ -157,7 +141,7 @@ class RayVectorEnv(RemoteVectorEnv):
                 self._refuse(f"{which} is under way; call recv() before it is sent another step")
         return shards
 
-    def _acts(self, actions: Any, rows: _Rows) -> Any:
+    def _acts(self, actions: Any, rows: Rows) -> Any:
         """Check the actions of some rows, and return actions for all rows, with placeholders in the others."""
         single, everyone, count = self.single_action_space, self.action_space, len(rows)
         some = everyone if count == self.num_envs else batch_space(single, count)
@@ -187,13 +171,6 @@ class RayVectorEnv(RemoteVectorEnv):
     def _calls(self) -> ShardCalls:
         return self._calls_of(_OwnedCalls, self._shards)
 
-    def _calls_of(self, kind: type[ShardCalls], shards: Sequence[PipelinedShard]) -> ShardCalls:
-        spaces = self.single_observation_space, self.single_action_space
-        return kind(shards, self._record, *spaces, self._rows_of_actions)
-
-    def __reduce__(self) -> Any:
-        return _again, (self._env_id, self._urls, self._arguments(), self.spec)
-
 
 class _OwnedCalls(ShardCalls):
     """Calls to all sub-batches, whose results are writable, as users own them."""
@@ -219,9 +196,3 @@ def _writable(value: Any) -> Any:
     if isinstance(value, dict):
         return type(value)({key: _writable(value[key]) for key in value})
     return tuple(map(_writable, value)) if isinstance(value, tuple) else value
-
-
-def _again(env_id: str, urls: list[str], arguments: dict[str, Any], spec: Any) -> RayVectorEnv:
-    env = RayVectorEnv(env_id, urls, **arguments)
-    env.spec = spec
-    return env

@@ -15,9 +15,10 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from envweave_gym.core.config import named
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.providers.base import Provider
-from envweave_gym.providers.options import check_start_timeout, errors_name, numbers_in, options_in
+from envweave_gym.providers.options import check_start_timeout, numbers_in, options_in
 from envweave_gym.providers.pool import shared_urls
 from envweave_gym.providers.ray.actor import SERVER, Actor
 from envweave_gym.providers.ray.actor_calls import actor_name
@@ -175,7 +176,7 @@ class RayProvider(Provider):
         """Return a function that starts an actor on the placement in ``options``."""
         own = options_in(options, OPTIONS)
         patience = options_in(own, ("patience",))
-        with errors_name(name):
+        with named(name):
             check_start_timeout(**{"patience": _START_TIMEOUT_S, **patience})
             return partial(RayReplica, Placement(**own), **patience)
 
