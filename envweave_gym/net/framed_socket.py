@@ -19,7 +19,7 @@ from contextlib import suppress
 from time import monotonic
 
 from envweave_gym.net.deadlines import WAIT_S, TimedSocket
-from envweave_gym.net.shared_memory import SHARED_FRAME, SharedMemory, new_memory_file
+from envweave_gym.net.shared_memory import SHARED_FRAME, SharedMemory, new_memory
 from envweave_gym.os_support.process_local import in_forked_child
 
 LARGEST_FRAME = 1 << 30
@@ -150,14 +150,14 @@ class FramedSocket(TimedSocket):
 
     def _pass_memory_file(self, deadline: float | None) -> None:
         """Pass the peer a new memory file for the frames that it sends, or report that none could be made."""
-        descriptor, self._missing = new_memory_file(self._missing), 0
-        if descriptor is None:
+        if self._incoming is not None:
+            self._incoming.close()
+        made, self._missing, self._incoming = new_memory(self._missing), 0, None
+        if made is None:
             self.send_all(_MARKED.pack(_MEMORY_FILE, 0), deadline)
             return
+        self._incoming, descriptor = made
         try:
-            if self._incoming is not None:
-                self._incoming.close()
-            self._incoming = SharedMemory(descriptor)
             while True:
                 self._limit(socket.SO_SNDTIMEO, deadline)
                 with suppress(BlockingIOError):

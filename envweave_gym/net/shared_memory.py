@@ -45,9 +45,9 @@ class SharedMemory:
         return True
 
     def take(self, size: int) -> bytes:
-        """Return a copy of the frame and free the memory; raise ``ConnectionError`` if ``size`` cannot be right."""
-        if self._memory.closed or size > self.capacity:
-            raise ConnectionError(f"a frame of {size} bytes in shared memory for {self.capacity}")
+        """Return a copy of the frame and free the memory; raise ``ConnectionError`` if there is none of that size."""
+        if self._memory.closed or size > self.capacity or not self._memory[0]:
+            raise ConnectionError(f"no frame of {size} bytes is in the shared memory for {self.capacity}")
         frame = self._memory[_HEAD_BYTES : _HEAD_BYTES + size]
         self._memory[0] = 0
         return frame
@@ -57,15 +57,18 @@ class SharedMemory:
         self._memory.close()
 
 
-def new_memory_file(size: int) -> int | None:
-    """Create a memory file for frames of ``size`` bytes and return its descriptor; ``None`` if that fails."""
-    with suppress(OSError, AttributeError):  # no descriptors left, or a system without memory files
+def new_memory(size: int) -> tuple[SharedMemory, int] | None:
+    """Create and map a memory file for frames of ``size`` bytes, and return it with its descriptor.
+
+    Return ``None`` if that fails: large frames go over the socket then.
+    """
+    with suppress(OSError, AttributeError):  # no descriptors or memory left, or a system without memory files
         descriptor = os.memfd_create("envweave frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, _HEAD_BYTES + max(_SMALLEST_BYTES, 1 << (size - 1).bit_length()))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+            return SharedMemory(descriptor), descriptor
         except BaseException:
             os.close(descriptor)
             raise
-        return descriptor
     return None

@@ -26,6 +26,7 @@ from urllib.parse import quote
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.net.framed_socket import listen
 from envweave_gym.os_support.owned_folders import owned_folder
+from envweave_gym.os_support.process_identity import began, is_gone
 from envweave_gym.os_support.process_local import ProcessLocal, in_forked_child
 from envweave_gym.providers.base import Provider
 from envweave_gym.providers.pool import ReplicaUrl
@@ -57,6 +58,7 @@ class PrivateServer(Replica):
         self._process: subprocess.Popen[bytes] | None = None
         self._log: PipeLog | None = None
         self._code = 0
+        self._owner_process = f"{os.getpid()}-{began(os.getpid())}"
         in_forked_child(self, PrivateServer._forget)
         self._begin(now=False)
 
@@ -69,6 +71,11 @@ class PrivateServer(Replica):
             self.stop()
             raise
         return self
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether its owner has ended, and the server with it; a process forked from the owner may live on."""
+        return is_gone(self._owner_process)
 
     def _make(self) -> None:
         if (code := self._code) > 0:
@@ -217,7 +224,7 @@ def private_server() -> PrivateServer:
     """Return the private server of this process, created at the first call; forked children share it."""
     global _server
     with _lock.value:
-        if _server is None:
+        if _server is None or _server.is_orphan:
             _server = PrivateServer()
     return _server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from envweave_gym.net import framed_socket, shared_memory
 from envweave_gym.net.framed_socket import FramedSocket, FrameTooLarge
-from envweave_gym.net.shared_memory import SHARED_FRAME, SharedMemory, new_memory_file
+from envweave_gym.net.shared_memory import SHARED_FRAME, SharedMemory, new_memory
 
 Pair = tuple[FramedSocket, FramedSocket]
 LARGE = 3 * SHARED_FRAME
@@ -132,10 +133,35 @@ def test_the_limit_of_frames_holds_in_memory_too(pair: Pair) -> None:
 def test_where_there_are_no_memory_files_frames_go_over_the_socket(
     pair: Pair, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(framed_socket, "new_memory_file", lambda size: None)
+    monkeypatch.setattr(framed_socket, "new_memory", lambda size: None)
     for number in range(3):
         assert exchange(*pair, bytes([number]) * LARGE) == bytes([number]) * LARGE
     assert sent == []
+
+
+def test_where_no_address_space_is_left_for_a_memory_file_frames_go_over_the_socket(
+    pair: Pair, sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        assert exchange(*pair, bytes([number]) * LARGE) == bytes([number]) * LARGE
+    assert (sent, len(os.listdir("/proc/self/fd"))) == ([], before)
+
+
+def test_a_frame_in_memory_that_was_replaced_meanwhile_is_a_lost_connection(pair: Pair) -> None:
+    client, server = pair
+    exchange(client, server, bytes(LARGE))
+    exchange(client, server, bytes(LARGE))
+    sender = send(server, bytes(2_000_000), b"x" * LARGE)
+    assert client.receive(soon()) == bytes(2_000_000)
+    sender.join(10)
+    client.send(b"request", soon())  # which replaces the memory by a larger one
+    with pytest.raises(ConnectionError, match="no frame"):
+        client.receive(soon())
 
 
 def test_a_file_whose_size_may_shrink_is_not_mapped(
@@ -170,9 +196,9 @@ def test_a_peer_that_names_memory_which_it_has_not_is_a_lost_connection(pair: Pa
 
 
 def test_more_bytes_than_the_memory_holds_are_a_lost_connection() -> None:
-    descriptor = new_memory_file(100)
-    assert descriptor is not None
-    memory = SharedMemory(descriptor)
+    made = new_memory(100)
+    assert made is not None
+    memory, descriptor = made
     os.close(descriptor)
     with pytest.raises(ConnectionError):
         memory.take(memory.capacity + 1)

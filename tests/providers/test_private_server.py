@@ -91,6 +91,20 @@ def test_all_environments_of_a_process_share_it():
     assert private_server().pid is not None
 
 
+def test_a_child_that_outlives_the_owner_gets_a_server_of_its_own():
+    then = """
+    import os
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == {parent}:
+        time.sleep(0.01)
+    print(ew.make("envweave/Counter-v0", backend="subprocess").reset(seed=1)[0]["count"], flush=True)
+    """
+    program = OWNER.replace("sys.stdin.readline()", "import os\nparent = os.getpid()")
+    process = owner(then.replace("{parent}", "parent"), program)
+    assert process.communicate(timeout=60)[0].splitlines()[1:] == ["0"]
+
+
 def test_a_server_refuses_clients_without_its_token():
     private_server().ensure()
     for token in ("", "another"):
