@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.transports import CONNECTORS, Connector, connector_to
 
@@ -83,16 +83,6 @@ class Address:
     def ensure(self) -> None:
         """Start the server unless it runs; does nothing for a server that this process did not start."""
         upkeep.ensure(self.url)
-
-    def revive(self) -> None:
-        """Start the server again if it has died; does nothing for a server that this process did not start.
-
-        Raise ``ConnectionError`` if that fails, so that callers retry as after a lost connection.
-        """
-        try:
-            self.ensure()
-        except NotAvailable as error:
-            raise ConnectionError(f"{self.url}: {error}") from None
 
     def is_stopped(self) -> bool:
         """Return whether this process has stopped the server for good since the address was created."""

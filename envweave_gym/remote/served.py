@@ -47,6 +47,8 @@ class ServedEnvironment:
       one, as does a reset after :meth:`close`. A question never does: a new environment could not answer it.
     """
 
+    _session_type = RemoteSession
+
     def __init__(
         self,
         env_id: str,
@@ -233,7 +235,7 @@ class ServedEnvironment:
         """Return the current session, or a new one; the server learns of it with its first call."""
         if self.current is None:
             upkeep.join(self.address.url, self)
-            self.current = RemoteSession(self.address, self._create, self._call_deadline)
+            self.current = self._session_type(self.address, self._create, self._call_deadline)
             self._closed = self.gone = False
         return self.current
 

@@ -42,6 +42,20 @@ def at_work(url: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == f"deletions at {url}"]
 
 
+def test_closing_does_not_start_a_server_that_has_died(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[None] = []
+    with running_server(TROUBLE, token=None) as server:
+        env = RemoteEnv(TROUBLE, server.url)
+        env.reset(seed=0)
+        monkeypatch.setitem(upkeep._kept, server.url, upkeep.Upkeep(lambda: starts.append(None)))
+        server.process.kill()
+        server.process.wait()
+        env.close()
+    assert not starts
+
+
 def test_as_many_environments_as_sessions_play_on_after_a_timeout(
     full: RunningServer, transport: str
 ) -> None:

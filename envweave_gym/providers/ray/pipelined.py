@@ -6,13 +6,12 @@ import math
 import select
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from envweave_gym.net.framed_socket import FramedSocket
-from envweave_gym.remote import upkeep
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.shards import Shard
 from envweave_gym.wire.messages import Reply, Reset, Step
@@ -94,16 +93,13 @@ class PipelinedSession(RemoteSession):
 class PipelinedShard(Shard):
     """Rows of a vector on one server, whose step can be sent before its result is waited for."""
 
+    _session_type = PipelinedSession
     acts: Any = None
     """Actions of all rows of the vector while a step is under way, else ``None``."""
 
     def session(self) -> PipelinedSession:
         """Return the open session, or a new one; the server creates it at its first call."""
-        if not isinstance(self.current, PipelinedSession):
-            upkeep.join(self.address.url, self)
-            self.current = PipelinedSession(self.address, self._create, self._call_deadline)
-            self._closed = self.gone = False
-        return self.current
+        return cast("PipelinedSession", super().session())
 
     def begin(self, acts: Any, message: Step) -> None:
         """Send a step without waiting for the reply; nothing is sent if the episodes of these rows are lost.

@@ -59,7 +59,6 @@ class HttpTransport:
                     return
 
     def _post(self, frame: bytes, deadline: float) -> bytes:
-        self._address.revive()
         try:
             response = self._connection.request("POST", self._path, deadline, self._headers, frame)
             body = response.body(LARGEST_REPLY)
