@@ -114,8 +114,8 @@ class RemoteGame(Remote):
 
     def close(self) -> None:
         """Close the session; a later reset opens another one."""
-        self._served.close()
         self._agents = []
+        self._served.close()
 
     # For the two kinds of games
 

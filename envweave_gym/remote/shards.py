@@ -69,8 +69,8 @@ class Shard(ServedEnvironment):
         return self.faults.add(super()._fault_of(error))
 
     def _close_session(self) -> None:
-        super()._close_session()
         self.live, self.broken = False, None
+        super()._close_session()
 
 
 class ShardReset(NamedTuple):
