@@ -322,14 +322,16 @@ def sessions_table(url: str, pid: int, other: Peer | None) -> None:
 
 def sleepers_table() -> None:
     """How long a step of 1,000 sessions takes that each sleep for a second."""
-    from envweave_gym.remote.session import RemoteSession, at_once
+    from envweave_gym.remote.session import RemoteSession, call_all
 
     count, sleeper = 1000, "benchmarks.environments:Sleeper"
     with our_server("--max-sessions", "2048", sleeper) as (url, _):
         create = Create("Sleeper", "gym", {})
         sessions = [RemoteSession(Address.of("Sleeper", url), create, 60.0) for _ in range(count)]
-        at_once(sessions, [Reset(0, 0) for _ in range(count)])
-        taken = [timed(lambda: at_once(sessions, [Step(0, 0) for _ in range(count)]), 1)[0] for _ in range(3)]
+        call_all(sessions, [Reset(0, 0) for _ in range(count)])
+        taken = [
+            timed(lambda: call_all(sessions, [Step(0, 0) for _ in range(count)]), 1)[0] for _ in range(3)
+        ]
         for session in sessions:
             session.close()
     rows = [

@@ -90,7 +90,7 @@ class DockerReplica(Replica):
                 with suppress(OSError):  # the container has ended, which its next use finds
                     self._stdin.send(b"\n")
 
-    def place(self) -> tuple[str, int] | None:
+    def direct_address(self) -> tuple[str, int] | None:
         """Return the container's own address, if this process can reach it.
 
         The engine's proxy at the published port would cost as much time as a step.

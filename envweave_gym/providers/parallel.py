@@ -22,7 +22,7 @@ def start_all(starts: Sequence[Start]) -> list[Replica]:
     """Start replicas in parallel and return them; if one fails, or on Ctrl-C, stop all and raise the error."""
     started: list[Replica] = []
     try:
-        for error in at_once([lambda start=start: started.append(start()) for start in starts]):
+        for error in run_in_parallel([lambda start=start: started.append(start()) for start in starts]):
             if error is not None:
                 raise error
     except BaseException:
@@ -33,12 +33,12 @@ def start_all(starts: Sequence[Start]) -> list[Replica]:
 
 def stop_all(replicas: Sequence[Replica]) -> None:
     """Stop replicas in parallel; raise the first error after all were tried."""
-    for outcome in at_once([replica.stop for replica in replicas]):
+    for outcome in run_in_parallel([replica.stop for replica in replicas]):
         if isinstance(outcome, BaseException):
             raise outcome
 
 
-def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
+def run_in_parallel(calls: Sequence[Callable[[], _T]]) -> list[_T | BaseException]:
     """Run each call in a thread of its own; return the result or the exception of each.
 
     A ``KeyboardInterrupt`` is raised after all calls that had begun are done. When the interpreter is shutting

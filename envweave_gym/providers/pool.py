@@ -18,7 +18,7 @@ from typing import Any
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.process_local import Owner, ProcessLocal
 from envweave_gym.providers.base import at_release
-from envweave_gym.providers.parallel import at_once, is_ending, start_all
+from envweave_gym.providers.parallel import is_ending, run_in_parallel, start_all
 from envweave_gym.providers.replica import Replica, Start
 from envweave_gym.providers.watch import Watch
 from envweave_gym.remote.upkeep import users_of
@@ -81,7 +81,7 @@ class Pool:
         """Start stopped ``replicas`` again and add them to ``taken``; drop those that fail to start."""
         errors: list[BaseException | None] = []
         try:
-            errors += at_once([one.ensure for one in replicas])
+            errors += run_in_parallel([one.ensure for one in replicas])
         finally:
             for replica in replicas[len(errors) :]:  # on an interrupt there are no errors
                 self._in_background(self._put_to_rest, replica)
@@ -113,7 +113,7 @@ class Pool:
         self._release(taken)
         with self._changed:
             surplus = [replica for replica in set(taken) if not self._is_in_use(replica)]
-        for error in at_once([partial(self._take_back, replica) for replica in surplus]):
+        for error in run_in_parallel([partial(self._take_back, replica) for replica in surplus]):
             if isinstance(error, Exception):
                 _log.warning("a replica that nobody uses cannot be ended: %s", error)
 
@@ -133,7 +133,9 @@ class Pool:
                 self._watch = None
         if watch is not None and not size:
             watch.wait(_LAST_ROUND_S)
-        for error in filter(None, at_once([partial(self._put_to_rest, replica) for replica in surplus])):
+        for error in filter(
+            None, run_in_parallel([partial(self._put_to_rest, replica) for replica in surplus])
+        ):
             raise error
 
     def wait(self, seconds: float) -> None:

@@ -55,7 +55,7 @@ class Replica(ABC):
         self._owner, self._lock = Owner(), threading.RLock()
         self.starts, self._is_over = 0, False
         self._failed, self._not_before = "", 0.0
-        self.upkeep = Upkeep(self.ensure, shortcut=self.place)
+        self.upkeep = Upkeep(self.ensure, shortcut=self.direct_address)
 
     # Implemented by each kind of replica
 
@@ -84,7 +84,7 @@ class Replica(ABC):
     def _close(self) -> None:  # noqa: B027 - not every kind has such a thing
         """Release what all its servers share, such as a port."""
 
-    def place(self) -> tuple[str, int] | None:
+    def direct_address(self) -> tuple[str, int] | None:
         """Return a faster address than the URL's, as host and port, or ``None``."""
         return None
 

@@ -17,7 +17,7 @@ from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.os_support.process_local import Owner
 from envweave_gym.providers.base import provider_names, provider_of
 from envweave_gym.providers.options import check_number
-from envweave_gym.providers.parallel import at_once, start_all, stop_all
+from envweave_gym.providers.parallel import run_in_parallel, start_all, stop_all
 from envweave_gym.providers.pool import ReplicaUrl
 from envweave_gym.providers.watch import MISSES, Watch
 from envweave_gym.remote.address import Address, remember_token
@@ -191,7 +191,7 @@ def statuses(urls: Sequence[str], token: str | None) -> list[ReplicaStatus]:
     ``token`` is their access token; ``None`` uses the one that this process remembers.
     """
     states: list[ReplicaStatus] = []
-    for outcome in at_once([partial(_status, str(url), token) for url in urls]):
+    for outcome in run_in_parallel([partial(_status, str(url), token) for url in urls]):
         if isinstance(outcome, BaseException):
             raise outcome
         states.append(outcome)

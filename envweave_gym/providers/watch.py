@@ -71,6 +71,7 @@ class Watch:
                 if self._is_over.is_set():
                     return
                 if self._every or time.monotonic() >= self._next.get(replica.url, 0.0):
+                    # Half a round less: a round that begins early by a moment must not skip the check.
                     self._next[replica.url] = time.monotonic() + replica.check_every - ROUND_S / 2
                     self._check(replica)
 

@@ -317,7 +317,7 @@ class RemoteSession:
         self._hang_up()
 
 
-def at_once(
+def call_all(
     sessions: Sequence[RemoteSession], messages: Sequence[Reset | Step], give_up_s: float = math.inf
 ) -> list[Reply | Exception]:
     """Send a call in each session, then wait for all replies; return replies, and exceptions of failed calls.

@@ -18,7 +18,7 @@ from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.episode.vector_infos import VectorInfos, infos_of_rows
 from envweave_gym.remote.batches import batch_of, copied, part_of, rows_of
 from envweave_gym.remote.served import FAULTS, ServedEnvironment
-from envweave_gym.remote.session import at_once
+from envweave_gym.remote.session import call_all
 from envweave_gym.wire.messages import Reply, Reset, Step
 from envweave_gym.wire.row_streams import take_results
 from envweave_gym.wire.values import pack, pack_array
@@ -165,7 +165,7 @@ class ShardCalls:
             part = actions if len(shards) == 1 else part_of(self._action_space, actions, shard.rows)
             plain = type(part) is np.ndarray and not part.dtype.hasobject
             messages.append(Step(0, pack_array(part) if plain else pack(part)))
-        replies = at_once([one.current or one.session() for one in live], messages)
+        replies = call_all([one.current or one.session() for one in live], messages)
         # Before anything is recorded: a refused action has moved no row of its shard.
         _raise_refusal(replies)
         results = [ShardResult.without_step(one, copied(one.last), {}) for one in left]
@@ -335,7 +335,7 @@ def _replies_to(resets: Sequence[ShardReset]) -> list[Any]:
     """Reset shards in parallel; return each reply, or the :class:`Fault` of a failed reset."""
     started, sessions = time.monotonic(), [one.shard.fresh_session() for one in resets]
     give_up_s = max((one.shard.reset_deadline for one in resets), default=0.0)
-    replies = at_once(sessions, [Reset(0, one.seeding, pack(one.options)) for one in resets], give_up_s)
+    replies = call_all(sessions, [Reset(0, one.seeding, pack(one.options)) for one in resets], give_up_s)
     _raise_refusal(replies)
     return [
         one.shard.retry(one, reply, started) if isinstance(reply, Exception) else reply

@@ -1,6 +1,7 @@
-"""Registry of the servers that this process has started, by URL: their restarts, and the count of their users.
+"""Registry, by URL, of the servers that this process has started: callbacks that restart them, and their users.
 
-Clients of a URL have the server started when they need it; it is stopped when its last user is closed.
+A client that needs a server has it started by its URL (:func:`ensure`, :func:`begin`). The server is stopped when
+its last user is closed or garbage-collected.
 """
 
 from __future__ import annotations

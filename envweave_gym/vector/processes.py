@@ -117,6 +117,7 @@ def _work(row: int, make: Callable[[], gym.Env[Any, Any]], *rest: Any, **options
         other_end.close()
         why = f"the environment of row {row} cannot be made in a process of its own: {error}"
         errors.put((row, NotAvailable, why, traceback.format_exc()))
+        # Gymnasium's constructor waits for replies to its first command, and reads the queue if one is False.
         pipe.recv()
         pipe.send((None, False))
         return

@@ -141,6 +141,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         with self._moving():
             if not self.concurrent or len(rows) < 2:
                 return zip(rows, [call(row) for row in rows], strict=True)
+            # It stays set if run() is interrupted, so that a reset is refused while rows still move.
             self._interrupted = threads = RowThreads({row: partial(call, row) for row in rows})
             results = threads.run(lambda row: self.envs[row].close())
         self._interrupted = None

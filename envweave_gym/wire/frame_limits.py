@@ -121,7 +121,7 @@ def _exceeds(frame: bytes, most: int, *, lazy_by_size: bool = False) -> bool:
     """
     data = frame if type(frame) is bytes else memoryview(frame)
     steps, parts, tokens, more = _STEPS, [(0, len(data))], 0, 0
-    for at, end in parts:
+    for at, end in parts:  # grows meanwhile by the contents of extensions
         first = tokens
         with suppress(IndexError):  # it is cut off, as the decoder finds after all that comes before
             for tokens in range(first, most + 1):

@@ -84,7 +84,7 @@ class Offer:
             raise InvalidArgument(
                 f"{self.name} is served as {', '.join(self.apis)}, not as {shown(create.api)}"
             )
-        allowed = self.taken(create.api)
+        allowed = self.arguments_for(create.api)
         for given, value in create.kwargs.items():
             text = value if isinstance(value, str) else shown(value)  # str() of some raises
             if given not in allowed and f"{given}={text}" not in allowed:
@@ -170,7 +170,7 @@ class Offer:
         truncates = create.kwargs.get("on_fault") == "truncate"
         return HostedEnv(env, options, truncates=truncates, readable=trusted, thread=thread)
 
-    def taken(self, api: str) -> tuple[str, ...]:
+    def arguments_for(self, api: str) -> tuple[str, ...]:
         """Return the names of all arguments that a client may give for this API."""
         stack = ("render_mode",) if api in ("aec", "parallel") else _STACK
         foreign = () if self.target in cards() else ("reproducible", "reward=sum", "reward=first")

@@ -35,6 +35,7 @@ class ClientChannel:
         """Return the reply frame; any error is reported in it."""
         message = None
         try:
+            # As in read_message(), whose call would cost something in every step.
             if len(frame) >= SMALL_FRAME:
                 check_call(frame)
             message = read_call(frame)

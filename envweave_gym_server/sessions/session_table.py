@@ -107,6 +107,7 @@ class Sessions:
         """Close one session; if a call is running, do it in a thread that waits for its end."""
         session = self.get(session_id)
         if session.busy:
+            # The thread first: if none can be started, the session stays in the table.
             _started(f"close {session_id}", partial(session.close, "closed", self._idle_timeout))
             self.forget(session_id)
         else:

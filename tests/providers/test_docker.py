@@ -91,7 +91,7 @@ def test_processes_inside_are_unprivileged_and_write_to_scratch_only(replica: Do
 
 def test_its_network_leads_nowhere(client: Any, replica: DockerReplica) -> None:
     other = DockerReplica(CORE)
-    neighbour, place = other._container.name, other.place()
+    neighbour, place = other._container.name, other.direct_address()
     assert place is not None
     assert is_healthy(f"http://{place[0]}:{place[1]}")
     found = inside(

@@ -327,7 +327,7 @@ def test_a_process_inside_the_cluster_dials_the_pod_and_owns_it(
     monkeypatch.setenv("POD_NAME", name_of(first))  # as if that were the Pod that this process runs in
     replica = start()
     pod = safe.object("pods", name_of(replica))
-    assert replica.place() == (pod["status"]["podIP"], 8000)
+    assert replica.direct_address() == (pod["status"]["podIP"], 8000)
     (owner,) = pod["metadata"]["ownerReferences"]
     assert owner["uid"] == safe.object("pods", name_of(first))["metadata"]["uid"]
     env = gym.make(COUNTER, backend=replica.url)

@@ -20,7 +20,7 @@ from servers import until
 import envweave_gym as ew
 from envweave_gym.providers import parallel, pool, subprocess, watch
 from envweave_gym.providers.base import release_unused
-from envweave_gym.providers.parallel import at_once, start_all
+from envweave_gym.providers.parallel import run_in_parallel, start_all
 from envweave_gym.providers.pool import Pool
 from envweave_gym.remote import upkeep
 from envweave_gym.remote.upkeep import Upkeep, begin, join, keep_up, leave, users_of
@@ -267,10 +267,10 @@ def test_the_end_of_the_only_call_is_no_outcome(error: type[BaseException]):
         raise error
 
     with pytest.raises(error):
-        at_once([end])
+        run_in_parallel([end])
     with pytest.raises(error):
         start_all([end])
-    reported = at_once([lambda: int("no number")])
+    reported = run_in_parallel([lambda: int("no number")])
     assert [type(one) for one in reported] == [ValueError]
 
 

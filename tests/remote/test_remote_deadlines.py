@@ -21,7 +21,7 @@ from servers import running_server, until
 from envweave_gym.net.websocket import PING
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.descriptions import describe
-from envweave_gym.remote.session import RemoteSession, at_once
+from envweave_gym.remote.session import RemoteSession, call_all
 from envweave_gym.remote.transports.plain_http import HttpTransport
 from envweave_gym.wire.messages import CONTENT_TYPE, Began, Create, Reset
 
@@ -230,7 +230,7 @@ def cuts_after_the_frame(talk: Talk) -> None:
 def test_of_a_silent_server_is_not_that_of_another_whose_connection_was_cut(cut: Script) -> None:
     with peer(reads_slowly) as silent, peer(cut, cut, plays) as cutting:
         sessions = [silent.session(DEADLINE), cutting.session(DEADLINE)]
-        lost, reply = at_once(sessions, [Reset(0, 0, None), Reset(0, 0, None)])
+        lost, reply = call_all(sessions, [Reset(0, 0, None), Reset(0, 0, None)])
         assert isinstance(lost, TimeoutError)
         assert isinstance(reply, Began)
         for session in sessions:

@@ -16,7 +16,7 @@ from servers import running_server
 
 import envweave_gym as ew
 from envweave_gym.remote.address import Address, remember_token
-from envweave_gym.remote.session import RemoteSession, at_once
+from envweave_gym.remote.session import RemoteSession, call_all
 from envweave_gym.wire.messages import CONTENT_TYPE, Began, Create, Reset
 
 __all__ = ["transport"]
@@ -110,7 +110,7 @@ def test_one_that_is_gone_does_not_keep_the_others_for_longer() -> None:
     with peer(naps) as slow:
         sessions = [nobody(), slow.session(LONG), nobody()]
         with soon(NAP):
-            lost, reply, also = at_once(sessions, [Reset(0, 0, None) for _ in range(3)], HOPE)
+            lost, reply, also = call_all(sessions, [Reset(0, 0, None) for _ in range(3)], HOPE)
         assert isinstance(lost, ConnectionError)
         assert isinstance(also, ConnectionError)
         assert isinstance(reply, Began)

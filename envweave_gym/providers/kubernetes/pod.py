@@ -93,14 +93,14 @@ class KubernetesReplica(Replica):
         self._patience, self._where = patience, (context, namespace)
         self._cluster = cluster(*self._where)
         self._name: str | None = None
-        self._place: tuple[str, int] | None = None
+        self._address: tuple[str, int] | None = None
         self._forward = PortForward(self._dial)
         self.url = f"http://127.0.0.1:{self._forward.port}"
         self._begin()
 
-    def place(self) -> tuple[str, int] | None:
+    def direct_address(self) -> tuple[str, int] | None:
         """Return the Pod's own address inside the cluster; ``None`` outside, where it cannot be reached."""
-        return self._place if self._cluster.inside else None
+        return self._address if self._cluster.inside else None
 
     def _make(self) -> None:
         self._cluster = cluster(*self._where)  # the cluster or our credentials may have changed since
@@ -108,7 +108,7 @@ class KubernetesReplica(Replica):
         with explain_errors(f"{self.what} cannot be started {where}", self._cluster):
             self._patiently(lambda: sweep_now_and_then(self._cluster), deadline, is_busy)
             self._create(deadline)
-            self._place = self._ready(deadline), PORT
+            self._address = self._ready(deadline), PORT
         with explain_errors(f"{self.what} cannot be reached {where}", self._cluster):
             self._patiently(lambda: self._dial().close(), deadline, is_transient)
         self._forward.open()
@@ -194,11 +194,11 @@ class KubernetesReplica(Replica):
 
     def _dial(self) -> Pipe:
         """Connect to the server's port in the current Pod, directly or through the API server."""
-        name, place = self._name, self._place
-        if name is None or place is None:
+        name, address = self._name, self._address
+        if name is None or address is None:
             raise ConnectionError("there is no Pod now")
         if self._cluster.inside:
-            return Direct(place)
+            return Direct(address)
         return Tunnel(self._cluster.forwarded(name, PORT))
 
     def _ended(self) -> str | None:
@@ -254,7 +254,7 @@ class KubernetesReplica(Replica):
         self._remove()
 
     def _remove(self) -> None:
-        name, self._name, self._place = self._name, None, None
+        name, self._name, self._address = self._name, None, None
         if name is not None:
             delete_eventually(self._cluster, name, self._template.lifetime)
 
@@ -273,10 +273,10 @@ class KubernetesProvider(Provider):
         """Return a function that starts a Pod with the resources and the cluster in ``options``."""
         own = options_in(options, OPTIONS)
         image = image_in(name, own, image)
-        place = options_in(own, _CLUSTER_OPTIONS)
+        where = options_in(own, _CLUSTER_OPTIONS)
         with named(name):
-            _check_place(**place)
-            return partial(KubernetesReplica, image, PodTemplate(**own), **place)
+            _check_cluster_options(**where)
+            return partial(KubernetesReplica, image, PodTemplate(**own), **where)
 
     def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
         """Delete leftover Pods at ``places`` (contexts and namespaces), and in the namespace of the kubeconfig."""
@@ -300,7 +300,9 @@ class KubernetesProvider(Provider):
             return pods_of(where, owner)
 
 
-def _check_place(namespace: Any = None, context: Any = None, patience: Any = _START_TIMEOUT_S) -> None:
+def _check_cluster_options(
+    namespace: Any = None, context: Any = None, patience: Any = _START_TIMEOUT_S
+) -> None:
     if namespace is not None:
         check_name("namespace", namespace)
     if context is not None and not isinstance(context, str):

@@ -70,5 +70,5 @@ def describe_environment(env_id: str) -> Response:
     api = request.args.get("api", offer.apis[0])
     rows = {"num_envs": 1} if api == "vector" else {}
     known = server.description(Create(offer.name, api, {**offer.trial, **rows}))
-    about = {"id": offer.name, "doc": offer.doc, "apis": offer.apis, "kwargs": offer.taken(api)}
+    about = {"id": offer.name, "doc": offer.doc, "apis": offer.apis, "kwargs": offer.arguments_for(api)}
     return json_response(msgspec.convert({**plain(known, arrays), **about}, bodies.Description))
