@@ -12,7 +12,7 @@ event is always JSON, see :func:`envweave_gym.core.jsonable.jsonable`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -128,7 +128,15 @@ def metrics(**numbers: float) -> Event:
 
 def reveal(to: tuple[str, ...], **data: Any) -> Event:
     """Return an event that shows hidden ``data`` to the agents in ``to`` alone."""
-    return Event(UNNUMBERED, EventKind.REVEAL, None, to, jsonable(data))
+    return Event(UNNUMBERED, EventKind.REVEAL, None, agents_in(to, "reveal"), jsonable(data))
+
+
+def agents_in(to: Any, caller: str) -> tuple[str, ...]:
+    """Return the agents that may see an event as a tuple; refuse a text, and name the ``caller``."""
+    # A text would pass for a collection, and agents whose names it contains would see the event.
+    if isinstance(to, str) or not isinstance(to, Iterable):
+        raise InvalidArgument(f"{caller}(to={shown(to)}): give a tuple of agents, such as ('player_0',)")
+    return tuple(to)
 
 
 def start_event(seed: int | None, options: Any = None) -> Event:

@@ -9,7 +9,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from envweave_gym import Event, EventKind, InvalidArgument, Message, Stream, message, messages_of
+from envweave_gym import (
+    Event,
+    EventKind,
+    InvalidArgument,
+    Message,
+    Stream,
+    message,
+    messages_of,
+    metrics,
+    reveal,
+)
 from envweave_gym.episode.stream import UNNUMBERED
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -62,6 +72,44 @@ def test_a_message_is_for_those_it_names() -> None:
 def test_a_message_without_anything_to_say_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="neither content nor tool_calls"):
         message("assistant")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        pytest.param({"role": 3, "content": "x"}, "a role is a text", id="a role that is no text"),
+        pytest.param({"role": "user", "content": 3}, "neither a text nor a list of parts", id="a number"),
+        pytest.param({"role": "user", "content": b"x"}, "neither a text nor a list of parts", id="bytes"),
+        pytest.param({"role": "user", "content": ["x"]}, "neither a text nor a list of parts", id="texts"),
+        pytest.param({"role": "user", "content": {"text": "x"}}, "list of parts", id="a part without a list"),
+        pytest.param({"role": "assistant", "tool_calls": "add"}, "no list of dicts", id="calls as a text"),
+        pytest.param({"role": "user", "content": "x", "to": "ann"}, "tuple of agents", id="an agent alone"),
+    ],
+)
+def test_what_no_api_takes_is_refused(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        message(**given)
+
+
+def test_a_secret_is_for_agents_by_their_whole_names() -> None:
+    with pytest.raises(InvalidArgument, match="tuple of agents"):
+        reveal("player_10", card="K")  # pyright: ignore[reportArgumentType]
+    event = reveal(["player_10"], card="K")  # pyright: ignore[reportArgumentType]
+    assert [event.visible_to(agent) for agent in ("player_10", "player_1")] == [True, False]
+
+
+def test_only_messages_begin_a_new_history() -> None:
+    info = info_of(message("user", "old"), metrics(replace=1), reveal((), replace=True))
+    assert messages_of(info) == [{"role": "user", "content": "old"}]
+
+
+def test_an_agent_that_infos_do_not_have_is_refused_with_those_they_have() -> None:
+    infos = {"ann": info_of(message("user", "x")), "bob": info_of()}
+    assert messages_of(infos, "ann") == [{"role": "user", "content": "x"}]
+    with pytest.raises(InvalidArgument, match="'cid' is no agent of these infos; there are 'ann', 'bob'"):
+        messages_of(infos, "cid")
+    with pytest.raises(InvalidArgument, match="leave agent out"):
+        messages_of(infos["ann"], "ann")
 
 
 def test_the_typed_message_says_the_same() -> None:
