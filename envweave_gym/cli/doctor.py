@@ -30,7 +30,7 @@ from envweave_gym.cli.provisions import provisions
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.containers.engine import is_elsewhere
 from envweave_gym.containers.ownership import OWNER, is_left_behind
-from envweave_gym.core.faults import PACKAGE
+from envweave_gym.core.faults import PACKAGE, NotAvailable
 from envweave_gym.registry.catalog import GROUP, cards, register_all
 
 _OLDEST_PYTHON = (3, 11)
@@ -185,7 +185,7 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def _plug_ins() -> Iterator[Check]:
-    """Check every package that registers IDs.
+    """Check every package that registers IDs, schemes of names, or backends.
 
     Registering once more changes nothing, and warns of broken ones.
     """
@@ -195,17 +195,39 @@ def _plug_ins() -> Iterator[Check]:
     complaints = [str(warning.message) for warning in caught]
     for plug_in in sorted(entry_points(group=GROUP)):
         named = f"plug-in {plug_in.name!r} ({plug_in.value})"
-        yield _plug_in(plug_in, [text for text in complaints if named in text])
+        yield _plug_in(plug_in, plug_in.name, next((text for text in complaints if named in text), ""))
+    yield from _schemes_and_backends()
 
 
-def _plug_in(plug_in: EntryPoint, complaints: list[str]) -> Check:
+def _schemes_and_backends() -> Iterator[Check]:
+    """Check every scheme of names and every backend of an installed package, by loading it."""
+    from envweave_gym.providers.base import PROVIDERS, provider_of
+    from envweave_gym.registry.schemes import SCHEMES, scheme_of
+
+    for group, own, form, load in (
+        ("envweave_gym.schemes", SCHEMES, "{}://", lambda name: scheme_of(f"{name}://")),
+        ("envweave_gym.providers", PROVIDERS, "backend={!r}", provider_of),
+    ):
+        for plug_in in sorted(entry_points(group=group)):
+            name, problem = form.format(plug_in.name), ""
+            if plug_in.name in own:
+                problem = f"{plug_in.value} has no effect, as {name} is this package's own"
+            else:
+                try:
+                    load(plug_in.name)
+                except NotAvailable as error:
+                    problem = str(error)
+            yield _plug_in(plug_in, name, problem)
+
+
+def _plug_in(plug_in: EntryPoint, name: str, problem: str) -> Check:
     source = f"{plug_in.dist.name} {plug_in.dist.version}" if plug_in.dist else "unknown package"
     return Check(
         part="plug-in",
-        name=plug_in.name,
-        status="broken" if complaints else "ok",
-        detail=" ".join(complaints[0].split()) if complaints else f"{plug_in.value} of {source}",
-        next_step=f"repair or uninstall {source}" if complaints else "",
+        name=name,
+        status="broken" if problem else "ok",
+        detail=" ".join(problem.split()) or f"{plug_in.value} of {source}",
+        next_step=f"repair or uninstall {source}" if problem else "",
     )
 
 

@@ -15,6 +15,8 @@ from gymnasium.vector import AutoresetMode
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, nearest, shown
 
 _MIN_DEADLINE_S, _MAX_DEADLINE_S = 0.001, 604_800.0  # from a millisecond to a week
+_FOR_SERVERS = ("call_deadline", "token", "replicas", "warm", "image")
+"""Arguments of clients and of backends that start servers."""
 
 
 def check_num_envs(name: str, num_envs: Any) -> None:
@@ -134,6 +136,8 @@ def call(
     allowed = [*(known for known in own if known not in fixed), *also]
     for given in kwargs:
         if given not in allowed and not takes_any:
+            if given in _FOR_SERVERS and "backend" in also:
+                raise InvalidArgument(f"{name}: {given}= is for environments on servers; give backend= too")
             hint, known = nearest(given, allowed), ", ".join(allowed) or "none"
             raise InvalidArgument(f"{name} takes no argument {shown(given)}{hint}; it takes {known}")
     try:

@@ -152,6 +152,12 @@ def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise InvalidArgument(f"{name}={shown(value)} is unknown; there are {known}")
 
 
+def true_or_false(name: str, value: Any) -> None:
+    """Refuse a value that is no bool."""
+    if type(value) is not bool:
+        raise InvalidArgument(f"{name}={shown(value)} is not True or False")
+
+
 def _fields(config: type[Config]) -> list[msgspec.structs.FieldInfo]:
     # msgspec lists the fields of base structs first; here those of the derived struct come first.
     fields = {field.name: field for field in msgspec.structs.fields(config)}

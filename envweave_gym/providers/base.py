@@ -134,18 +134,31 @@ def urls_of(
 
     A worker process of a vector ends with its parent from now on, and so do its servers.
     """
-    if backend is None or backend == "inproc":
+    if not is_elsewhere(name, backend):
         return []
     end_with_parent()
     if (provider := provider_of(backend)) is not None:
         if data and provider.mounts_data and options.get("dataset") != "synthetic":
             options.setdefault("data", True)
         return provider.urls(name, image, options)
-    urls = backend if isinstance(backend, list) else [backend]
+    return list(_addresses(backend))
+
+
+def is_elsewhere(name: str, backend: Any) -> bool:
+    """Whether ``backend`` means servers, none of which is started; refuse one that is unknown."""
+    if backend is None or backend == "inproc":
+        return False
+    if provider_of(backend) is not None:
+        return True
+    urls = _addresses(backend)
     if urls and all(isinstance(url, str) and _URL.match(url) for url in urls):
-        return list(urls)
+        return True
     there_are = ", ".join(map(repr, ("inproc", *provider_names(), "http://host:port")))
     raise InvalidArgument(f"{name}: backend={shown(backend)} is unknown; there are {there_are}")
+
+
+def _addresses(backend: Any) -> list[Any]:
+    return backend if isinstance(backend, list) else [backend]
 
 
 _blocks = ProcessLocal(threading.local)

@@ -145,6 +145,8 @@ class PrivateServer(Replica):
         """Close the pipe in a forked child, where it would keep the server alive."""
         if self._process is not None:
             _close_pipe(self._process)
+            # A Popen warns when it is collected before its process was waited for, which only the owner can do.
+            self._process.returncode = 0
         self._process = None
 
 

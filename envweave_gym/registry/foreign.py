@@ -13,7 +13,8 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from envweave_gym.core.arguments import call as call_constructor
 from envweave_gym.core.arguments import step_limit
-from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.providers.base import is_elsewhere
 from envweave_gym.registry.catalog import Api
 from envweave_gym.registry.entry_points import as_aec, as_gym, as_parallel, with_call_deadline
 from envweave_gym.registry.make_call import (
@@ -56,6 +57,11 @@ def wrapped_game(env_id: str, native: Api, call: MakeCall) -> Any:
 
 def wrapped(name: str, factory: Callable[..., Any], call: MakeCall) -> Any:
     """Make an environment with ``factory`` and wrap it, or make a vector of such environments."""
+    if is_elsewhere(name, call.backend):
+        raise InvalidArgument(
+            f"{name} is known to this process alone and has no backend={shown(call.backend)}; "
+            "serve its factory with envweave_gym_server.create_app, or give it an ID"
+        )
     if call.num_envs is None:
         return _single(name, factory, call.api, False, call.kwargs)
     how, options = vector_arguments(name, call.kwargs)

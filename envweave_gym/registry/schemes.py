@@ -62,11 +62,6 @@ def make_local(call: MakeCall) -> Any:
     """Make ``local://name`` with the factory registered in this process under that name."""
     if call.name not in factories:
         raise unknown(call.name)
-    if urls_of(call.name, call.backend, call.kwargs):
-        raise InvalidArgument(
-            f"{call.name} is known to this process alone and has no backend={shown(call.backend)}; "
-            "serve its factory with envweave_gym_server.create_app, or give it an ID"
-        )
     return wrapped(call.name, factories[call.name], call)
 
 

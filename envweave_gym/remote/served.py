@@ -113,8 +113,8 @@ class ServedEnvironment:
                 return session.reset(self.sent_seed, options, give_up_s=left_s)
             except FAULTS as error:
                 self._abandon(error)
-                is_raised = self._crashed and not self.truncates
-                if is_raised or time.monotonic() + pause_s > deadline:
+                is_last = (self._crashed and not self.truncates) or self.address.is_stopped()
+                if is_last or time.monotonic() + pause_s > deadline:
                     return self._give_up(error)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

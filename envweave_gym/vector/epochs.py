@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.protocols import name_of, state_of
 from envweave_gym.core.seeding import checked_seed, mix, mix_many
 from envweave_gym.vector.row_groups import Groups
@@ -51,7 +51,9 @@ def epoch(env: Any, *, seed: int | None = None) -> Epoch:
     a task in every row, or in every group of rows. At the last reset fewer tasks may be left: rows beyond
     ``len(options["rows"])`` then repeat the first tasks and do not count.
     """
-    name = name_of(env) if hasattr(env, "unwrapped") else ""
+    if not hasattr(env, "unwrapped"):
+        raise InvalidArgument(f"epoch({shown(env)}): that is no environment of Gymnasium; give one")
+    name = name_of(env)
     states = state_of(env)
     known = [one.get("tasks") for one in (states if isinstance(states, tuple) else (states,))]
     tasks = next((one for one in known if type(one) is int and one > 0), None)

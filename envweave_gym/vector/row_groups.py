@@ -83,6 +83,6 @@ def groups_of(name: str, group: Any, num_envs: int) -> Groups | None:
 def refuse_group(name: str) -> InvalidArgument:
     """Return the error for ``group=`` without a vector of ours."""
     return InvalidArgument(
-        f"{name}: group= is for vectors; give num_envs= too, to envweave_gym.make where the vector is to be "
-        "sync or async"
+        f"{name}: group= is for vectors; give num_envs= too, and make sync and async vectors with "
+        "envweave_gym.make"
     )

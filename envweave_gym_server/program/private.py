@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from envweave_gym.core.faults import EnvweaveError
 from envweave_gym.os_support.process_local import in_forked_child
 from envweave_gym.sandbox.inside.kernel import end_with_parent
 from envweave_gym_server.core.metrics import TOO_LARGE, oom_kills
@@ -167,7 +168,11 @@ def main(arguments: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # each connection is an open file
     start = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = start["paths"]
-    offers = offers_of(start["ids"]) if start["ids"] else Everything()
+    try:
+        offers = offers_of(start["ids"]) if start["ids"] else Everything()
+    except EnvweaveError as error:  # the owner's mistake: its error quotes this line
+        print(error, file=sys.stderr)
+        return 1
     listener = socket.socket(fileno=int(arguments[0]))
     listener.set_inheritable(False)  # a program that an environment starts would keep the address in use
     return Supervisor(offers, start["token"], listener).run()

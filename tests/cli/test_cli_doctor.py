@@ -77,6 +77,27 @@ def test_doctor_as_json_covers_every_extra_and_the_machine(capsys: pytest.Captur
     assert named["plug-in", "envweave"]["status"] == "ok"
 
 
+def test_doctor_tells_of_schemes_and_backends_of_plug_ins(
+    install_plug_in: Any, capsys: pytest.CaptureFixture[str]
+):
+    module = "def make(call):\n    pass\n"
+    schemes = {"fine": "make", "local": "make", "broken": "missing"}
+    install_plug_in("envweave_gym.schemes", "schemes_for_doctor", module, schemes)
+    install_plug_in("envweave_gym.providers", "backends_for_doctor", module, {"moon": "make"})
+    assert main(["doctor", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    found = {one["name"]: one for one in report["checks"] if one["part"] == "plug-in"}
+    assert found["fine://"]["status"] == "ok"
+    for name, why in (
+        ("local://", "has no effect"),
+        ("broken://", "attribute 'missing'"),
+        ("backend='moon'", "is no envweave_gym.providers.base.Provider"),
+    ):
+        assert found[name]["status"] == "broken"
+        assert why in found[name]["detail"]
+        assert "uninstall" in found[name]["next_step"]
+
+
 def checks(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The checks of the machine, by name."""
     assert main(["doctor", "--json"]) == 0

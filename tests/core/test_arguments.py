@@ -36,6 +36,8 @@ LINE = "envweave/LineWorld-v0"
         ({"reset_deadline": -1}, "reset_deadline=-1 is not a number of seconds"),
         ({"backend": "moon"}, "backend='moon' is unknown; there are 'inproc'"),
         ({"backend": 3}, "backend=3 is unknown"),
+        ({"call_deadline": 1}, "call_deadline= is for environments on servers; give backend= too"),
+        ({"replicas": 2}, "replicas= is for environments on servers; give backend= too"),
     ],
     ids=str,
 )

@@ -208,11 +208,12 @@ def test_an_invalid_action_is_refused(env: Any, action: Any) -> None:
     ("kwargs", "said"),
     [
         ({"allow": "open"}, "allow takes the names of violations"),
+        ({"allow": 3}, "allow takes the names of violations, not 3"),
         ({"allow": ("opn",)}, "'opn' is no violation to be allowed"),
         ({"step_timeout": -1}, "step_timeout=-1 is no number of seconds"),
         ({"transform": 5}, "a transform is a function"),
     ],
-    ids=["text", "unknown", "timeout", "transform"],
+    ids=["text", "number", "unknown", "timeout", "transform"],
 )
 def test_wrong_arguments_are_refused_by_name(kwargs: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=f"{CODING}: .*{said}"):

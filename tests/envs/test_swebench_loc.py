@@ -227,6 +227,7 @@ def test_a_patch_that_changes_nothing_is_refused_in_one_sentence(tmp_path: Path)
         ({"action": "letter"}, "action='letter' is unknown; there are 'index' and 'text'"),
         ({"reward": None}, "reward=None is unknown; there are 'dense' and 'sparse'"),
         ({"max_issue": 0}, "max_issue=0 is no length"),
+        ({"mask_paths": "no"}, "mask_paths='no' is not True or False"),
         ({"split": "train"}, "split='train' is unknown"),
     ],
 )

@@ -210,6 +210,25 @@ def test_a_step_after_closing_fails_at_once():
     env.close()
 
 
+def test_a_reset_after_closing_fails_at_once():
+    with Fleet("subprocess") as fleet:
+        env = gym.make(COUNTER, backend=fleet.urls, reset_deadline=60)
+        env.reset(seed=1)
+    began = time.monotonic()
+    _, info = env.reset()
+    assert time.monotonic() - began < 20
+    assert "this process has stopped that server" in info["fault"].message
+    env.close()
+
+
+def test_an_id_that_servers_do_not_have_is_one_sentence_without_a_traceback(
+    capfd: pytest.CaptureFixture[str],
+):
+    with pytest.raises(ew.NotAvailable, match="'nope/None-v0' cannot be served") as refused:
+        Fleet("subprocess", ids=["nope/None-v0"])
+    assert "Traceback" not in str(refused.value) + capfd.readouterr().err
+
+
 def test_where_one_cannot_be_started_none_is_left():
     children = psutil.Process().children
     before = {one.pid for one in children(recursive=True)}

@@ -7,6 +7,7 @@ import gymnasium as gym
 import pytest
 
 import envweave_gym as ew
+from envweave_gym.envs.toy.counter import CounterEnv
 from envweave_gym.providers import base
 
 COUNTER = "envweave/Counter-v0"
@@ -52,6 +53,15 @@ def test_environments_and_fleets_run_on_the_backend_of_a_plug_in(plug_in: Any) -
     with ew.Fleet("localcluster", replicas=1, ids=[COUNTER]) as fleet:
         assert fleet.backend == "localcluster"
     assert plug_in().started == [("gpu", ()), ("default", (COUNTER,))]
+
+
+def test_a_name_of_this_process_refuses_a_backend_without_starting_its_servers(plug_in: Any) -> None:
+    ew.register("local://here", factory=CounterEnv)
+    base.provider_of("localcluster")
+    started = list(plug_in().started)
+    with pytest.raises(ew.InvalidArgument, match="local://here is known to this process alone"):
+        ew.make("local://here", backend="localcluster")
+    assert plug_in().started == started
 
 
 def test_a_plug_in_cannot_replace_a_built_in_backend(plug_in: Any) -> None:

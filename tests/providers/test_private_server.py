@@ -83,6 +83,30 @@ def owner(then: str, program: str = OWNER) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
 
 
+FORKS = """
+import gc, os, sys, warnings
+import envweave_gym as ew
+env = ew.make("envweave/Counter-v0", backend="subprocess")
+env.reset(seed=1)
+child = os.fork()
+if child == 0:
+    env.reset(seed=2)
+    gc.collect()
+    sys.stderr.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+env.close()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_forked_process_that_plays_on_warns_of_no_server():
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", FORKS], capture_output=True, text=True, check=True
+    )
+    assert "ResourceWarning" not in done.stderr
+
+
 def test_all_environments_of_a_process_share_it():
     envs = [ew.make(COUNTER, backend="subprocess") for _ in range(3)]
     for env in envs:

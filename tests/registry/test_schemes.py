@@ -44,6 +44,17 @@ def test_a_package_makes_the_environments_of_its_own_scheme() -> None:
 
 
 @pytest.mark.usefixtures("plug_in")
+@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize("backend", ["docker", "subprocess", ["http://127.0.0.1:1"]])
+def test_a_scheme_that_makes_environments_in_this_process_refuses_a_backend(
+    backend: Any, num_envs: int | None
+) -> None:
+    with pytest.raises(ew.InvalidArgument, match=r"hub://counter is known to this process alone .* backend="):
+        ew.make("hub://counter", backend=backend, num_envs=num_envs)
+    assert ew.make("hub://counter", backend="inproc").reset(seed=1)[1]["seq"] == 0
+
+
+@pytest.mark.usefixtures("plug_in")
 def test_a_plug_in_cannot_replace_a_built_in_scheme() -> None:
     with pytest.raises(ew.UnknownEnvironment, match="local://counter"):
         ew.make("local://counter")

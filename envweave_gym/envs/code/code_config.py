@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any
 
-from envweave_gym.core.config import Config, local, one_of, wire
+from envweave_gym.core.config import Config, local, one_of, true_or_false, wire
 from envweave_gym.core.faults import InvalidArgument, shown
 
 _MAX_TIMEOUT_S = 86_400
@@ -33,12 +33,11 @@ class ProgramConfig(Config, frozen=True, kw_only=True):
             raise InvalidArgument(
                 f"step_timeout={shown(timeout)} is no number of seconds up to {_MAX_TIMEOUT_S}"
             )
-        names = [] if isinstance(self.warm, str) else list(self.warm)
+        names = [] if isinstance(self.warm, str) or not isinstance(self.warm, Iterable) else list(self.warm)
         if not all(isinstance(name, str) and name for name in names) or (self.warm and not names):
             raise InvalidArgument(f"warm={shown(self.warm)} must be names of modules, such as ('numpy',)")
         one_of("on_lost", self.on_lost, ("restart", "end"))
-        if type(self.checkpoint) is not bool:
-            raise InvalidArgument(f"checkpoint={shown(self.checkpoint)} is not True or False")
+        true_or_false("checkpoint", self.checkpoint)
 
 
 class CodeActConfig(ProgramConfig, frozen=True, kw_only=True):
@@ -49,6 +48,11 @@ class CodeActConfig(ProgramConfig, frozen=True, kw_only=True):
     task: Annotated[str, wire("the task that the prompt begins with")] = ""
     files: Annotated[bool, wire("offer `file_read` and `file_write`")] = False
     tools_per_episode: Annotated[bool, local("start the MCP servers anew for each episode")] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        true_or_false("files", self.files)
+        true_or_false("tools_per_episode", self.tools_per_episode)
 
 
 class CodingConfig(ProgramConfig, frozen=True, kw_only=True):

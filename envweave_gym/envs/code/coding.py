@@ -32,8 +32,7 @@ class CodingProgramEnv(ProgramEnv):
 
     @configured(CodingConfig)
     def __init__(self, config: CodingConfig) -> None:
-        allow = config.allow
-        self._safety = CodeSafety(allow if isinstance(allow, str) else tuple(allow))
+        self._safety = CodeSafety(tuple(config.allow) if type(config.allow) is list else config.allow)
         default = Composite(self._safety, CodeQuality())
         super().__init__(config, transform=default if config.transform is None else config.transform)
         self.observation_space = Dict(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from envweave_gym.core.config import Config, local, one_of, wire
+from envweave_gym.core.config import Config, local, one_of, true_or_false, wire
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.data.sources import SYNTHETIC
 from envweave_gym.data.swebench_lite import SOURCE
@@ -36,6 +36,7 @@ class LocConfig(ChoiceConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        true_or_false("mask_paths", self.mask_paths)
         if type(self.max_issue) is not int or not 1 <= self.max_issue <= MAX_ISSUE:
             raise InvalidArgument(
                 f"max_issue={shown(self.max_issue)} is no length; give an int from 1 to {MAX_ISSUE:,}"
