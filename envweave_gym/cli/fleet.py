@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     old = find(args.name)
     if old is not None:
-        if old.is_kept():
+        if old.has_keeper():
             raise taken(args.name)
         _print_cleaned(old, sys.stderr)
     return _detached(args) if args.detach else _run_keeper(args)
@@ -310,7 +310,7 @@ def _report(known: FleetFile) -> dict[str, Any]:
 
     report: dict[str, Any] = {"name": known.name, "backend": known.backend, "pid": known.pid}
     report |= {"token_file": known.token_file, "replicas": [], "removed": [], "unseen": []}
-    if not known.is_kept():
+    if not known.has_keeper():
         return report | {"state": "gone"} | _clean(known)
     if not known.urls:
         return report | {"state": "starting"}
@@ -363,7 +363,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _down(args: argparse.Namespace) -> int:
     known = _named(args.name)
-    if not known.is_kept():
+    if not known.has_keeper():
         if not args.json:
             _print_cleaned(known, sys.stdout)
         else:
@@ -371,7 +371,7 @@ def _down(args: argparse.Namespace) -> int:
         return 0
     os.kill(known.pid, signal.SIGTERM)
     deadline = time.monotonic() + _FLEET_ENDS_WITHIN_S
-    while known.is_there() and known.is_kept():
+    while known.is_current() and known.has_keeper():
         if time.monotonic() > deadline:
             raise NotAvailable(
                 f"fleet {known.name} has not ended within {_FLEET_ENDS_WITHIN_S:g} s; see "

@@ -39,11 +39,11 @@ class FleetFile(msgspec.Struct, kw_only=True):
         if len(self.restarts) != len(self.urls):
             raise ValueError("restarts and urls must have the same length")
 
-    def is_kept(self) -> bool:
+    def has_keeper(self) -> bool:
         """Return whether the keeper of this fleet is alive."""
         return self.boot == processes_seen() and began(self.pid) == self.began != ""
 
-    def is_there(self) -> bool:
+    def is_current(self) -> bool:
         """Return whether the file on disk still belongs to this fleet, and not to a newer one with its name."""
         found = find(self.name)
         return found is not None and (found.pid, found.began, found.boot) == (self.pid, self.began, self.boot)
@@ -72,7 +72,7 @@ class FleetFile(msgspec.Struct, kw_only=True):
 
     def remove(self) -> bool:
         """Delete the file and a generated token, unless a newer fleet of the same name owns them."""
-        if not self.is_there():
+        if not self.is_current():
             return False
         if Path(self.token_file) == own_token_file(self.name):  # a file that the user gave stays
             Path(self.token_file).unlink(missing_ok=True)

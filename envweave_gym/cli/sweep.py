@@ -14,7 +14,7 @@ from envweave_gym.providers.base import Leftovers, provider_names, provider_of
 def sweep_all(*, as_json: bool) -> int:
     """Remove the leftovers and list them; return 1 if some could not be found or removed."""
     fleets, unseen = find_all()
-    gone = [known for known in fleets if not known.is_kept()]
+    gone = [known for known in fleets if not known.has_keeper()]
     removed: dict[str, list[str]] = {}
     for name in provider_names():
         leftovers = sweep_of(name, gone)

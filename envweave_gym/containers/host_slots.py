@@ -14,7 +14,7 @@ from envweave_gym.os_support.file_lock import create_lock_file, try_lock, user_f
 VARIABLE = "ENVWEAVE_SLOTS"
 """Environment variable with the path of the folder in a container; images that need slots set it."""
 NAMES = ("evaluation", "look")
-MOST = 1024
+MAX_SLOTS = 1024
 """Number of slots of each name, of which a caller may use fewer."""
 
 
@@ -22,8 +22,8 @@ def shared_folder() -> Path:
     """Create the folder with all files, and return it for containers to mount; other users cannot reach it."""
     folder = _folder_of_user()
     for name in NAMES:
-        if not _path(folder, name, MOST - 1).exists():
-            for number in range(MOST):
+        if not _path(folder, name, MAX_SLOTS - 1).exists():
+            for number in range(MAX_SLOTS):
                 create_lock_file(_path(folder, name, number), 0o644)
     return folder
 
@@ -36,7 +36,7 @@ def lock_slot(folder: Path, name: str, number: int) -> int | None:
 def folder_of_slots(name: str) -> Path:
     """Return the folder with the slots of ``name``; outside of containers it is created."""
     given = os.environ.get(VARIABLE)
-    if given and _path(Path(given), name, MOST - 1).exists():
+    if given and _path(Path(given), name, MAX_SLOTS - 1).exists():
         return Path(given)
     # a container without the machine's folder has slots of its own, which limit nobody else
     return _folder_of_user()

@@ -15,7 +15,7 @@ from envweave_gym.remote import upkeep
 from envweave_gym.remote.abandoned_sessions import delete_abandoned
 from envweave_gym.remote.address import Address
 from envweave_gym.remote.errors import raise_refused
-from envweave_gym.remote.session_core import Action, Call, SessionCore
+from envweave_gym.remote.session_core import Call, Operation, SessionCore
 from envweave_gym.remote.transports import Transport, lost
 from envweave_gym.wire.frame_limits import SMALL_REPLY, check_reply
 from envweave_gym.wire.messages import Answer, Ask, Close, Create, Reply, Reset, Step, encode, read_reply
@@ -33,7 +33,7 @@ _warned_of: set[str] = set()
 _of_parent: list[Transport | None] = []
 """Transports inherited by a forked process; referenced here so that they are neither closed nor collected."""
 _log = logging.getLogger(__name__)
-_SEND, _RECEIVE, _DELIVER = Action.SEND, Action.RECEIVE, Action.DELIVER
+_SEND, _RECEIVE, _DELIVER = Operation.SEND, Operation.RECEIVE, Operation.DELIVER
 
 
 class RemoteSession:
@@ -48,7 +48,7 @@ class RemoteSession:
         self.address, self.id = address, uuid.uuid4().hex
         self._create, self._deadline_s = create, deadline
         self._core = SessionCore(encode(create), deadline)
-        self._next = Action.GIVE_UP
+        self._next = Operation.GIVE_UP
         self._error: Exception = ConnectionError(f"{address.url}: nothing was sent")
         """The error of the last lost connection or reply."""
         self._failed: Call | None = None
@@ -128,8 +128,8 @@ class RemoteSession:
 
         An overdue reply is still looked for during ``grace_s`` seconds.
         """
-        action, core, transport = self._next, self._core, self._transport
-        if action is _RECEIVE and transport is not None:
+        operation, core, transport = self._next, self._core, self._transport
+        if operation is _RECEIVE and transport is not None:
             until = max(core.call.until, time.monotonic() + grace_s) if grace_s else core.call.until
             try:
                 while True:
@@ -142,26 +142,26 @@ class RemoteSession:
                         raise ConnectionError(
                             f"{self.address.url} sent no reply of a server: {error}"
                         ) from None
-                    action = core.received(reply)
-                    if action is _DELIVER:
+                    operation = core.received(reply)
+                    if operation is _DELIVER:
                         return reply
-                    if action is not _RECEIVE:
+                    if operation is not _RECEIVE:
                         break
             except OSError as error:
                 self._hang_up()
-                self._error, action = lost(self.address.url, error), core.unanswered(time.monotonic())
+                self._error, operation = lost(self.address.url, error), core.unanswered(time.monotonic())
             except BaseException:
                 self._hang_up()  # a late reply to this call must not be taken for the reply to the next
                 raise
             else:
                 self._raise_refusal(reply)
-        if action is not Action.PAUSE:
+        if operation is not Operation.PAUSE:
             raise self._error
         time.sleep(core.call.pause_s)
         self._send(core.paused(time.monotonic()))
         return None
 
-    # Actions
+    # Operations
 
     def _begin(
         self, message: Create | Reset | Step | Ask | Close, number: int, give_up_s: float = math.inf
@@ -169,26 +169,26 @@ class RemoteSession:
         self._message = message
         self._send(self._core.begin(encode(message), number, time.monotonic(), give_up_s))
 
-    def _send(self, action: Action) -> None:
-        """Carry out ``action`` and those that follow, up to a wait for the reply or before another attempt."""
+    def _send(self, operation: Operation) -> None:
+        """Carry out ``operation`` and those that follow, up to a wait for the reply or before another attempt."""
         core = self._core
         try:
-            if action is not _SEND:
-                action = self._connect()
+            if operation is not _SEND:
+                operation = self._connect()
             transport = self._transport
-            if action is _SEND and transport is not None:
+            if operation is _SEND and transport is not None:
                 call = core.call
                 transport.send(call.frame, call.until, call.opening)
-                action = core.sent(time.monotonic())
+                operation = core.sent(time.monotonic())
         except OSError as error:
-            action = self._unsent(lost(self.address.url, error))
+            operation = self._unsent(lost(self.address.url, error))
         except BaseException:
             self._hang_up()
             raise
-        self._next = action
+        self._next = operation
 
-    def _connect(self) -> Action:
-        """Connect to the server, and return the next action.
+    def _connect(self) -> Operation:
+        """Connect to the server, and return the next operation.
 
         A server that this process has started and that has died is started again first.
         """
@@ -239,22 +239,22 @@ class RemoteSession:
                 raise
             raise ConnectionError(f"{self.address.url}: {error}") from None
 
-    def _unsent(self, error: Exception) -> Action:
-        """Return the next action for a call that did not reach the server; log a warning if that lasts."""
+    def _unsent(self, error: Exception) -> Operation:
+        """Return the next operation for a call that did not reach the server; log a warning if that lasts."""
         self._hang_up()
         core, now = self._core, time.monotonic()
         call = core.call
         # The error of an attempt that the deadline cut short says less than the error of the attempt before.
         if not (isinstance(error, TimeoutError) and call.until >= call.deadline and self._failed is call):
             self._error, self._failed = error, call
-        action = core.unsent(now, was_refused=isinstance(error, ConnectionRefusedError))
-        if action is Action.PAUSE and self.address.is_stopped():
+        operation = core.unsent(now, was_refused=isinstance(error, ConnectionRefusedError))
+        if operation is Operation.PAUSE and self.address.is_stopped():
             why = "this process has stopped that server; make the environment on another"
             self._error = ConnectionError(f"{self.address.url}: {why}")
-            return Action.GIVE_UP
+            return Operation.GIVE_UP
         if now - call.unreached_since >= _WARN_AFTER_S and not isinstance(self._message, Close):
             self._warn(error, min(call.deadline, call.give_up_at) - now)
-        return action
+        return operation
 
     def _warn(self, error: Exception, left_s: float) -> None:
         """Log that the server cannot be reached, once until it is reached again; ``left_s`` is the call's time left."""
@@ -282,7 +282,7 @@ class RemoteSession:
     def drop(self) -> None:
         """Close the connection, so that a late reply is not taken for the reply to the next call."""
         self._hang_up()
-        self._next = Action.GIVE_UP
+        self._next = Operation.GIVE_UP
 
     def close(self) -> None:
         """Close the session on the server; if the server cannot be reached, delete it in the background."""

@@ -1,6 +1,6 @@
 """State machine of a session on the client, without I/O: numbers calls, sends them again or gives them up.
 
-It reads no clock. Each input returns the next :class:`Action`, which a loop carries out: ``session.py``, or a
+It reads no clock. Each input returns the next :class:`Operation`, which a loop carries out: ``session.py``, or a
 simulation on a virtual clock. A frame is sent again, over a new connection each time, until its reply arrives.
 The server executes a call once, however often the frame arrives.
 """
@@ -24,7 +24,7 @@ A connection to a server that has just died may never be answered; a new attempt
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 1.0
 
 
-class Action(Enum):
+class Operation(Enum):
     """Next action of the loop that drives the state machine.
 
     After each action but the last three, the loop calls one of the methods named here to report the outcome.
@@ -47,7 +47,7 @@ class Action(Enum):
 
 
 # Looking up a member of an enum costs as much as the rest of a method.
-_CONNECT, _SEND, _RECEIVE, _DELIVER = Action.CONNECT, Action.SEND, Action.RECEIVE, Action.DELIVER
+_CONNECT, _SEND, _RECEIVE, _DELIVER = Operation.CONNECT, Operation.SEND, Operation.RECEIVE, Operation.DELIVER
 
 
 class Call(msgspec.Struct, gc=False):
@@ -66,7 +66,7 @@ class Call(msgspec.Struct, gc=False):
     opening: bytes = b""
     """The create frame, sent before the call, or empty; if the server refuses the create, the call fails too."""
     until: float = 0.0
-    """Deadline of the next action."""
+    """Deadline of the next operation."""
     # pause_s grows with each attempt (see paused()); the first attempt follows at once.
     pause_s: float = 0.0
     handshake_s: float = _HANDSHAKE_S
@@ -119,7 +119,7 @@ class SessionCore:
         *,
         seconds: float | None = None,
         waits: int = _WAITS,
-    ) -> Action:
+    ) -> Operation:
         """Begin a call, or with a negative number a question.
 
         ``seconds`` is its time limit, by default that of the session, in ``waits`` equal parts. Give up on a
@@ -137,13 +137,13 @@ class SessionCore:
             return _SEND
         return self.started(now)
 
-    def started(self, now: float) -> Action:
+    def started(self, now: float) -> Operation:
         """Report that the server runs; return ``CONNECT``. The time limit of the handshake begins now."""
         call = self.call
         call.until = min(now + call.handshake_s, call.deadline)
         return _CONNECT
 
-    def connected(self, now: float) -> Action:
+    def connected(self, now: float) -> Operation:
         """Report a new connection; return ``SEND``."""
         call = self.call
         self.is_connected, call.unreached_since = True, math.inf
@@ -152,7 +152,7 @@ class SessionCore:
         call.until = min(now + call.wait_s, call.deadline)
         return _SEND
 
-    def sent(self, now: float) -> Action:
+    def sent(self, now: float) -> Operation:
         """Report that the frame was sent; return ``RECEIVE``.
 
         The wait for the reply begins now, because sending a large frame takes time.
@@ -161,7 +161,7 @@ class SessionCore:
         call.until = min(now + call.wait_s, call.deadline)
         return _RECEIVE
 
-    def received(self, reply: Reply) -> Action:
+    def received(self, reply: Reply) -> Operation:
         """Report a reply: return ``DELIVER`` or ``REFUSE`` if it belongs to this call, else ``RECEIVE``.
 
         A late reply to an earlier call is dropped.
@@ -177,7 +177,7 @@ class SessionCore:
         self.is_answered = True
         return _DELIVER
 
-    def _refused(self, reply: Refused) -> Action:
+    def _refused(self, reply: Refused) -> Operation:
         number, call = reply.number, self.call
         is_of_create = number < 1 and bool(call.opening)
         if number not in (call.number, NUMBERLESS) and not is_of_create:
@@ -191,15 +191,15 @@ class SessionCore:
             # The call's own refusal is still to come, and would be taken for the reply to the next call.
             self.is_connected = False
         self.is_answered = True
-        return Action.REFUSE
+        return Operation.REFUSE
 
-    def unanswered(self, now: float) -> Action:
+    def unanswered(self, now: float) -> Operation:
         """Report that no reply came in time or the connection was lost; return ``PAUSE`` or ``GIVE_UP``."""
-        action = self._again(now)
+        operation = self._again(now)
         self.call.give_up_at += now - self.call.tried_at
-        return action
+        return operation
 
-    def unsent(self, now: float, *, was_refused: bool = False) -> Action:
+    def unsent(self, now: float, *, was_refused: bool = False) -> Operation:
         """Report that no connection was made, or it was lost before the send; return ``PAUSE`` or ``GIVE_UP``.
 
         A server that goes away late in a long call has the full time to come back: the first refused connection
@@ -211,7 +211,7 @@ class SessionCore:
             call.was_refused, call.deadline = True, now + call.seconds
         return self._again(now)
 
-    def still_starting(self, now: float, waited_s: float) -> Action:
+    def still_starting(self, now: float, waited_s: float) -> Operation:
         """Report that the server is still starting after a wait of ``waited_s``; return ``PAUSE`` or ``GIVE_UP``.
 
         The wait does not count as an attempt: it neither lengthens the handshake nor uses up ``give_up_s``.
@@ -220,14 +220,14 @@ class SessionCore:
         self.call.give_up_at += waited_s
         return self._again(now)
 
-    def _again(self, now: float) -> Action:
+    def _again(self, now: float) -> Operation:
         self.is_connected, call = False, self.call
         if now + call.pause_s > call.deadline or call.tried_at > call.give_up_at:
-            return Action.GIVE_UP
+            return Operation.GIVE_UP
         call.pause_s = min(call.pause_s, max(call.give_up_at - now, 0.0))
-        return Action.PAUSE
+        return Operation.PAUSE
 
-    def paused(self, now: float) -> Action:
+    def paused(self, now: float) -> Operation:
         """Report the end of a pause; return ``CONNECT``. The next pause and handshake get longer."""
         call = self.call
         call.pause_s = min(1.5 * call.pause_s + _FIRST_PAUSE_S, _LONGEST_PAUSE_S)

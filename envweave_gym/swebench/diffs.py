@@ -77,7 +77,7 @@ def lines_of(text: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def parsed(text: str) -> Diff:
+def parse_diff(text: str) -> Diff:
     """Parse a unified diff with or without prose around it; text without a diff gives no changes.
 
     If all lines end in CRLF, they are converted to LF, as something must have converted the whole text before.
@@ -92,7 +92,7 @@ def parsed(text: str) -> Diff:
     return Diff(reader.text(), tuple(reader.changes), "".join(reader.prose))
 
 
-def cut_off(diff: Diff) -> str | None:
+def missing_end(diff: Diff) -> str | None:
     """Return a sentence if the end of a diff is missing, as in a reply cut at a token limit; else ``None``.
 
     The program ``patch`` would apply a hunk that lacks its last lines. A cut in the middle of the last line
@@ -280,7 +280,7 @@ def diff_in(reply: str) -> str:
     """
     blocks = list(_blocks(reply))
     if blocks:
-        paths = [set(parsed(block).paths) for block in blocks]
+        paths = [set(parse_diff(block).paths) for block in blocks]
         are_disjoint = sum(map(len, paths)) == len(set[str]().union(*paths))
         return "".join(blocks) if are_disjoint else blocks[-1]
     begin = _BEGIN.search(reply)

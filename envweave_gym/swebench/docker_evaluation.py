@@ -170,7 +170,7 @@ class DockerWorkspace:
         self._container.put_archive("/tmp", packed.getvalue())
         self._files = {}
 
-    def adapted(self, script: str) -> str:
+    def adapt_script(self, script: str) -> str:
         """Return the script unchanged."""
         return script
 

@@ -24,7 +24,7 @@ from envweave_gym.core.faults import (
     shown,
 )
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.diffs import MAX_CHARS, Diff, cut_off, parsed
+from envweave_gym.swebench.diffs import MAX_CHARS, Diff, missing_end, parse_diff
 from envweave_gym.swebench.grading import Tests, Verdict, check_instance, check_tests, grade
 from envweave_gym.swebench.patch_rules import violations, violations_by_patch, violations_of_tree
 from envweave_gym.swebench.phases import BY_PATCH, Applied, apply_and_test, run_tests
@@ -114,7 +114,7 @@ class Trial:
     def _module(self) -> Any:
         return importlib.import_module(_BACKENDS[self.backend])
 
-    def opened(self, instance: Instance) -> Workspace:
+    def open_workspace(self, instance: Instance) -> Workspace:
         """Open a new workspace of the backend, with the repository of ``instance`` at its base commit."""
         return self._module().open_workspace(instance, **self.options)
 
@@ -129,10 +129,10 @@ def evaluate(
     parser, raises :class:`InvalidArgument`.
     """
     check_instance(instance)
-    found = parsed(diff[: MAX_CHARS + 1])  # one character too many, so that the rules see the excess
+    found = parse_diff(diff[: MAX_CHARS + 1])  # one character too many, so that the rules see the excess
     if refused := violations(diff, found, instance):
         return Evaluation(violations=refused)
-    if (problem := cut_off(found)) is not None:
+    if (problem := missing_end(found)) is not None:
         return Evaluation(problem=problem)
     return _or_fault(lambda clock: _evaluated(instance, found, trial or Trial(), clock, opened))
 
@@ -221,7 +221,7 @@ def _workspace(
         with clock.phase("wait"):
             stack.enter_context(slot(trial.at_once))
         with clock.phase("start"):
-            workspace = trial.opened(instance) if opened is None else opened()
+            workspace = trial.open_workspace(instance) if opened is None else opened()
         stack.enter_context(_closing(workspace, clock))
         yield workspace
 

@@ -187,7 +187,7 @@ class LocalWorkspace:
                 f"{name} cannot be written to the workspace of an evaluation: {error}"
             ) from None
 
-    def adapted(self, script: str) -> str:
+    def adapt_script(self, script: str) -> str:
         """Return the official script without the lines for its image, and with the path of this copy."""
         kept = [line for line in script.split("\n") if not _OMITTED_LINES.fullmatch(line)]
         return "\n".join(_PATH_LINES.sub(rf"\1 {self.testbed}", line) for line in kept)

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from envweave_gym.core.faults import shown
 from envweave_gym.core.spaces import encodable
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.diffs import MAX_CHARS, Change, Diff, parsed
+from envweave_gym.swebench.diffs import MAX_CHARS, Change, Diff, parse_diff
 
 NO_DIFF = "there is no diff in it"
 _CONFIGURATION = frozenset(
@@ -156,4 +156,4 @@ def _violations_of_change(change: Change) -> list[str]:
 @lru_cache(maxsize=256)
 def _files_of(test_patch: str) -> frozenset[str]:
     """Return the paths of the files that the test patch changes."""
-    return frozenset(parsed(test_patch).paths)
+    return frozenset(parse_diff(test_patch).paths)

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass, replace
 
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.diffs import Diff, in_crlf, parsed
+from envweave_gym.swebench.diffs import Diff, in_crlf, parse_diff
 from envweave_gym.swebench.workspace import Ran, Workspace, WorkspaceLost
 
 BY_PATCH = "patch --batch --forward --fuzz=5 -p1 -i"
@@ -160,12 +160,12 @@ def _attempts(workspace: Workspace, diff: Diff, boundary: str) -> str:
 
 
 def _test_script(workspace: Workspace, instance: Instance) -> str:
-    workspace.write("eval.sh", workspace.adapted(official_script(instance)).encode())
+    workspace.write("eval.sh", workspace.adapt_script(official_script(instance)).encode())
     return _TEST.format(testbed=workspace.testbed, scratch=workspace.scratch, reset=_reset(instance).rstrip())
 
 
 def _reset(instance: Instance) -> str:
-    changes = parsed(instance.test_patch).changes
+    changes = parse_diff(instance.test_patch).changes
     kept = [shlex.quote(one.old) for one in changes if one.old]
     added = [shlex.quote(one.new) for one in changes if one.new and one.new != one.old]
     lines = f"rm -rf -- {' '.join(added)}\n" if added else ""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.swebench_scripts import selected
-from envweave_gym.swebench.diffs import MAX_CHARS, diff_in, parsed
+from envweave_gym.swebench.diffs import MAX_CHARS, diff_in, parse_diff
 from envweave_gym.swebench.evaluation import Trial
 from envweave_gym.swebench.grading import END, START
 from envweave_gym.swebench.patch_rules import NO_DIFF, violations, violations_of_tree
@@ -121,7 +121,7 @@ def _shell_line(workspace: Workspace, command: RepositoryCommand) -> str:
 
 def _run_tests(instance: Instance, command: RepositoryCommand, trial: Trial, opened: EpisodeWorkspace) -> str:
     """Apply the diff below a ``test`` command, run the tests in a workspace, and close the workspace."""
-    diff = parsed(command.diff[: MAX_CHARS + 1])
+    diff = parse_diff(command.diff[: MAX_CHARS + 1])
     if refused := [rule for rule in violations(command.diff, diff, instance) if rule != NO_DIFF]:
         return _refused(refused)
     with slot(trial.at_once), closing(opened.open(instance, trial)) as workspace:
@@ -131,7 +131,7 @@ def _run_tests(instance: Instance, command: RepositoryCommand, trial: Trial, ope
                 return f"the diff does not apply:\n{applied.log[-MAX_OUTPUT_CHARS:]}"
             if hidden := violations_of_tree(applied.touched, diff, instance):
                 return _refused(hidden)
-        script = workspace.adapted(_visible_script(instance, command.words))
+        script = workspace.adapt_script(_visible_script(instance, command.words))
         workspace.write("look.sh", script.encode())
         ran = workspace.run(f"exec bash {workspace.scratch}/look.sh 2>&1", trial.timeout)
     output = ran.output.rpartition(START)[2].lstrip("'\n")[-MAX_OUTPUT_CHARS:]

@@ -45,7 +45,7 @@ class Workspace(Protocol):
         """Write the file ``name`` into the folder ``scratch``; the next command sees it."""
         ...
 
-    def adapted(self, script: str) -> str:
+    def adapt_script(self, script: str) -> str:
         """Return the official evaluation script, edited for the paths and programs of this workspace."""
         ...
 

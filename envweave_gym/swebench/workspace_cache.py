@@ -66,7 +66,7 @@ class EpisodeWorkspace:
 
     def open(self, instance: Instance, trial: Trial) -> Workspace:
         """Take the workspace out of the cache, or open one; the caller then calls ``put_back`` or closes it."""
-        self._opened = workspace = _CACHE.value.take(id(self)) or trial.opened(instance)
+        self._opened = workspace = _CACHE.value.take(id(self)) or trial.open_workspace(instance)
         return workspace
 
     def put_back(self, workspace: Workspace) -> None:

@@ -135,5 +135,5 @@ def _render(form: Form, mode: str) -> str | None:
                 player.move()
                 env_render_passive_checker(player.env)
         except (DependencyNotInstalled, NotAvailable) as error:
-            return f"{what} needs what is not installed: {error}"
+            return f"{what} needs a package that is not installed: {error}"
     return None

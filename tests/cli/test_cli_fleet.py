@@ -240,15 +240,15 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 
 def test_a_process_with_the_number_of_a_dead_keeper_is_not_taken_for_it():
     known = {"name": "x", "backend": "docker", "token_file": "/x", "pid": os.getpid()}
-    assert FleetFile(**known).is_kept()
-    assert not FleetFile(**known, began="1").is_kept()
-    assert not FleetFile(**known, boot="another").is_kept()
-    assert not FleetFile(**{**known, "pid": 1 << 30}, began="").is_kept()
+    assert FleetFile(**known).has_keeper()
+    assert not FleetFile(**known, began="1").has_keeper()
+    assert not FleetFile(**known, boot="another").has_keeper()
+    assert not FleetFile(**{**known, "pid": 1 << 30}, began="").has_keeper()
     child = subprocess.Popen(["true"])
     until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 30)
     assert not FleetFile(
         **{**known, "pid": child.pid}, began=began(child.pid), boot=processes_seen()
-    ).is_kept()
+    ).has_keeper()
     child.wait()
 
 

@@ -1,4 +1,4 @@
-"""Rows of data sets: where they come from, that they are shared, and what is said of files that are wrong."""
+"""Rows of data sets: their sources, sharing within and between processes, and errors for invalid files."""
 
 from __future__ import annotations
 

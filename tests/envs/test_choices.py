@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from envweave_gym.core.faults import InvalidAction
-from envweave_gym.envs.tasks.option_letters import lettered, letters_of, placed, read_letter
+from envweave_gym.envs.tasks.option_letters import lettered, letters_of, read_letter, shuffled
 
 CHOSEN = {
     "B": "B",
@@ -71,14 +71,14 @@ def test_an_invalid_text_is_refused() -> None:
 
 
 def test_the_right_option_stands_anywhere_as_often() -> None:
-    places = Counter(placed("right", ["x", "y", "z"], key)[1] for key in range(4000))
+    places = Counter(shuffled("right", ["x", "y", "z"], key)[1] for key in range(4000))
     assert set(places) == {0, 1, 2, 3}
     assert all(900 < times < 1100 for times in places.values())
 
 
 def test_the_order_of_wrong_options_varies_too() -> None:
     orders = Counter(
-        tuple(option for option in placed("right", ["x", "y", "z"], key)[0] if option != "right")
+        tuple(option for option in shuffled("right", ["x", "y", "z"], key)[0] if option != "right")
         for key in range(600)
     )
     assert len(orders) == 6
@@ -86,8 +86,8 @@ def test_the_order_of_wrong_options_varies_too() -> None:
 
 
 def test_placing_is_decided_by_the_key() -> None:
-    assert placed("right", ["x", "y"], 7) == placed("right", ["x", "y"], 7)
-    options, place = placed("right", ["x", "y"], 7)
+    assert shuffled("right", ["x", "y"], 7) == shuffled("right", ["x", "y"], 7)
+    options, place = shuffled("right", ["x", "y"], 7)
     assert options[place] == "right"
     assert sorted(options) == ["right", "x", "y"]
 

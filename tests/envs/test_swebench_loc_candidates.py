@@ -190,7 +190,7 @@ def test_a_candidate_that_no_line_of_a_prompt_holds_is_named(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("candidates", [7, [], [7], {"a": 1}])
 def test_an_invalid_address_is_one_sentence(candidates: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"candidates=.* is none of what there is: 'rows'"):
+    with pytest.raises(InvalidArgument, match=r"candidates=.*'rows'"):
         toy(candidates)
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from engines import client, ours
 from swebench_rows import NUMBERS, TEXT, TOY, at_import, edit, new_file
-from toy_places import images
+from toy_images import images
 
 import envweave_gym as ew
 from envweave_gym.core.faults import FaultKind, InvalidAction, InvalidArgument

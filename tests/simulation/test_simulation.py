@@ -125,7 +125,7 @@ def test_every_call_is_done_once_or_reported_as_lost(name: str, monkeypatch: pyt
 class ForgetsNumbers(session_core.SessionCore):
     """Takes any reply for that to its call."""
 
-    def received(self, reply: Any) -> session_core.Action:
+    def received(self, reply: Any) -> session_core.Operation:
         if getattr(reply, "call", 0):
             self.call.number = reply.call
         return super().received(reply)
@@ -135,15 +135,15 @@ class BringsTheCreateAlong(session_core.SessionCore):
     """Sends the create with every call, which makes another environment where the session is lost."""
 
     def begin(self, frame: bytes, number: int, now: float, *arguments: Any, **options: Any) -> Any:
-        action = super().begin(frame, number, now, *arguments, **options)
+        operation = super().begin(frame, number, now, *arguments, **options)
         self.call.opening = self._create
-        return action
+        return operation
 
 
 class NeverGivesUp(session_core.SessionCore):
     """Goes on after its deadline."""
 
-    def _again(self, now: float) -> session_core.Action:
+    def _again(self, now: float) -> session_core.Operation:
         self.call.deadline = now + 5.0
         return super()._again(now)
 
@@ -151,7 +151,7 @@ class NeverGivesUp(session_core.SessionCore):
 class CountsTooFar(session_core.SessionCore):
     """Takes a call that was lost for done."""
 
-    def unanswered(self, now: float) -> session_core.Action:
+    def unanswered(self, now: float) -> session_core.Operation:
         self.next_number += 1
         return super().unanswered(now)
 

@@ -51,7 +51,7 @@ def kept_open(subjects: Sequence[tuple[str, Subject]]) -> Generator[None]:
 
 
 def run(check: Check, subject: Subject) -> None:
-    """Make the check, which may not apply, or need what is not installed."""
+    """Make the check, which may not apply, or need a package that is not installed."""
     try:
         check(subject)
     except NotApplicable as reason:

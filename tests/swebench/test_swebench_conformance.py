@@ -14,7 +14,7 @@ import pytest
 from absent import needs_command
 from engines import client, ours
 from swebench_rows import QUEUES, TEXT, at_import, edit, new_file, row_of
-from toy_places import images
+from toy_images import images
 
 from envweave_gym.swebench.evaluation import Trial, evaluate
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from envweave_gym.data.toy_repo import toy_instances
-from envweave_gym.swebench.diffs import cut_off, diff_in, in_crlf, parsed, unquoted
+from envweave_gym.swebench.diffs import diff_in, in_crlf, missing_end, parse_diff, unquoted
 from envweave_gym.swebench.evaluation import evaluate
 
 GOLD = toy_instances("test")[0].patch
@@ -30,19 +30,19 @@ OTHER = toy_instances("test")[1].patch
     ],
 )
 def test_a_diff_is_found_in_a_reply(reply: str) -> None:
-    assert parsed(diff_in(reply)) == parsed(GOLD)
-    assert parsed(diff_in(reply)).text == GOLD
+    assert parse_diff(diff_in(reply)) == parse_diff(GOLD)
+    assert parse_diff(diff_in(reply)).text == GOLD
 
 
 def test_a_diff_without_the_line_of_git_is_found_too() -> None:
     bare = GOLD.partition("\n")[2]
     assert diff_in(f"Look:\n{bare}") == bare
-    assert parsed(bare).paths == parsed(GOLD).paths
+    assert parse_diff(bare).paths == parse_diff(GOLD).paths
 
 
 def test_several_blocks_about_different_files_are_one_diff() -> None:
     reply = f"```diff\n{GOLD}```\nand\n```diff\n{OTHER}```"
-    assert parsed(diff_in(reply)).paths == ("toolbox/text.py", "toolbox/numbers.py")
+    assert parse_diff(diff_in(reply)).paths == ("toolbox/text.py", "toolbox/numbers.py")
 
 
 def test_of_several_drafts_the_last_one_counts() -> None:
@@ -61,26 +61,26 @@ def test_fences_in_the_lines_of_a_file_end_no_block() -> None:
 @pytest.mark.parametrize("reply", ["", "no idea", "```python\nprint(1)\n```", "--- nothing\n", "diff of a"])
 def test_a_reply_without_a_diff_gives_none(reply: str) -> None:
     assert diff_in(reply) == ""
-    assert parsed(reply).changes == ()
+    assert parse_diff(reply).changes == ()
 
 
 def test_prose_around_a_diff_is_left_out_and_the_last_line_is_ended() -> None:
-    assert parsed(f"Sure!\n{GOLD.rstrip()}").text == GOLD
-    assert parsed(f"{GOLD}\nThat should do.\n").text == GOLD
+    assert parse_diff(f"Sure!\n{GOLD.rstrip()}").text == GOLD
+    assert parse_diff(f"{GOLD}\nThat should do.\n").text == GOLD
 
 
 def test_a_diff_that_came_with_crlf_means_lf() -> None:
-    assert parsed(GOLD.replace("\n", "\r\n")).text == GOLD
+    assert parse_diff(GOLD.replace("\n", "\r\n")).text == GOLD
 
 
 def test_crlf_within_lines_of_the_file_stays_as_the_file_has_it() -> None:
     mixed = "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\r\n+b\r\n"
-    assert parsed(mixed).text == mixed
-    assert in_crlf(parsed(mixed)) is None
+    assert parse_diff(mixed).text == mixed
+    assert in_crlf(parse_diff(mixed)) is None
 
 
 def test_for_a_file_with_crlf_there_is_the_same_diff_with_such_lines() -> None:
-    other = in_crlf(parsed("--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n\\ No newline at end of file\n"))
+    other = in_crlf(parse_diff("--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n\\ No newline at end of file\n"))
     assert other == "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\r\n+b\r\n\\ No newline at end of file\n"
 
 
@@ -102,7 +102,7 @@ def test_for_a_file_with_crlf_there_is_the_same_diff_with_such_lines() -> None:
     ],
 )
 def test_the_paths_of_a_diff_come_from_its_headers(header: str, kind: str, old: str, new: str) -> None:
-    (change,) = parsed(header + "@@ -1 +1 @@\n-a\n+b\n").changes
+    (change,) = parse_diff(header + "@@ -1 +1 @@\n-a\n+b\n").changes
     assert (change.kind, change.old, change.new) == (kind, old, new)
 
 
@@ -121,25 +121,25 @@ def test_the_paths_of_a_diff_come_from_its_headers(header: str, kind: str, old: 
     ],
 )
 def test_where_headers_contradict_each_other_every_name_counts(text: str, hidden: str) -> None:
-    assert hidden in parsed(text).paths
+    assert hidden in parse_diff(text).paths
 
 
 def test_modes_and_binary_files_are_seen() -> None:
     link = "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n"
-    assert parsed(link).changes[0].modes == ["120000"]
-    assert parsed("diff --git a/i.png b/i.png\nGIT binary patch\nliteral 1\nAc${NkU\n").changes[0].binary
-    assert parsed("diff --git a/i b/i\nBinary files a/i and b/i differ\n").changes[0].binary
+    assert parse_diff(link).changes[0].modes == ["120000"]
+    assert parse_diff("diff --git a/i.png b/i.png\nGIT binary patch\nliteral 1\nAc${NkU\n").changes[0].binary
+    assert parse_diff("diff --git a/i b/i\nBinary files a/i and b/i differ\n").changes[0].binary
 
 
 def test_lines_that_look_like_headers_are_lines_of_their_hunk() -> None:
     text = "--- a/x.sql\n+++ b/x.sql\n@@ -1,2 +1,2 @@\n--- old comment\n+++ new comment\n a\n"
-    assert parsed(text).paths == ("x.sql",)
-    assert parsed(text).text == text
+    assert parse_diff(text).paths == ("x.sql",)
+    assert parse_diff(text).text == text
 
 
 def test_several_files_without_git_headers_are_separate_changes() -> None:
     one = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
-    assert parsed(one.format("x") + one.format("y")).paths == ("x", "y")
+    assert parse_diff(one.format("x") + one.format("y")).paths == ("x", "y")
 
 
 def test_names_in_quotes_are_read_as_git_writes_them() -> None:
@@ -152,8 +152,8 @@ def test_a_diff_that_is_cut_off_between_two_lines_is_known_by_that(end: str) -> 
     lines = (GOLD + OTHER).splitlines()
     whole = [len(GOLD.splitlines()), len(lines)]
     for number in range(1, len(lines) + 1):
-        diff = parsed("\n".join(lines[:number]) + end)
-        assert (cut_off(diff) is None) == (number in whole), number
+        diff = parse_diff("\n".join(lines[:number]) + end)
+        assert (missing_end(diff) is None) == (number in whole), number
 
 
 def test_a_diff_that_is_cut_off_is_not_applied_and_says_so() -> None:
@@ -173,7 +173,7 @@ def test_a_diff_that_is_cut_off_is_not_applied_and_says_so() -> None:
     ],
 )
 def test_a_change_that_needs_no_hunk_is_whole(header: str) -> None:
-    assert cut_off(parsed(f"diff --git a/x.py b/x.py\n{header}")) is None
+    assert missing_end(parse_diff(f"diff --git a/x.py b/x.py\n{header}")) is None
 
 
 def test_anything_can_be_parsed() -> None:
@@ -199,8 +199,8 @@ def test_anything_can_be_parsed() -> None:
     draw = random.Random(0)
     for _ in range(3000):
         text = "".join(draw.choices(pieces, k=draw.randrange(12)))
-        found = parsed(diff_in(text))
-        assert parsed(found.text).paths == found.paths
+        found = parse_diff(diff_in(text))
+        assert parse_diff(found.text).paths == found.paths
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_anything_can_be_parsed() -> None:
 def test_a_long_reply_is_read_in_time_that_grows_with_it(piece: str) -> None:
     def once(text: str) -> float:
         begun = time.process_time()
-        parsed(diff_in(text))
+        parse_diff(diff_in(text))
         return time.process_time() - begun
 
     def seconds(size: int) -> float:

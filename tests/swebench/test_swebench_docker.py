@@ -24,13 +24,13 @@ from swebench_rows import (
     new_file,
     patch_of,
 )
-from toy_places import images
+from toy_images import images
 
 from envweave_gym.core.faults import FaultKind
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.toy_files import FILES
 from envweave_gym.data.toy_repo import diff_between
-from envweave_gym.swebench.diffs import parsed
+from envweave_gym.swebench.diffs import parse_diff
 from envweave_gym.swebench.docker_evaluation import open_workspace
 from envweave_gym.swebench.evaluation import Evaluation, Trial, evaluate
 from envweave_gym.swebench.phases import apply_patch
@@ -267,7 +267,7 @@ def test_a_file_that_differed_before_and_changes_again_counts_as_touched() -> No
             10,
         )
         applied = apply_patch(
-            workspace, parsed(diff + "".join(patch_of(one, "old", "other") for one in untracked))
+            workspace, parse_diff(diff + "".join(patch_of(one, "old", "other") for one in untracked))
         )
         assert applied.command == "git apply --verbose", applied.log
         assert set(applied.touched) == {"toolbox/text.py", "README.md", *untracked}
@@ -279,7 +279,7 @@ def test_earlier_changes_do_not_count_as_the_patch() -> None:
     workspace = open_workspace(TEXT)
     try:
         workspace.run("echo more >> README.md; touch new.py; chmod +x toolbox/money.py", 10)
-        applied = apply_patch(workspace, parsed(TEXT.patch))
+        applied = apply_patch(workspace, parse_diff(TEXT.patch))
         assert (applied.command, applied.touched) == ("git apply --verbose", ("toolbox/text.py",))
     finally:
         workspace.close()

@@ -31,7 +31,7 @@ class Place:
 
     def write(self, name: str, content: bytes) -> None: ...
 
-    def adapted(self, script: str) -> str:
+    def adapt_script(self, script: str) -> str:
         return script
 
     def close(self) -> None: ...
@@ -46,7 +46,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
         found.opened += 1
         return found
 
-    monkeypatch.setattr(Trial, "opened", opened)
+    monkeypatch.setattr(Trial, "open_workspace", opened)
     return found
 
 

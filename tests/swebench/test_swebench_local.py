@@ -262,7 +262,7 @@ def _working_in(folder: Path) -> list[str]:
 class TestScripts:
     def test_lines_for_the_image_are_omitted(self, opened: Any) -> None:
         space = opened()
-        script = space.adapted(official_script(TEXT))
+        script = space.adapt_script(official_script(TEXT))
         assert "conda" not in script
         assert "/testbed\n" not in script.replace(space.testbed, "")
         assert f"cd {space.testbed}\n" in script
@@ -274,7 +274,7 @@ class TestScripts:
             script = official_script(row)
             before, patch, after = script.partition(row.test_patch)
             assert patch
-            reported = space.adapted(script)
+            reported = space.adapt_script(script)
             assert patch in reported, "the test patch stays as it is"
             lines = reported.replace(patch, "").splitlines()
             for line in lines:

@@ -8,7 +8,7 @@ import pytest
 from swebench_rows import NUMBERS, QUEUES, TEXT, TOY, new_file, patch_of, real_rows, rows_here
 
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.diffs import MAX_CHARS, parsed
+from envweave_gym.swebench.diffs import MAX_CHARS, parse_diff
 from envweave_gym.swebench.patch_rules import (
     path_violation,
     violations,
@@ -18,7 +18,7 @@ from envweave_gym.swebench.patch_rules import (
 
 
 def said(text: str) -> str:
-    return " | ".join(violations(text, parsed(text), TEXT))
+    return " | ".join(violations(text, parse_diff(text), TEXT))
 
 
 def test_gold_patches_may_be_tried() -> None:
@@ -27,7 +27,7 @@ def test_gold_patches_may_be_tried() -> None:
 
 def test_none_of_the_real_gold_patches_is_refused() -> None:
     rows = real_rows()
-    refused = {one.instance_id: violations(one.patch, parsed(one.patch), one) for one in rows}
+    refused = {one.instance_id: violations(one.patch, parse_diff(one.patch), one) for one in rows}
     assert len(refused) == 300
     assert {name: why for name, why in refused.items() if why} == {}
 
@@ -105,7 +105,7 @@ def test_modules_of_the_same_name_inside_a_package_may_be_touched() -> None:
 
 def test_the_runner_may_be_touched_where_it_is_what_is_tested() -> None:
     instance = Instance(**{name: getattr(TEXT, name) for name in TEXT.__struct_fields__} | PYTEST)
-    diff = parsed(patch_of("src/_pytest/runner.py", "a", "b"))
+    diff = parse_diff(patch_of("src/_pytest/runner.py", "a", "b"))
     assert violations(diff.text, diff, instance) == ()
     assert "hides a module" in said(diff.text)
 
@@ -145,7 +145,7 @@ def test_a_long_diff_is_not_even_read() -> None:
 
 def test_the_tests_of_an_instance_are_those_its_test_patch_adds_too() -> None:
     text = new_file("tests/test_ring_order.py", "")
-    assert "is of the tests" in " ".join(violations(text, parsed(text), QUEUES))
+    assert "is of the tests" in " ".join(violations(text, parse_diff(text), QUEUES))
 
 
 def test_a_refusal_does_not_tell_which_tests_are_hidden() -> None:
@@ -158,7 +158,7 @@ def test_a_refusal_does_not_tell_which_tests_are_hidden() -> None:
 
 
 def test_changed_files_count_whatever_the_headers_say() -> None:
-    diff = parsed(TEXT.patch)
+    diff = parse_diff(TEXT.patch)
     assert violations_of_tree(("toolbox/text.py", "toolbox/text.py.orig"), diff, TEXT) == ()
     assert violations_of_tree(("toolbox/text.py", "toolbox/money.py"), diff, TEXT) == (
         "it touches 'toolbox/money.py', which its headers do not name",
@@ -177,10 +177,10 @@ def test_changed_files_count_whatever_the_headers_say() -> None:
     ],
 )
 def test_parts_that_only_patch_reads_are_refused_where_it_took_the_diff(part: str) -> None:
-    (sentence,) = violations_by_patch(parsed(TEXT.patch + part + NUMBERS.patch))
+    (sentence,) = violations_by_patch(parse_diff(TEXT.patch + part + NUMBERS.patch))
     assert "a part that only the program patch reads" in sentence
 
 
 def test_prose_between_the_parts_of_a_diff_is_no_part() -> None:
     prose = "Index: toolbox/numbers.py\n=====\nThen, in 2 places, 1 more line:\n\n"
-    assert violations_by_patch(parsed(TEXT.patch + prose + NUMBERS.patch)) == ()
+    assert violations_by_patch(parse_diff(TEXT.patch + prose + NUMBERS.patch)) == ()

@@ -19,7 +19,7 @@ from absent import IMAGES_COMMAND, absent
 from engines import client, ours
 from servers import until
 from swebench_rows import NUMBERS, TEXT, TOY
-from toy_places import images
+from toy_images import images
 
 from envweave_gym.containers.ownership import BOOT, OWNER
 from envweave_gym.containers.sweep import sweep

@@ -121,7 +121,7 @@ def test_a_message_without_end_is_given_up(served: Any, how: str):
         ("page", "'page' answers initialize with status 200 and '<html>Welcome</html>'"),
         ("forbidden", "'forbidden' answers initialize with status 401 and 'no key'; give headers="),
         ("moved_away", "'moved_away' has moved to another host; give its new URL"),
-        ("wrong_id", "'wrong_id' answers 999, which was not asked"),
+        ("wrong_id", "'wrong_id' sends a response with the id 999"),
     ],
 )
 def test_an_invalid_answer_is_an_error_of_one_line(served: Any, how: str, sentence: str):

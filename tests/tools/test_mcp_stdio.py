@@ -97,7 +97,7 @@ def test_a_server_that_prints_only_junk_is_given_up(misbehaving: Make):
 
 def test_a_response_to_no_request_is_an_error(misbehaving: Make):
     server = misbehaving("wrong_id")
-    with pytest.raises(ToolError, match="MCP server 'wrong_id' answers 999, which was not asked"):
+    with pytest.raises(ToolError, match=r"'wrong_id' .*\b999\b"):
         server.call("add", {"a": 1})
     assert [tool.name for tool in server.tools()] == ["add"]
 

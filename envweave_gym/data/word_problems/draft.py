@@ -20,7 +20,7 @@ _MEN = (
 )
 
 
-def written(number: Number) -> str:
+def format_number(number: Number) -> str:
     """Return a number as solutions write it: ``24``, ``0.2``, ``-3``. It must have a finite decimal expansion."""
     if number.denominator == 1:
         return str(number.numerator)
@@ -68,9 +68,9 @@ class Draft:
         for sign, term in zip(terms[1::2], terms[2::2], strict=True):
             value = _OPERATIONS[str(sign)](value, Fraction(term))
         result = int(value) if value.denominator == 1 else value
-        expression = "".join(term if isinstance(term, str) else written(term) for term in terms)
+        expression = "".join(term if isinstance(term, str) else format_number(term) for term in terms)
         unit = "$" if "$#" in line else ""
-        calculation = f"{expression} = {unit}<<{expression}={written(result)}>>{written(result)}"
+        calculation = f"{expression} = {unit}<<{expression}={format_number(result)}>>{format_number(result)}"
         self.lines.append(line.replace(f"{unit}#", calculation))
         return result
 

@@ -11,7 +11,7 @@ from itertools import count
 
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.gsm8k import MARK, Problem
-from envweave_gym.data.word_problems.draft import Draft, written
+from envweave_gym.data.word_problems.draft import Draft, format_number
 from envweave_gym.data.word_problems.templates import TEMPLATES
 
 SIZES = {"train": 4096, "test": 1024}
@@ -40,4 +40,4 @@ def problem(number: int) -> Problem:
     """Generate the problem with this number."""
     draft = Draft(mix(_SALT, number))
     question, result = TEMPLATES[number % len(TEMPLATES)](draft)
-    return Problem(question, "\n".join([*draft.lines, f"{MARK}{written(result)}"]))
+    return Problem(question, "\n".join([*draft.lines, f"{MARK}{format_number(result)}"]))

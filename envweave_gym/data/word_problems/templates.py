@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from envweave_gym.data.word_problems.draft import Draft, Number, written
+from envweave_gym.data.word_problems.draft import Draft, Number, format_number
 
 Template = Callable[[Draft], tuple[str, Number]]
 """Function that writes the steps of a solution into a draft, and returns the question and the result."""
@@ -128,7 +128,7 @@ def _two_legs(draft: Draft) -> tuple[str, Number]:
     one = draft.step("The first part is # miles long.", slow, "*", first)
     other = draft.step("The second part is # miles long.", fast, "*", second)
     return (
-        f"{name} drives {vehicle} at {slow} miles an hour for {written(first)} hours, and then at {fast} "
+        f"{name} drives {vehicle} at {slow} miles an hour for {format_number(first)} hours, and then at {fast} "
         f"miles an hour for {second} hours. How many miles does {he} drive?",
         draft.step(f"In all {he} drives # miles.", one, "+", other),
     )
@@ -142,7 +142,7 @@ def _recipe(draft: Draft) -> tuple[str, Number]:
     times = draft.step(f"That is # batches of {cake}.", wanted, "/", pieces)
     flour = draft.step("They take # cups of flour.", cups, "*", times)
     return (
-        f"A recipe for {pieces} {cake} takes {written(cups)} cups of flour. {name} bakes {wanted} {cake} "
+        f"A recipe for {pieces} {cake} takes {format_number(cups)} cups of flour. {name} bakes {wanted} {cake} "
         f"from a bag that holds {bag} cups of flour. How many cups are left in the bag?",
         draft.step(f"So {he} has # cups left.", bag, "-", flour),
     )
@@ -273,7 +273,7 @@ def _fuel(draft: Draft) -> tuple[str, Number]:
     both = draft.step(f"Both ways {he} drives # miles.", way, "*", 2)
     used = draft.step("That takes # gallons.", both, "/", a_gallon)
     return (
-        f"It is {written(way)} miles to {place}, and {name}'s car goes {a_gallon} miles on a gallon. Gas "
+        f"It is {format_number(way)} miles to {place}, and {name}'s car goes {a_gallon} miles on a gallon. Gas "
         f"is ${float(price):.2f} a gallon. How many dollars is the gas for the way there and back?",
         draft.step("The gas is $#.", used, "*", price),
     )

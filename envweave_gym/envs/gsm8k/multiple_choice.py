@@ -7,9 +7,9 @@ from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.data.gsm8k import GSM8K, MAX_QUESTION, Problem
 from envweave_gym.data.sources import rows_of
 from envweave_gym.envs.gsm8k.gsm8k_config import GSM8KMCQConfig
-from envweave_gym.envs.gsm8k.number_distractors import WRONG, options_of
+from envweave_gym.envs.gsm8k.number_distractors import WRONG_OPTIONS, options_of
 from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
-from envweave_gym.envs.tasks.option_letters import placed
+from envweave_gym.envs.tasks.option_letters import shuffled
 
 _MAX_OPTIONS = 1024
 """Limit of a prompt in characters, without its question."""
@@ -31,7 +31,7 @@ class GSM8KMCQEnv(ChoiceEnv[Problem]):
             config,
             dataset=config.dataset,
             split=config.split,
-            options=WRONG + 1,
+            options=WRONG_OPTIONS + 1,
             longest=MAX_QUESTION + _MAX_OPTIONS,
         )
 
@@ -43,5 +43,5 @@ class GSM8KMCQEnv(ChoiceEnv[Problem]):
             raise InvalidArgument(
                 f"{self.name}: problem {self.index}: {error}; give a data set whose results are numbers"
             ) from None
-        options, place = placed(right, wrong, self.key)
+        options, place = shuffled(right, wrong, self.key)
         return Question(task.question, options, place)

@@ -19,11 +19,11 @@ from envweave_gym.core.seeding import mix
 from envweave_gym.data.gsm8k import Problem
 from envweave_gym.envs.gsm8k.number_answers import read_number
 
-WRONG = 3
+WRONG_OPTIONS = 3
 """The number of wrong options of a problem."""
 
 
-class Form(msgspec.Struct, frozen=True):
+class Notation(msgspec.Struct, frozen=True):
     """A notation for numbers: decimals of one length, or fractions with one denominator.
 
     Numbers are held as *parts*, the integer number of times that they contain ``1 / scale``.
@@ -43,7 +43,7 @@ class Form(msgspec.Struct, frozen=True):
         parts = value * self.scale  # an int has a denominator too
         return parts.numerator if parts.denominator == 1 else None
 
-    def written(self, parts: int) -> str:
+    def text_of(self, parts: int) -> str:
         """Return the text of the number ``parts / scale`` in this notation."""
         if self.is_ratio:
             return f"{parts}/{self.scale}"
@@ -52,15 +52,15 @@ class Form(msgspec.Struct, frozen=True):
         return f"{sign}{text}.{rest:0{self.places}d}" if self.places else sign + text
 
 
-def form_of(text: str, value: Fraction) -> Form:
+def notation_of(text: str, value: Fraction) -> Notation:
     """Return the notation of a number from its text and its value."""
     if ratio := re.fullmatch(r"[-+]?\d+/(\d+)", text):
-        return Form(scale=int(ratio[1]), is_ratio=True)
+        return Notation(scale=int(ratio[1]), is_ratio=True)
     decimals = re.search(r"\.(\d+)", text)
     places = len(decimals[1]) if decimals else 0
     if (value * 10**places).denominator != 1:
-        return Form(scale=value.denominator, is_ratio=True)
-    return Form(10**places, places, has_groups=bool(re.search(r"\d,\d", text)))
+        return Notation(scale=value.denominator, is_ratio=True)
+    return Notation(10**places, places, has_groups=bool(re.search(r"\d,\d", text)))
 
 
 def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
@@ -68,27 +68,29 @@ def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
     value = read_number(problem.final)
     if value is None:
         raise ValueError(f"the result {problem.final!r} is no number")
-    form = form_of(problem.final, value)
-    right = (value * form.scale).numerator
-    wrong = _chosen(right, _mistakes(problem, right, form), crc32(problem.question.encode()))
-    return form.written(right), tuple(form.written(parts) for parts in wrong)
+    notation = notation_of(problem.final, value)
+    right = (value * notation.scale).numerator
+    wrong = _chosen(right, _mistakes(problem, right, notation), crc32(problem.question.encode()))
+    return notation.text_of(right), tuple(notation.text_of(parts) for parts in wrong)
 
 
 def _chosen(right: int, mistakes: list[int], key: int) -> list[int]:
-    """Choose :data:`WRONG` of the wrong results ``mistakes``; ``key`` seeds how many of them exceed ``right``.
+    """Choose :data:`WRONG_OPTIONS` of the wrong results ``mistakes``; ``key`` seeds how many of them exceed ``right``.
 
     More of them exceed it if there are not enough numbers from 0 to ``right``.
     """
     draw = mix(key)
     # The rank of the result must be uniform, or "take the second largest" would be a strategy.
-    wanted = draw % (WRONG + 1)
+    wanted = draw % (WRONG_OPTIONS + 1)
     # Few word problems have a negative result, so beside a positive one such an option is excluded at a glance.
     lowest = None if right < 0 else min(right, 1)
     fitting = [one for one in dict.fromkeys(mistakes) if lowest is None or one >= lowest]
-    below = _drawn([one for one in fitting if one < right], WRONG - wanted, right, -1, mix(draw, 1))
+    below = _drawn([one for one in fitting if one < right], WRONG_OPTIONS - wanted, right, -1, mix(draw, 1))
     if right >= 0:
         below = [one for one in below if one >= 0]
-    above = _drawn([one for one in fitting if one > right], WRONG - len(below), right, 1, mix(draw, 2))
+    above = _drawn(
+        [one for one in fitting if one > right], WRONG_OPTIONS - len(below), right, 1, mix(draw, 2)
+    )
     return above + below
 
 
@@ -121,20 +123,20 @@ _MAX_GIVEN_NUMBERS = 12
 """Limit of the numbers of a question that are added to the result, or subtracted, to get wrong options."""
 
 
-def _mistakes(problem: Problem, right: int, form: Form) -> list[int]:
-    """Return the results of common mistakes in parts of ``form``, the most plausible first.
+def _mistakes(problem: Problem, right: int, notation: Notation) -> list[int]:
+    """Return the results of common mistakes in parts of ``notation``, the most plausible first.
 
     ``right`` is the right result in parts. It may be among them, and so may duplicates.
     """
     last, results = "", []
     for terms, result in problem.calculations:
-        parts = _parts(result, form)
+        parts = _parts(result, notation)
         if parts == right:
             last = terms
         elif parts is not None:
             results.append(parts)
-    given = [_parts(text, form) for text in _NUMERAL.findall(problem.question)[:_MAX_GIVEN_NUMBERS]]
-    mistakes = [*reversed(results), *_other_calculations(last, right, form)]
+    given = [_parts(text, notation) for text in _NUMERAL.findall(problem.question)[:_MAX_GIVEN_NUMBERS]]
+    mistakes = [*reversed(results), *_other_calculations(last, right, notation)]
     for one in (*results, *given):
         if one is not None:
             mistakes += (right + one, right - one)
@@ -143,10 +145,10 @@ def _mistakes(problem: Problem, right: int, form: Form) -> list[int]:
     return mistakes
 
 
-def _parts(text: str, form: Form) -> int | None:
-    """Read a number and convert it to parts; ``None`` if it is no number or cannot be written in this form."""
+def _parts(text: str, notation: Notation) -> int | None:
+    """Read a number and convert it to parts; ``None`` if it is no number or cannot be written in this notation."""
     value = _number(text)
-    return None if value is None else form.parts(value)
+    return None if value is None else notation.parts(value)
 
 
 def _number(text: str) -> int | Fraction | None:
@@ -159,16 +161,18 @@ def _number(text: str) -> int | Fraction | None:
     return Fraction(plain) if _DECIMAL.fullmatch(plain) else None
 
 
-def _other_calculations(terms: str, right: int, form: Form) -> Iterator[int]:
-    """Yield wrong results of the calculation ``terms``, in parts of ``form``.
+def _other_calculations(terms: str, right: int, notation: Notation) -> Iterator[int]:
+    """Yield wrong results of the calculation ``terms``, in parts of ``notation``.
 
     Two terms are combined by each other operation; a longer sum, with the result ``right``, loses one term each.
     """
     plain = terms.replace(",", "").replace(" ", "")
     if two := _TWO_TERMS.fullmatch(plain):
-        values = (parts for value in _operated(*two.groups()) if (parts := form.parts(value)) is not None)
+        values = (parts for value in _operated(*two.groups()) if (parts := notation.parts(value)) is not None)
     elif _SUM.fullmatch(plain):
-        values = (right - parts for term in _TERM.findall(plain) if (parts := _parts(term, form)) is not None)
+        values = (
+            right - parts for term in _TERM.findall(plain) if (parts := _parts(term, notation)) is not None
+        )
     else:
         return
     yield from values

@@ -65,7 +65,7 @@ def pool_of(tasks: Rows[Instance], candidates: str | Sequence[str] | None, datas
         return RowPool(tasks)
     given = [candidates] if isinstance(candidates, str) else candidates
     if not isinstance(given, list | tuple) or not given or not all(isinstance(path, str) for path in given):
-        raise InvalidArgument(f"candidates={shown(candidates)} is none of what there is: {_WAYS}")
+        raise InvalidArgument(f"candidates={shown(candidates)} is no source of candidate files; give {_WAYS}")
     paths = tuple(Path(path).expanduser().absolute() for path in given)
     if missing := [path for path in paths if not path.exists()]:
         raise NotAvailable(f"candidates: there is no {shown(str(missing[0]))}; give {_WAYS}")
@@ -104,7 +104,7 @@ class Repository:
     texts: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of the issue and the test patch of each row."""
 
-    def seen(self) -> tuple[str, ...]:
+    def mentioned(self) -> tuple[str, ...]:
         """Return the files that are named in issues or imported by tests, and are never a right option."""
         roots = roots_of(self.answers)
         named = [path for issue, _ in self.texts for path in mentioned_paths(issue, roots)]
@@ -139,8 +139,8 @@ def repositories(tasks: Rows[Instance]) -> Mapping[str, Repository]:
 
 
 @lru_cache(maxsize=8)
-def _seen(tasks: Rows[Instance]) -> Mapping[str, tuple[str, ...]]:
-    return {repo: known.seen() for repo, known in repositories(tasks).items()}
+def _mentioned_by_repo(tasks: Rows[Instance]) -> Mapping[str, tuple[str, ...]]:
+    return {repo: known.mentioned() for repo, known in repositories(tasks).items()}
 
 
 class RowPool:
@@ -154,7 +154,9 @@ class RowPool:
     def of(self, instance: Instance) -> Candidates:
         """Choose the candidates of an instance among the files of its repository in the rows."""
         answers = repositories(self._tasks)[instance.repo].answers
-        return candidates_among((*answers, *_seen(self._tasks)[instance.repo]), instance, answers)
+        return candidates_among(
+            (*answers, *_mentioned_by_repo(self._tasks)[instance.repo]), instance, answers
+        )
 
 
 # A file of candidates
@@ -226,7 +228,7 @@ def _tree_candidates(folders: tuple[Path, ...], tasks: Rows[Instance], instance:
     return candidates_among(files, instance, repositories(tasks)[instance.repo].answers)
 
 
-MOST = 8
+MAX_PER_KIND = 8
 """Limit of the candidates of each kind except ``popular``, which has no limit."""
 
 
@@ -246,13 +248,13 @@ def candidates_among(files: Sequence[str], instance: Instance, answers: Counter[
         popular=tuple(path for path in other for _ in range(answers[path])),
         near=_most(rest, lambda path: _folders_shared(path, answer)),
         lexical=_most(list(filter(is_source, other)), lambda path: overlap(path, words)),
-        mentioned=tuple([path for path in rest if leak_of(path, issue) in NAMED][:MOST]),
+        mentioned=tuple([path for path in rest if leak_of(path, issue) in NAMED][:MAX_PER_KIND]),
     )
 
 
 def _most(files: Sequence[str], worth: Callable[[str], int]) -> tuple[str, ...]:
-    """Return the :data:`MOST` files with the highest ``worth``, without those whose worth is 0."""
-    return tuple(sorted(filter(worth, files), key=worth, reverse=True)[:MOST])
+    """Return the :data:`MAX_PER_KIND` files with the highest ``worth``, without those whose worth is 0."""
+    return tuple(sorted(filter(worth, files), key=worth, reverse=True)[:MAX_PER_KIND])
 
 
 def _folders_shared(path: str, other: str) -> int:

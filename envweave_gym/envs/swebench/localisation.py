@@ -19,7 +19,7 @@ from envweave_gym.envs.swebench.file_mentions import MAX_PATH, Leak, leak_of, ma
 from envweave_gym.envs.swebench.instance_env import INSTANCE_OPTIONS, InstanceEnv, shortened
 from envweave_gym.envs.swebench.swebench_config import LocConfig
 from envweave_gym.envs.tasks.choice_env import ChoiceEnv, Question
-from envweave_gym.envs.tasks.option_letters import placed
+from envweave_gym.envs.tasks.option_letters import shuffled
 
 QUESTION = "Which of these files of the repository must be changed to resolve the issue?"
 
@@ -62,7 +62,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
                 f"{self.name}: nothing is known of {task.repo} that could be a wrong option for "
                 f"{task.instance_id}; give candidates= a file of candidates or a checkout"
             )
-        options, right = placed(candidates.answer, wrong, key)
+        options, right = shuffled(candidates.answer, wrong, key)
         return Question(f"Repository: {task.repo}\n\nIssue:\n{issue}\n\n{QUESTION}", options, right)
 
     def wrong_options(self, candidates: Candidates, key: int) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ LETTERS = string.ascii_uppercase
 _PLACING = 0x0DD5  # any number that no other draw from the same key uses
 
 
-def placed(right: str, wrong: Sequence[str], key: int) -> tuple[tuple[str, ...], int]:
+def shuffled(right: str, wrong: Sequence[str], key: int) -> tuple[tuple[str, ...], int]:
     """Shuffle the options with the seed ``key``; return them, and the index of ``right``, which is uniform."""
     draw = mix(key, _PLACING)  # a hash of its own, as an episode draws its task from mix(key)
     others = [wrong[number] for number in sorted(range(len(wrong)), key=lambda number: mix(draw, number + 1))]

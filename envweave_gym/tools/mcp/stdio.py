@@ -183,7 +183,9 @@ class StdioTransport:
                     raise ToolError(f"{self._server} sends requests and does not read the responses")
         elif type(number) is not int or not 0 < number <= self._last_id:
             text = f": {shown(message['error'])}" if "error" in message else ""
-            raise ToolError(f"{self._server} answers {shown(number)}, which was not asked{text}")
+            raise ToolError(
+                f"{self._server} sends a response with the id {shown(number)}, which no request has{text}"
+            )
         elif number in self._responses:  # otherwise its caller has timed out
             self._responses[number] = message
             self._changed.notify_all()

@@ -147,7 +147,7 @@ class HttpTransport:
         answer = next((one for one in found if "result" in one or "error" in one), None)
         # The protocol demands 404 for an unknown session; some servers answer 400 with a text about it.
         if self._session and (response.status == 404 or (response.status == 400 and b"ession" in body)):
-            raise McpClosed(f"{self._server} knows the session no more", unsent=True)
+            raise McpClosed(f"{self._server} does not know the session any more", unsent=True)
         if answer is None or ("result" in answer and response.status >= 400):
             quote = shown(body[:_MAX_QUOTE_CHARS].decode(errors="replace"))
             hint = "; give headers= that let us in" if response.status in (401, 403) else ""
@@ -174,7 +174,9 @@ class HttpTransport:
 
     def _require_id(self, answer: Message, message: Message) -> None:
         if answer.get("id") != message["id"]:
-            raise ToolError(f"{self._server} answers {shown(answer.get('id'))}, which was not asked")
+            raise ToolError(
+                f"{self._server} sends a response with the id {shown(answer.get('id'))}, which no request has"
+            )
 
     def _events(self, response: Response) -> Generator[bytes]:
         """Yield the data of each server-sent event."""

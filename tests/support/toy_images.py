@@ -13,7 +13,7 @@ from envweave_gym.swebench.toy_image import build_toy_images
 
 @pytest.fixture(scope="session")
 def images(client: Any) -> None:
-    """They are here; in CI they must be."""
+    """Build the images; skip the test without an engine, but fail in CI."""
     needs_module("swebench", "swebench")
     try:
         build_toy_images(client)

@@ -1,4 +1,4 @@
-"""The sandbox and containers say the same of a patch."""
+"""The backends ``local`` and ``docker`` give the same result for each patch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from engines import client
 from swebench_rows import NUMBERS, QUEUES, TEXT, at_import, edit, new_file
-from toy_places import images
+from toy_images import images
 
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.evaluation import Trial, baseline, evaluate
@@ -80,7 +80,7 @@ def said(found: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("images")
 @pytest.mark.parametrize("case", CASES)
-def test_both_say_the_same_of_a_patch(case: str, local: dict[str, Any]) -> None:
+def test_both_give_the_same_result_for_a_patch(case: str, local: dict[str, Any]) -> None:
     instance, patch = CASES[case]
     there = evaluate(instance, patch, Trial(timeout=3))
     here = evaluate(instance, patch, Trial(backend="local", timeout=3, options=local))
@@ -89,7 +89,7 @@ def test_both_say_the_same_of_a_patch(case: str, local: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("images")
-def test_both_say_the_same_of_no_patch(local: dict[str, Any]) -> None:
+def test_both_give_the_same_result_without_a_patch(local: dict[str, Any]) -> None:
     there, here = (
         baseline(TEXT, Trial(backend=one, options=more)) for one, more in (("docker", {}), ("local", local))
     )
