@@ -194,9 +194,10 @@ def _native_renders(card: EnvCard, render_mode: Any) -> bool:
 def launch_game(
     api: Literal["aec", "parallel"], card: EnvCard, /, *, backend: Any = None, **kwargs: Any
 ) -> AECEnv[str, Any, Any] | ParallelEnv[str, Any, Any]:
-    """Make a game whose agents act one at a time or together, from the card's form of that kind if it has one.
+    """Make a PettingZoo game with the API ``api``, in this process or on a server.
 
-    In a turn-based game whose agents act together, the request stream says whose actions count.
+    If the card has no form with that API, the other form is converted. With the parallel API of a turn-based
+    game, the request stream says whose actions count.
     """
     env_id, urls = _id_and_urls(card, backend, kwargs)
     if urls:

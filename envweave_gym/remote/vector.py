@@ -209,9 +209,9 @@ class RemoteVectorEnv(CheckedVector):
     def _stepped(
         self, results: list[ShardResult], rows: Rows | None = None, resting: Bools | None = None
     ) -> Results:
-        """Reset lost rows as autoreset does, join the results of ``rows`` (``None``: all), and record them.
+        """Join the shards' results of a step, reset lost rows as autoreset does, and update the record.
 
-        The caller resets the rows that are ``resting``.
+        ``rows`` are the rows in ``results``, ``None`` for all. The caller resets the rows that are ``resting``.
         """
         rewards, terminated, truncated = ends_of(results)
         over = terminated | truncated

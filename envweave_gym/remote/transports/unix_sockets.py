@@ -82,7 +82,7 @@ class UnixConnector:
 
 
 def connect_session(path: str, hello: Hello, deadline: float) -> FramedSocket:
-    """Connect to the socket at ``path``, and send the hello.
+    """Connect to the Unix socket at ``path``, send the ``hello`` frame, and return the connection.
 
     No reply is awaited: a server that refuses the hello answers the first call with the refusal.
     """
