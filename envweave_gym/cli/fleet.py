@@ -23,12 +23,11 @@ from envweave_gym.cli.fleet_files import (
     find_all,
     log_file,
     own_token_file,
-    read_token,
     taken,
-    token_in,
 )
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, NotAvailable, shown
+from envweave_gym.os_support.token_file import read_token, token_in
 from envweave_gym.providers.base import provider_of
 
 _FLEET_ENDS_WITHIN_S = 90.0

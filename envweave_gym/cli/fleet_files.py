@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
-import sys
 from pathlib import Path
 
 import msgspec
@@ -118,39 +116,6 @@ def own_token_file(name: str) -> Path:
 def log_file(name: str) -> Path:
     """Return the path of the log with the stderr of a keeper that runs in the background."""
     return _file(name).with_suffix(".log")
-
-
-def token_in(path: Path) -> str:
-    """Return the token in a file; write a new token first if the file does not exist."""
-    try:
-        if not path.exists():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(f"{secrets.token_urlsafe(32)}\n")
-        elif path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
-    except OSError as error:
-        raise InvalidArgument(f"--token-file {path} cannot be used: {error.strerror}") from None
-    return read_token(path)
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file; raise :class:`InvalidArgument` if the file holds none."""
-    try:
-        with path.open("rb") as file:
-            token = file.read(_MAX_TOKEN_BYTES + 1).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise InvalidArgument(f"--token-file {path} cannot be used: {reason}") from None
-    if len(token) > _MAX_TOKEN_BYTES:
-        raise InvalidArgument(
-            f"--token-file {path} holds no token; give at most {_MAX_TOKEN_BYTES} characters"
-        )
-    if len(token) < 8 or not (token.isascii() and token.isprintable()) or " " in token:
-        raise InvalidArgument(
-            f"--token-file {path} holds no token; give 8 or more printable ASCII characters without spaces"
-        )
-    return token
 
 
 def _file(name: str) -> Path:

@@ -10,10 +10,9 @@ from typing import Any, Literal, cast, get_args
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import bytes_of
+from envweave_gym.os_support.token_file import checked_token
 from envweave_gym.wire.messages import LARGEST_REPLY
 
-_SHORTEST_TOKEN_CHARS = 8
-"""Least number of characters of a token; shorter ones are soon guessed."""
 NEEDS_PROCESSES = "limits the process of a session, and with threads there is none;"
 _WORKER_MEMORY = 4 << 30
 _OF_PROCESSES: dict[str, tuple[Any, ...]] = {"worker_memory": (None, _WORKER_MEMORY), "call_timeout": (None,)}
@@ -103,20 +102,6 @@ def settings_of_owner() -> Settings:
     """Return the settings of a server whose only client is its owner process: limits far above normal use."""
     limits: dict[str, Any] = {"max_sessions": 4096, "max_rows": 1 << 20, "max_environments": 1 << 24}
     return Settings(idle_timeout=60.0, log_size=0, largest_frame=LARGEST_FRAME_OF_OWNER, **limits)
-
-
-def checked_token(token: str, where: str) -> str:
-    """Return ``token`` if it is long enough and can be sent in a header, else raise ``InvalidArgument``.
-
-    ``where`` names its source for the message, which never shows the token.
-    """
-    can_travel = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
-    if not can_travel or len(token) < _SHORTEST_TOKEN_CHARS:
-        raise InvalidArgument(
-            f"{where} holds no token; give {_SHORTEST_TOKEN_CHARS} or more printable ASCII characters "
-            "without spaces"
-        )
-    return token
 
 
 def check_setting(name: str, value: Any, written: str) -> None:

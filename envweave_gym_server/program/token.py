@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
-import stat
-import sys
 from pathlib import Path
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym_server.core.settings import checked_token
+from envweave_gym.os_support.token_file import checked_token, token_in
 
 VARIABLE = "ENVWEAVE_TOKEN"
 _MOST_BYTES = 4096
@@ -34,7 +32,7 @@ def find_token(
     if descriptor is not None:
         return checked_token(_first_line(descriptor).strip(), f"--token-fd {descriptor}"), False
     if file is not None:
-        return _in_file(Path(file)), False
+        return token_in(Path(file)), False
     if given is not None:
         return checked_token(given.strip(), VARIABLE), False
     return secrets.token_urlsafe(32), True
@@ -64,30 +62,3 @@ def _first_line(descriptor: int) -> str:
     except OSError as error:
         raise InvalidArgument(f"--token-fd {descriptor} cannot be read: {error.strerror}") from None
     return line.decode("ascii", "replace")
-
-
-def _in_file(path: Path) -> str:
-    """Return the token in a file; write a random one to it if the file does not exist."""
-    try:
-        if not path.exists():
-            return _written(path)
-        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            print(f"envweave: warning: others may read {path}; chmod 600 it", file=sys.stderr)
-        with path.open("rb") as file:
-            return checked_token(
-                file.read(_MOST_BYTES).decode("ascii", "replace").strip(), f"--token-file {path}"
-            )
-    except OSError as error:
-        raise InvalidArgument(f"--token-file {path} cannot be used: {error.strerror}") from None
-
-
-def _written(path: Path) -> str:
-    token = secrets.token_urlsafe(32)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"{token}\n")
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    return token

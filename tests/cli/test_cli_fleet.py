@@ -21,8 +21,9 @@ from servers import runs, until
 import envweave_gym as ew
 from envweave_gym.cli import _parser, main
 from envweave_gym.cli.fleet import _clean, _options
-from envweave_gym.cli.fleet_files import FleetFile, find, log_file, own_token_file, token_in
+from envweave_gym.cli.fleet_files import FleetFile, find, log_file, own_token_file
 from envweave_gym.os_support.process_identity import began, processes_seen
+from envweave_gym.os_support.token_file import token_in
 
 __all__ = ["client"]
 COUNTER = "envweave/Counter-v0"

@@ -7,7 +7,7 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,14 +71,7 @@ class Cluster:
 
     def pod(self, name: str) -> Any:
         """Return a Pod with its current state, or ``None`` if it does not exist."""
-        from kubernetes.client import ApiException
-
-        try:
-            found = self._request(self._core.read_namespaced_pod, name)
-        except ApiException as error:
-            if error.status != 404:
-                raise
-            found = None
+        found = self._request(self._core.read_namespaced_pod, name, tolerated=(404,))
         self._is_out = False
         return found
 
@@ -116,14 +109,8 @@ class Cluster:
 
         The request names the container, because a cluster may inject others into each Pod.
         """
-        from kubernetes.client import ApiException
-
-        try:
-            return self._request(self._core.read_namespaced_pod_log, name, container=CONTAINER) or ""
-        except ApiException as error:
-            if error.status in (400, 404):
-                return ""
-            raise
+        read = self._core.read_namespaced_pod_log
+        return self._request(read, name, tolerated=(400, 404), container=CONTAINER) or ""
 
     def events(self, name: str) -> list[str]:
         """Return the events of a Pod as texts; an empty list if they cannot be read."""
@@ -152,24 +139,28 @@ class Cluster:
 
     def delete_pod(self, name: str) -> None:
         """Ask for the deletion of a Pod, if it exists; the cluster deletes its Secret too, some seconds later."""
-        from kubernetes.client import ApiException
-
         self._freed_at = time.monotonic()
-        try:
-            self._request(self._core.delete_namespaced_pod, name, grace_period_seconds=GRACE_S)
-        except ApiException as error:
-            if error.status not in (404, 409):
-                raise
+        delete = self._core.delete_namespaced_pod
+        self._request(delete, name, tolerated=(404, 409), grace_period_seconds=GRACE_S)
 
-    def _request(self, request: Any, *name: str, **options: Any) -> Any:
-        """Send an idempotent request, and send it again if the kept-alive connection turns out to be closed."""
+    def _request(self, request: Any, *name: str, tolerated: Sequence[int] = (), **options: Any) -> Any:
+        """Send an idempotent request, and send it again if the kept-alive connection turns out to be closed.
+
+        Return ``None`` if the API server refuses it with one of the ``tolerated`` statuses.
+        """
+        from kubernetes.client import ApiException
         from urllib3.exceptions import ProtocolError
 
         options["_request_timeout"] = _REQUEST_TIMEOUT_S
         try:
-            return request(*name, self.namespace, **options)
-        except ProtocolError:
-            return request(*name, self.namespace, **options)
+            try:
+                return request(*name, self.namespace, **options)
+            except ProtocolError:
+                return request(*name, self.namespace, **options)
+        except ApiException as error:
+            if error.status not in tolerated:
+                raise
+            return None
 
     def forwarded(self, name: str, port: int) -> Any:
         """Open a WebSocket to a port of a Pod, through the API server.
