@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from envweave_gym.wire.keys import OPAQUE, check_keys
+from envweave_gym.wire.keys import EXTENSION_HEAD, HEADS, OPAQUE, TEXT_HEAD, check_keys
 from envweave_gym.wire.values import (
     COMPLEX,
     FAULT,
@@ -91,26 +91,10 @@ def _refusal(most: int) -> str:
     )
 
 
-_BYTE_SIZE, _EXTENSION = 0, -8
-
-
-def _steps() -> list[int]:
-    """Return, for each first byte of a token, the token's length, or a code for where its length is.
-
-    A token is a value without items, or the head of a list or a map. ``_BYTE_SIZE`` stands for a size in the
-    next byte, -2 and -4 for a size in the next 2 or 4 bytes, ``_EXTENSION`` for an extension.
-    """
-    steps = [1] * 256
-    steps[0xA0:0xC0] = range(1, 33)
-    steps[0xC4:0xC7] = steps[0xD9:0xDC] = [_BYTE_SIZE, -2, -4]
-    steps[0xC7:0xCA] = [_EXTENSION] * 3
-    steps[0xCA:0xD4] = [5, 9, 2, 3, 5, 9, 2, 3, 5, 9]
-    steps[0xD4:0xD9] = [_EXTENSION] * 5
-    steps[0xDC:0xE0] = [3, 5, 3, 5]
-    return steps
-
-
-_STEPS = _steps()
+_STEPS = [
+    0 if width or kind == EXTENSION_HEAD else 1 + size * (kind <= TEXT_HEAD) for kind, width, size in HEADS
+]
+"""Length of a value or of the head of a list or map, by its first byte; 0 if the bytes after that decide."""
 
 
 def _exceeds(frame: bytes, most: int, *, lazy_by_size: bool = False) -> bool:
@@ -127,15 +111,19 @@ def _exceeds(frame: bytes, most: int, *, lazy_by_size: bool = False) -> bool:
             for tokens in range(first, most + 1):
                 if at >= end:
                     break
-                step = steps[data[at]]
-                if step > 0:
+                if step := steps[data[at]]:
                     at += step
-                elif step == _BYTE_SIZE:
-                    at += 2 + data[at + 1]
-                elif step != _EXTENSION:
-                    at += 1 - step + int.from_bytes(data[at + 1 : at + 1 - step], "big")
-                else:
-                    code, start, at = _extension(data, at)
+                    continue
+                kind, width, size = HEADS[data[at]]
+                at += 1
+                if width:
+                    size += int.from_bytes(data[at : at + width], "big")
+                    at += width
+                if kind <= TEXT_HEAD:
+                    at += size
+                elif kind == EXTENSION_HEAD:
+                    code, start = data[at], at + 1
+                    at = start + size
                     more += EXTENSION - 1
                     if lazy_by_size and code not in _KNOWN:
                         more += at - start
@@ -146,12 +134,3 @@ def _exceeds(frame: bytes, most: int, *, lazy_by_size: bool = False) -> bool:
             else:
                 return True
     return tokens + more > most
-
-
-def _extension(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
-    """Return the code of the extension at offset ``at``, and where its bytes begin and end."""
-    first = data[at]
-    if first >= 0xD4:
-        return data[at + 1], at + 2, at + 2 + (1 << (first - 0xD4))
-    start = at + 1 + (1 << (first - 0xC7))
-    return data[start], start + 1, start + 1 + int.from_bytes(data[at + 1 : start], "big")

@@ -23,7 +23,7 @@ _SHORT_KEY_BYTES = 32
 """Size in bytes of a short key; a longer key counts as one more for each such size."""
 _MAX_DEPTH = 1000
 
-_LEAF, _TEXT, _LIST, _MAP, _EXTENSION = range(5)
+_LEAF, TEXT_HEAD, _LIST, _MAP, EXTENSION_HEAD = range(5)
 OPAQUE = frozenset({ARRAY, SCALAR, TEXT, BIG_INT})
 """Extensions whose bytes are not msgpack."""
 _MAY_COST = (b"\xde", b"\xdf", *(bytes([code]) for code in sorted(HASHED)))
@@ -49,22 +49,22 @@ def _heads() -> list[tuple[int, int, int]]:
     heads[0x80:0xC0] = [
         *((_MAP, 0, size) for size in range(16)),
         *((_LIST, 0, size) for size in range(16)),
-        *((_TEXT, 0, size) for size in range(32)),
+        *((TEXT_HEAD, 0, size) for size in range(32)),
     ]
-    widths = {_TEXT: (0xC4, 0xC5, 0xC6), _EXTENSION: (0xC7, 0xC8, 0xC9)}
+    widths = {TEXT_HEAD: (0xC4, 0xC5, 0xC6), EXTENSION_HEAD: (0xC7, 0xC8, 0xC9)}
     for kind, firsts in widths.items():
         heads[firsts[0] : firsts[-1] + 1] = [(kind, width, 0) for width in (1, 2, 4)]
     heads[0xCA:0xD4] = [(_LEAF, 0, size) for size in (4, 8, 1, 2, 4, 8, 1, 2, 4, 8)]
-    heads[0xD4:0xD9] = [(_EXTENSION, 0, size) for size in (1, 2, 4, 8, 16)]
+    heads[0xD4:0xD9] = [(EXTENSION_HEAD, 0, size) for size in (1, 2, 4, 8, 16)]
     heads[0xD9:0xE0] = [
-        *((_TEXT, width, 0) for width in (1, 2, 4)),
+        *((TEXT_HEAD, width, 0) for width in (1, 2, 4)),
         *((_LIST, width, 0) for width in (2, 4)),
         *((_MAP, width, 0) for width in (2, 4)),
     ]
     return heads
 
 
-_HEADS = _heads()
+HEADS = _heads()
 
 
 def check_keys(frame: bytes) -> None:
@@ -142,12 +142,12 @@ def _comparisons(frame: bytes) -> int:
         if at >= level.end:
             break
         began = at
-        kind, width, size = _HEADS[frame[at]]
+        kind, width, size = HEADS[frame[at]]
         at += 1
         if width:
             size += int.from_bytes(frame[at : at + width], "big")
             at += width
-        if kind == _EXTENSION:
+        if kind == EXTENSION_HEAD:
             code, at = frame[at] if at < level.end else TEXT, at + 1
         else:
             code = TEXT
@@ -156,14 +156,14 @@ def _comparisons(frame: bytes) -> int:
             level = level.inner(kind, size, began)
         elif level.role > _KEYS_AND_ITEMS and level.needs_list:
             raise ValueError(_NO_LIST)
-        elif kind == _EXTENSION and code not in OPAQUE:
+        elif kind == EXTENSION_HEAD and code not in OPAQUE:
             if at + size > level.end:
                 raise ValueError("it has an extension that ends too late")
             outer.append(level)
             level = _Level(_ROLES.get(code, _ITEMS), 1, began, at + size)
         else:
             at += size
-            if level.role and kind != _TEXT:
+            if level.role and kind != TEXT_HEAD:
                 _count(level, at - began)
             else:
                 level.left -= 1
