@@ -19,12 +19,25 @@ _FOR_SERVERS = ("call_deadline", "token", "replicas", "warm", "image")
 """Arguments of clients and of backends that start servers."""
 
 
+def check_int(
+    which: str, value: Any, what: str, least: int, most: int | None = None, *, or_none: bool = False
+) -> None:
+    """Raise ``InvalidArgument`` unless ``value`` is an int from ``least`` to ``most``, or an allowed ``None``.
+
+    ``which`` names the argument in the message, and ``what`` says what the value is not: ``no number of rounds``.
+    """
+    if or_none and value is None:
+        return
+    if type(value) is not int or value < least or (most is not None and value > most):
+        allowed = f"an int >= {least}" if most is None else f"an int from {least} to {most}"
+        raise InvalidArgument(
+            f"{which}={shown(value)} is {what}; give {allowed}{' or None' if or_none else ''}"
+        )
+
+
 def check_num_envs(name: str, num_envs: Any) -> None:
     """Raise ``InvalidArgument`` unless ``num_envs`` is a positive int."""
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise InvalidArgument(
-            f"{name}: num_envs={shown(num_envs)} is not a number of environments; give an int >= 1"
-        )
+    check_int(f"{name}: num_envs", num_envs, "not a number of environments", 1)
 
 
 def check_autoreset(name: str, autoreset: Any) -> None:

@@ -24,10 +24,11 @@ from envweave_gym.containers.engine import engine, engine_errors
 from envweave_gym.containers.owner_stdin import OwnerStdin, shut_down, socket_of
 from envweave_gym.containers.ownership import labels_of_owner, new_name
 from envweave_gym.containers.sweep import sweep
+from envweave_gym.core.arguments import check_int
 from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.images import check_keep, images_of
+from envweave_gym.swebench.images import images_of
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 
 MAX_LOG_BYTES = 16 << 20
@@ -69,7 +70,7 @@ class Options:
     def __post_init__(self) -> None:
         memory_of(self.memory)
         check_pids(self.pids)
-        check_keep(self.keep_images)
+        check_int("keep_images", self.keep_images, "no number of images", 1, or_none=True)
         if type(self.pull) is not bool:
             raise InvalidArgument(f"pull={shown(self.pull)} is neither True nor False")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from envweave_gym.core.arguments import check_int
 from envweave_gym.core.faults import InvalidArgument, nearest, need, shown
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.swebench_lite import Instance
@@ -53,8 +54,7 @@ def check_tests(tests: Any, max_tests: Any) -> None:
     """Raise ``InvalidArgument`` unless ``tests`` is one of :data:`TESTS`, and ``max_tests`` an int >= 0 or None."""
     if tests not in TESTS:
         raise InvalidArgument(f"tests={shown(tests)} is unknown; there are {' and '.join(map(repr, TESTS))}")
-    if max_tests is not None and (type(max_tests) is not int or max_tests < 0):
-        raise InvalidArgument(f"max_tests={shown(max_tests)} is no number of tests; give an int >= 0 or None")
+    check_int("max_tests", max_tests, "no number of tests", 0, or_none=True)
 
 
 def check_instance(instance: Instance) -> None:

@@ -8,17 +8,11 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 from envweave_gym.containers.engine import check_image, engine_errors
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.faults import NotAvailable, shown
 from envweave_gym.os_support.process_local import process_cache
 from envweave_gym.swebench.workspace import NotHere
 
 PULL_TIMEOUT_S = 1800.0
-
-
-def check_keep(keep: object) -> None:
-    """Raise ``InvalidArgument`` unless ``keep_images`` is an int >= 1 or None."""
-    if keep is not None and (type(keep) is not int or keep < 1):
-        raise InvalidArgument(f"keep_images={shown(keep)} is no number of images; give an int >= 1 or None")
 
 
 @process_cache(maxsize=4)

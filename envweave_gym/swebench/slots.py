@@ -11,7 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from envweave_gym.containers.host_slots import MAX_SLOTS, folder_of_slots, lock_slot
-from envweave_gym.core.faults import AtCapacity, InvalidArgument, shown
+from envweave_gym.core.arguments import check_int
+from envweave_gym.core.faults import AtCapacity
 from envweave_gym.os_support.file_lock import unlock
 from envweave_gym.os_support.parent_process import end_with_parent
 
@@ -21,10 +22,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 
 def check_at_once(at_once: object) -> None:
     """Raise ``InvalidArgument`` unless ``at_once`` is an int from 1 to :data:`MAX_SLOTS`, or None."""
-    if at_once is not None and (type(at_once) is not int or not 1 <= at_once <= MAX_SLOTS):
-        raise InvalidArgument(
-            f"at_once={shown(at_once)} is no number of evaluations; give an int from 1 to {MAX_SLOTS}, or None"
-        )
+    check_int("at_once", at_once, "no number of evaluations", 1, MAX_SLOTS, or_none=True)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, SessionLost, shown
+from envweave_gym.core.arguments import check_int
+from envweave_gym.core.faults import NotAvailable, SessionLost
 
 SIGNALS = 128
 """Exit codes of a shell above this mean that a signal killed the command."""
@@ -56,10 +57,7 @@ class Workspace(Protocol):
 
 def check_pids(pids: object) -> None:
     """Raise ``InvalidArgument`` unless ``pids``, a limit of processes, is an int from 16 to 2**22."""
-    if type(pids) is not int or not 16 <= pids <= 1 << 22:
-        raise InvalidArgument(
-            f"pids={shown(pids)} is no number of processes; give an int from 16 to {1 << 22}"
-        )
+    check_int("pids", pids, "no number of processes", 16, 1 << 22)
 
 
 class NotHere(NotAvailable):

@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.core.actions import REFUSED, admission
-from envweave_gym.core.arguments import check_faults, check_options, check_reproducible
+from envweave_gym.core.arguments import check_faults, check_int, check_options, check_reproducible
 from envweave_gym.core.arrays import adapt_converters
 from envweave_gym.core.faults import (
     REFUSALS,
@@ -103,10 +103,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def _check_arguments(self, max_steps: Any, on_fault: Any, reset_deadline: Any) -> None:
         if has_stream(self.env):
             raise InvalidArgument(f"{self.name} has its stream already; leave this RequestStream out")
-        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
-            raise InvalidArgument(
-                f"{self.name}: max_steps={shown(max_steps)} is no limit; give an int >= 1 or None"
-            )
+        check_int(f"{self.name}: max_steps", max_steps, "no limit", 1, or_none=True)
         check_faults(self.name, on_fault, reset_deadline)
 
     def _compile(self) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 from gymnasium.spaces import Space
 from pettingzoo import AECEnv
 
-from envweave_gym.core.arguments import check_render_mode
-from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.arguments import check_int, check_render_mode
 from envweave_gym.episode.emitter import Emitter
 
 RESET_OPTIONS = ("options",)
@@ -20,9 +19,7 @@ def check_arguments(name: str, game: Any, max_cycles: Any, render_mode: Any) -> 
 
     ``max_cycles`` is PettingZoo's name for the limit of each agent's actions; ``None`` means no limit.
     """
-    if max_cycles is not None and (type(max_cycles) is not int or max_cycles < 1):
-        given = f"max_cycles={shown(max_cycles)}"
-        raise InvalidArgument(f"{name}: {given} is not a number of cycles; give an int >= 1 or None")
+    check_int(f"{name}: max_cycles", max_cycles, "not a number of cycles", 1, or_none=True)
     check_render_mode(name, game, render_mode)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from envweave_gym.core.arguments import call
+from envweave_gym.core.arguments import call, check_int
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.reply_parsing import read_name
@@ -84,11 +84,7 @@ class CodeReview(TurnBasedGame):
         super().__init__()
         if comments not in ("discrete", "text"):
             raise ValueError(f"comments={shown(comments)} is unknown; there are 'discrete' and 'text'")
-        if type(max_rounds) is not int or not 1 <= max_rounds <= MAX_ROUNDS:
-            raise ValueError(
-                f"max_rounds={shown(max_rounds)} is not a number of rounds; "
-                f"give an int from 1 to {MAX_ROUNDS}"
-            )
+        check_int(f"{_NAME}: max_rounds", max_rounds, "not a number of rounds", 1, MAX_ROUNDS)
         check_arguments(_NAME, self, max_cycles, render_mode)
         self.comments, self.render_mode = comments, render_mode
         self.max_rounds = max_rounds if max_cycles is None else min(max_rounds, max_cycles)

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
-from envweave_gym.core.arguments import call
-from envweave_gym.core.faults import shown
+from envweave_gym.core.arguments import call, check_int
 from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import Seeds, chance, mix
 from envweave_gym.envs.games.base import RESET_OPTIONS, Game, check_arguments
-from envweave_gym.envs.toy.lineworld import ACTIONS, DIRECTIONS
+from envweave_gym.envs.toy.lineworld import ACTIONS, DIRECTIONS, check_line
 from envweave_gym.episode.game_record import Infos, ParallelStep
 from envweave_gym.wrappers.aec_stream import AECStream
 from envweave_gym.wrappers.parallel_stream import ParallelStream
@@ -56,7 +55,8 @@ class LineRace(Game, ParallelEnv[str, Any, Any]):
     ) -> None:
         """Make the race; ``max_cycles=None`` means no limit of steps."""
         check_arguments(_NAME, self, max_cycles, render_mode)
-        _check(runners, length, slip)
+        check_int(f"{_NAME}: runners", runners, "not a number of runners", 1, MAX_RUNNERS)
+        check_line(length, slip, MAX_LENGTH)
         self.length, self.slip, self.max_cycles, self.render_mode = length, slip, max_cycles, render_mode
         self._slipping = chance(slip)
         self.possible_agents = [f"runner_{i}" for i in range(runners)]
@@ -139,17 +139,6 @@ class LineRace(Game, ParallelEnv[str, Any, Any]):
     def episode_state(self) -> dict[str, Any]:
         """Return the positions of the runners and of the goal."""
         return {"positions": list(self._positions), "goal": self._goal, "length": self.length}
-
-
-def _check(runners: Any, length: Any, slip: Any) -> None:
-    if type(runners) is not int or not 1 <= runners <= MAX_RUNNERS:
-        raise ValueError(
-            f"runners={shown(runners)} is not a number of runners; give an int from 1 to {MAX_RUNNERS}"
-        )
-    if type(length) is not int or not 2 <= length <= MAX_LENGTH:
-        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {MAX_LENGTH}")
-    if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
-        raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")
 
 
 raw_env = LineRace

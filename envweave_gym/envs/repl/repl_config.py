@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
+from envweave_gym.core.arguments import check_int
 from envweave_gym.core.config import local, one_of, wire
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.envs.code.code_config import ProgramConfig
@@ -135,10 +136,7 @@ class ReplTeamConfig(ReplConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.subs) is not int or not 1 <= self.subs <= MAX_SUBS:
-            raise InvalidArgument(
-                f"subs={shown(self.subs)} is no number of agents; give an int from 1 to {MAX_SUBS}"
-            )
+        check_int("subs", self.subs, "no number of agents", 1, MAX_SUBS)
         one_of("rewards", self.rewards, ("shared", "roles"))
         if self.subcalls != "agents":
             raise InvalidArgument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from envweave_gym.core.arguments import check_int
 from envweave_gym.core.config import Config, local, one_of, true_or_false, wire
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.data.sources import SYNTHETIC
@@ -37,10 +38,7 @@ class LocConfig(ChoiceConfig, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         true_or_false("mask_paths", self.mask_paths)
-        if type(self.max_issue) is not int or not 1 <= self.max_issue <= MAX_ISSUE:
-            raise InvalidArgument(
-                f"max_issue={shown(self.max_issue)} is no length; give an int from 1 to {MAX_ISSUE:,}"
-            )
+        check_int("max_issue", self.max_issue, "no length", 1, MAX_ISSUE)
 
 
 class PatchConfig(Config, frozen=True, kw_only=True):
@@ -91,10 +89,7 @@ class PatchConfig(Config, frozen=True, kw_only=True):
             raise InvalidArgument(f"evaluation_kwargs={shown(given)} is no dict of arguments")
         self.trial()
         one_of("reward", self.reward, ("binary", "shaped"))
-        if type(self.turns) is not int or not 1 <= self.turns <= MAX_TURNS:
-            raise InvalidArgument(
-                f"turns={shown(self.turns)} is no number of replies; give an int from 1 to {MAX_TURNS}"
-            )
+        check_int("turns", self.turns, "no number of replies", 1, MAX_TURNS)
         one_of("observation", self.observation, ("text", "chat"))
 
     def trial(self) -> Trial:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from gymnasium.spaces import Discrete, Space
 
-from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.core.arguments import check_int
+from envweave_gym.core.faults import InvalidAction
 from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.spaces import Chat, Unicode
 from envweave_gym.envs.tasks.choice_config import REWARDS, ChoiceConfig
@@ -58,7 +59,8 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
         longest: int,
     ) -> None:
         super().__init__(tasks, dataset=dataset, split=split)
-        self.options, self.config, self.render_mode = _checked_options(options), config, config.render_mode
+        check_int("options", options, "no number of options", 2, len(LETTERS))
+        self.options, self.config, self.render_mode = options, config, config.render_mode
         text: Space[Any] = Unicode(longest)
         self.observation_space = text if config.observation == "text" else Chat(AS_JSON * longest)
         self.action_space = Discrete(options) if config.action == "index" else Unicode(MAX_REPLY)
@@ -108,9 +110,3 @@ class ChoiceEnv(TaskEnv[Task, Any, Any]):
     def render(self) -> Any:
         """Return the prompt."""
         return self._prompt if self.render_mode == "ansi" else None
-
-
-def _checked_options(options: Any) -> int:
-    if isinstance(options, int) and not isinstance(options, bool) and 2 <= options <= len(LETTERS):
-        return options
-    raise InvalidArgument(f"options={shown(options)} are no options; give an int from 2 to {len(LETTERS)}")

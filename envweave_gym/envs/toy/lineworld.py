@@ -39,7 +39,7 @@ class LineWorldEnv(HashedRandomness[Any, np.int64 | int]):
     }
 
     def __init__(self, length: int = 11, slip: float = 0.1, render_mode: str | None = None) -> None:
-        _check(length, slip)
+        check_line(length, slip)
         self.length, self.slip, self.render_mode = length, slip, render_mode
         self._slipping = chance(slip)
         self.observation_space = Box(0.0, 1.0, (2,), np.float32)
@@ -108,7 +108,7 @@ class LineWorldVectorEnv(NativeVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_steps: int | None = None,
     ) -> None:
-        _check(length, slip)
+        check_line(length, slip)
         super().__init__(
             Box(0.0, 1.0, (2,), np.float32),
             Discrete(2),
@@ -172,8 +172,9 @@ def _cells(length: int) -> NDArray[np.float32]:
     return (np.arange(length) / (length - 1)).astype(np.float32)
 
 
-def _check(length: int, slip: float) -> None:
-    if isinstance(length, bool) or not isinstance(length, int) or not 2 <= length <= MAX_LENGTH:
-        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {MAX_LENGTH}")
+def check_line(length: Any, slip: Any, longest: int = MAX_LENGTH) -> None:
+    """Raise ``ValueError`` unless ``length`` is an int from 2 to ``longest`` and ``slip`` a probability below 1."""
+    if type(length) is not int or not 2 <= length <= longest:
+        raise ValueError(f"length={shown(length)} is not a line; give an int from 2 to {longest}")
     if isinstance(slip, bool) or not isinstance(slip, int | float) or not 0 <= slip < 1:
         raise ValueError(f"slip={shown(slip)} is not a probability; give a number in [0, 1)")
