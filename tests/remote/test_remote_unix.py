@@ -14,12 +14,14 @@ from remote_worlds import TROUBLE
 from servers import until
 
 import envweave_gym as ew
+from envweave_gym.core.faults import SessionLost
 from envweave_gym.net.framed_socket import listen
+from envweave_gym.providers.ray.pipelined import PipelinedSession
 from envweave_gym.providers.replica import answers, is_healthy
 from envweave_gym.remote.address import Address, remember_token
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.testing.traces import same
-from envweave_gym.wire.messages import Create, Step
+from envweave_gym.wire.messages import Began, Create, Step
 from envweave_gym_server.core.settings import settings_of_owner
 from envweave_gym_server.offers.offers import Everything
 from envweave_gym_server.protocols.native.framed_sessions import FramedSessions
@@ -118,6 +120,23 @@ def test_a_reply_that_an_interruption_leaves_unread_is_not_taken_for_that_to_the
     assert rows.reset(seed=1)[0]["count"].tolist() == begun
     assert rows.step({"delta": np.array([1, 1])})[0]["count"].tolist() == [count + 1 for count in begun]
     rows.close()
+
+
+@pytest.mark.parametrize("is_polled", [False, True])
+def test_the_reply_to_a_step_that_was_sent_ahead_is_not_taken_for_that_to_a_reset(
+    service: tuple[SessionService, str], is_polled: bool
+) -> None:
+    session = PipelinedSession(Address(service[1]), Create(COUNTER), 5.0)
+    session.reset(0, None)
+    session.send_ahead(Step(0, {"delta": 1}))
+    until(lambda: service[0].sessions.get(session.id).core.committed == 2)
+    if is_polled:
+        session.poll()
+        assert isinstance(session.reset(1, None), Began)
+    else:
+        with pytest.raises(SessionLost):
+            session.reset(1, None)
+    session.close()
 
 
 def test_a_session_whose_close_is_interrupted_is_not_played_on(

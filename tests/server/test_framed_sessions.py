@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -117,6 +119,16 @@ def test_a_process_of_another_user_gets_no_answer(
         stranger.receive(soon())
     stranger.close()
     assert isinstance(ask(server.connect(), Ask(-2, HEALTH)), Answer), "others are answered still"
+
+
+def test_a_listener_that_fails_for_good_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(framed_listener, "accept", fail)
+    listener = framed_listener.FramedListener(socket.socket(socket.AF_UNIX), lambda peer: None, 1 << 16)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        listener.run()
 
 
 def test_without_a_session_environments_are_described_and_the_server_reports_its_health(

@@ -48,6 +48,8 @@ class PipelinedSession(RemoteSession):
 
     def send(self, message: Reset | Step, give_up_s: float = math.inf) -> None:
         """Send a call, unless it was sent ahead."""
+        if isinstance(message, Reset):  # a step that was sent ahead and never received, because of Ctrl-C
+            self._is_sent_ahead, self._polled = False, None
         if not self._is_sent_ahead:
             super().send(message, give_up_s)
 

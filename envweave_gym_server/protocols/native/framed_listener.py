@@ -43,8 +43,10 @@ class FramedListener:
                 except PermissionError as error:
                     _log.warning("connection refused", extra={"error": str(error)})
                 except (OSError, RuntimeError) as error:
-                    if self._is_closed or not is_exhaustion(error):
+                    if self._is_closed:
                         return
+                    if not is_exhaustion(error):
+                        raise
                     time.sleep(_PAUSE_S)  # the others wait in the queue until a file or a thread is free
 
     def _start(self, peer: FramedSocket) -> None:
