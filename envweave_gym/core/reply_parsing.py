@@ -8,23 +8,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from gymnasium.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    OneOf,
-    Sequence,
-    Space,
-    Text,
-    Tuple,
-)
+from gymnasium.spaces import Discrete, Space, Text
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from envweave_gym.core.arrays import as_array
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
+from envweave_gym.core.json_members import JsonReader
 from envweave_gym.core.protocols import AGENT, ParsesActions, layers, name_of, no_agent, require_env
 from envweave_gym.core.spaces import Json
 from envweave_gym.core.thinking import without_thinking
@@ -79,6 +67,7 @@ def _own_parser(env: Any) -> Callable[[str, str | None], Any] | None:
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,20})\s*")  # bounded, as int() takes long for many digits
 _FENCED = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+_reader = JsonReader()
 # Exceptions of the conversions below for a text that does not fit the space.
 _MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
@@ -111,7 +100,7 @@ def _spelled(space: Space[Any], text: str) -> Any:
         return text
     if isinstance(space, Discrete):
         match = _INTEGER.fullmatch(text)
-        return _shaped(space, int(match[1]) if match else text)
+        return _reader.read(space, int(match[1]) if match else text)
     fenced = _FENCED.fullmatch(text)
     value = json.loads(
         fenced[1] if fenced else text,
@@ -119,7 +108,7 @@ def _spelled(space: Space[Any], text: str) -> Any:
         parse_constant=_finite,
         object_pairs_hook=_unambiguous,  # json.loads would take the last of two members
     )
-    return _shaped(space, value)
+    return _reader.read(space, value)
 
 
 def _unambiguous(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -134,47 +123,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is no number of JSON")
     return number
-
-
-def _shaped(space: Space[Any], value: Any) -> Any:
-    """Convert a JSON value to the types of ``space``; the caller checks that it is a member."""
-    match space:
-        case Discrete():
-            return _integer(space, value)
-        case Box() | MultiDiscrete() | MultiBinary():
-            return as_array(space, value)
-        case Dict():
-            return {key: _shaped(inner, _member(value, key)) for key, inner in space.spaces.items()}
-        case Tuple():
-            return tuple(
-                _shaped(inner, item) for inner, item in zip(space.spaces, _items(value), strict=True)
-            )
-        case Sequence(stack=False):
-            return tuple(_shaped(space.feature_space, item) for item in _items(value))
-        case OneOf():
-            chosen, item = _items(value)
-            return np.int64(chosen), _shaped(space.spaces[chosen], item)
-        case _:
-            return value
-
-
-def _integer(space: Discrete, value: Any) -> int:
-    # Not isinstance(), as JSON's true would be an integer.
-    if type(value) is not int or not space.start <= value < space.start + space.n:
-        raise ValueError(f"expected an integer from {space.start} to {space.start + space.n - 1}")
-    return value
-
-
-def _member(value: Any, key: Any) -> Any:
-    if not isinstance(value, dict) or key not in value:
-        raise ValueError(f"expected an object with a member {key!r}")
-    return value[key]
-
-
-def _items(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("expected a list")
-    return value
 
 
 # Actions named in a sentence

@@ -265,6 +265,7 @@ NESTED = Dict({"move": Discrete(3, start=1), "pair": Tuple([Unicode(4), NUMBERS]
         (MultiBinary(3), "[1, 0, 1]", np.array([1, 0, 1], np.int8)),
         (MultiBinary([1, 2]), "[[true, false]]", np.array([[1, 0]], np.int8)),
         (Sequence(Discrete(3)), "[0, 2, 2]", (0, 2, 2)),
+        (Sequence(Discrete(3), stack=True), "[0, 2, 2]", np.array([0, 2, 2])),
         (OneOf([Discrete(3), Unicode(4)]), '[1, "two"]', (np.int64(1), "two")),
         (
             NESTED,

@@ -17,24 +17,11 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from gymnasium.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    Graph,
-    GraphInstance,
-    MultiBinary,
-    MultiDiscrete,
-    OneOf,
-    Sequence,
-    Space,
-    Tuple,
-)
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.spaces import GraphInstance, Space
 from numpy.typing import NDArray
 
-from envweave_gym.core.arrays import as_array
 from envweave_gym.core.faults import InvalidAction, shown
+from envweave_gym.core.json_members import JsonReader
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.stream import Stream
 from envweave_gym.wire.values import dtype_of
@@ -104,97 +91,39 @@ def read_json(name: str, space: Space[Any], value: Any) -> Any:
     keys. Raise ``InvalidAction`` if the value has another form.
     """
     try:
-        return _read(space, value)
+        return _reader.read(space, value)
     except _MISFITS as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InvalidAction(f"{name}: action {shown(value)} is not in {shown(space)}: {reason}") from None
 
 
-def _read(space: Space[Any], value: Any) -> Any:
-    match space:
-        case Discrete():
-            return _integer(value)
-        case Box() | MultiDiscrete() | MultiBinary():
-            return as_array(space, _array(value))
-        case Dict():
-            members = _members(value, [_key(key) for key in space.spaces])
-            return {key: _read(inner, members[_key(key)]) for key, inner in space.spaces.items()}
-        case Tuple():
-            items = zip(space.spaces, _items(value), strict=True)
-            return tuple(_read(inner, item) for inner, item in items)
-        case Sequence():
-            if space.stack:
-                return _stacked(space.feature_space, value)
-            return tuple(_read(space.feature_space, item) for item in _items(value))
-        case OneOf():
-            chosen, item = _items(value)
-            return np.int64(_integer(chosen)), _read(space.spaces[chosen], item)
-        case Graph():
-            return _graph(space, _members(value, ["nodes", "edges", "edge_links"]))
-        case _:
+class _Reader(JsonReader):
+    """Reads arrays in base64 too, and refuses unknown members of objects."""
+
+    def array(self, value: Any) -> Any:
+        """Return nested lists unchanged, and the array in an object with ``dtype``, ``shape`` and ``base64``."""
+        if not isinstance(value, dict):
             return value
+        if value.keys() != _KEYS or not all(type(one) is int for one in value["shape"]):
+            raise ValueError("an array is a list, or an object with dtype, shape and base64")
+        dtype, shape = dtype_of(str(value["dtype"])), value["shape"]
+        try:
+            data = base64.b64decode(value["base64"], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"that is no base64: {error}") from None
+        if (
+            dtype.kind not in "biuf"
+            or min(shape, default=0) < 0
+            or math.prod(shape) * dtype.itemsize != len(data)
+        ):
+            raise ValueError(f"{len(data)} bytes are no {dtype} array of shape {tuple(shape)}")
+        return np.frombuffer(data, dtype).reshape(shape)
 
-
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError(f"{shown(value)} is no integer")
-    return value
-
-
-def _array(value: Any) -> Any:
-    """Return nested lists unchanged, and the array in an object with ``dtype``, ``shape`` and ``base64``."""
-    if not isinstance(value, dict):
+    def members(self, value: Any, names: list[str]) -> dict[str, Any]:
+        """Return an object that has the members ``names`` and no other."""
+        if not isinstance(value, dict) or sorted(value) != sorted(names):
+            raise ValueError(f"it wants an object with {', '.join(names) or 'nothing'}")
         return value
-    if value.keys() != _KEYS:
-        raise ValueError("an array is a list, or an object with dtype, shape and base64")
-    dtype, shape = dtype_of(str(value["dtype"])), [_integer(one) for one in _items(value["shape"])]
-    try:
-        data = base64.b64decode(value["base64"], validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"that is no base64: {error}") from None
-    if (
-        dtype.kind not in "biuf"
-        or min(shape, default=0) < 0
-        or math.prod(shape) * dtype.itemsize != len(data)
-    ):
-        raise ValueError(f"{len(data)} bytes are no {dtype} array of shape {tuple(shape)}")
-    return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _members(value: Any, names: list[str]) -> dict[str, Any]:
-    if not isinstance(value, dict) or sorted(value) != sorted(names):
-        raise ValueError(f"it wants an object with {', '.join(names) or 'nothing'}")
-    return value
-
-
-def _items(value: Any) -> list[Any]:
-    """Return ``value`` if it is a list; return the rows of an array in an object; else raise ``ValueError``."""
-    items = _array(value).tolist() if isinstance(value, dict) else value
-    if not isinstance(items, list):
-        raise ValueError(f"{shown(value)} is no list")
-    return items
-
-
-def _stacked(space: Space[Any], value: Any) -> Any:
-    """Return the elements of ``space`` in a stacking ``Sequence``; a ``Dict`` or ``Tuple`` is stacked by part."""
-    if isinstance(space, Dict):
-        members = _members(value, [_key(key) for key in space.spaces])
-        return {key: _stacked(inner, members[_key(key)]) for key, inner in space.spaces.items()}
-    if isinstance(space, Tuple):
-        return tuple(_stacked(inner, part) for inner, part in zip(space.spaces, _items(value), strict=True))
-    items = [_read(space, item) for item in _items(value)]
-    return concatenate(space, items, create_empty_array(space, len(items)))
-
-
-def _graph(space: Graph, members: dict[str, Any]) -> GraphInstance:
-    edges, links = members["edges"], members["edge_links"]
-    return GraphInstance(
-        _rows(space.node_space, members["nodes"]),
-        None if space.edge_space is None or edges is None else _rows(space.edge_space, edges),
-        None if links is None else np.asarray(_items(links), dtype=np.int32).reshape(-1, 2),
-    )
-
-
-def _rows(space: Box[Any] | Discrete, items: Any) -> NDArray[Any]:
-    rows = [_read(space, item) for item in _items(items)]
-    return np.asarray(rows, dtype=space.dtype).reshape(len(rows), *(space.shape or ()))
+_reader = _Reader()
