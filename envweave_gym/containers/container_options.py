@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envweave_gym.containers.engine import SOCKET, engine_socket
+from envweave_gym.core.config import true_or_false
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.core.sizes import memory_of
 
@@ -56,8 +57,7 @@ class ContainerOptions:
         if self.network != NO_NETWORK and not isinstance(self.network, bool):
             raise InvalidArgument(f"network={shown(self.network)} is not True, False or {NO_NETWORK!r}")
         for name in ("data", "docker_sock"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidArgument(f"{name}={shown(getattr(self, name))} is not True or False")
+            true_or_false(name, getattr(self, name))
         if not isinstance(self.mounts, Mapping):
             raise InvalidArgument(
                 f"mounts={shown(self.mounts)} is not a dict of folders here to folders there"

@@ -7,7 +7,7 @@ and the signatures of typed clients derive from it. Modules that declare a confi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, Self, TypeVar, get_args
@@ -145,10 +145,11 @@ def named(name: str) -> Generator[None]:
         raise InvalidArgument(f"{name}: {error}") from None
 
 
-def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     """Raise ``InvalidArgument`` unless the argument ``name`` has one of the ``allowed`` values."""
     if not isinstance(value, str) or value not in allowed:
-        known = " and ".join(map(repr, allowed))
+        *more, last = map(repr, allowed)
+        known = f"{', '.join(more)} and {last}" if more else last
         raise InvalidArgument(f"{name}={shown(value)} is unknown; there are {known}")
 
 

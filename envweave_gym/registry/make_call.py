@@ -9,6 +9,7 @@ from typing import Any, Self
 from gymnasium.vector import AutoresetMode
 
 from envweave_gym.core.arguments import autoreset_mode_of, check_autoreset, check_num_envs, one_limit
+from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.registry.catalog import REGISTRIES, Api
 from envweave_gym.vector.row_groups import groups_of, refuse_group
@@ -44,9 +45,8 @@ class MakeCall:
         """Check the arguments that mean the same for all environments, and return the call."""
         if not isinstance(name, str):
             raise InvalidArgument(f"make({shown(name)}): a name is a string; gymnasium.make takes specs")
-        if api not in (None, *REGISTRIES):
-            there_are = ", ".join(map(repr, REGISTRIES))
-            raise InvalidArgument(f"make({shown(name)}): api={shown(api)} is unknown; there are {there_are}")
+        if api is not None:
+            one_of(f"make({shown(name)}): api", api, REGISTRIES)
         if num_envs is not None:
             check_num_envs(name, num_envs)
         if group is not None:
@@ -72,9 +72,8 @@ def vector_arguments(name: str, kwargs: dict[str, Any]) -> tuple[str | None, dic
     if kwargs.pop("autoreset", False) and mode is AutoresetMode.DISABLED:
         raise InvalidArgument(f"{name}: autoreset=True and autoreset_mode='Disabled' contradict each other")
     how = kwargs.pop("vectorization_mode", None)
-    if how is not None and how not in _VECTORIZATION_MODES:
-        there_are = ", ".join(map(repr, _VECTORIZATION_MODES))
-        raise InvalidArgument(f"{name}: vectorization_mode={shown(how)} is unknown; there are {there_are}")
+    if how is not None:
+        one_of(f"{name}: vectorization_mode", how, _VECTORIZATION_MODES)
     own = kwargs.pop("vector_kwargs", {})
     if not isinstance(own, Mapping):
         raise InvalidArgument(f"{name}: vector_kwargs={shown(own)} is no dict of arguments")

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
+from envweave_gym.core.config import one_of
+from envweave_gym.core.faults import NotAvailable, shown
 from envweave_gym.sandbox.inside import landlock
 from envweave_gym.sandbox.inside.confinement import unused_user
 from envweave_gym.sandbox.inside.syscalls import machine
@@ -40,10 +41,7 @@ def require(level: str) -> None:
 
     A weaker level is never used instead.
     """
-    if level not in LEVELS:
-        raise InvalidArgument(
-            f"isolation={shown(level)} is unknown; there are {', '.join(map(repr, LEVELS))}"
-        )
+    one_of("isolation", level, LEVELS)
     if why := why_missing(level):
         raise NotAvailable(f"isolation={level!r} is not available: {why}")
 

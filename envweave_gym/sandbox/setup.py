@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox import levels
 
@@ -73,9 +74,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """The folders that programs may write to in addition to the folder of their episode."""
 
     def __post_init__(self) -> None:
-        if self.profile not in PROFILES:
-            known = " and ".join(map(repr, PROFILES))
-            raise InvalidArgument(f"profile={shown(self.profile)} is unknown; there are {known}")
+        one_of("profile", self.profile, PROFILES)
         for name in ("readable", "writable"):
             for path in getattr(self, name):
                 if not os.path.isabs(path):

@@ -25,7 +25,8 @@ from envweave_gym.containers.owner_stdin import OwnerStdin, shut_down, socket_of
 from envweave_gym.containers.ownership import labels_of_owner, new_name
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.core.arguments import check_int
-from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable, shown
+from envweave_gym.core.config import true_or_false
+from envweave_gym.core.faults import MissingExtra, NotAvailable
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.images import images_of
@@ -71,8 +72,7 @@ class Options:
         memory_of(self.memory)
         check_pids(self.pids)
         check_int("keep_images", self.keep_images, "no number of images", 1, or_none=True)
-        if type(self.pull) is not bool:
-            raise InvalidArgument(f"pull={shown(self.pull)} is neither True nor False")
+        true_or_false("pull", self.pull)
 
 
 def open_workspace(instance: Instance, **options: Any) -> DockerWorkspace:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import (
     AtCapacity,
     Fault,
@@ -90,9 +91,7 @@ class Trial:
     """Keyword arguments of the backend's ``Options``."""
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            known = " and ".join(map(repr, BACKENDS))
-            raise InvalidArgument(f"evaluation={shown(self.backend)} is unknown; there are {known}")
+        one_of("evaluation", self.backend, BACKENDS)
         check_tests(self.tests, self.max_tests)
         check_at_once(self.at_once)
         timeout: Any = self.timeout

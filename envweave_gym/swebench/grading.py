@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from envweave_gym.core.arguments import check_int
+from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import InvalidArgument, nearest, need, shown
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.swebench_lite import Instance
@@ -52,8 +53,7 @@ class Verdict:
 
 def check_tests(tests: Any, max_tests: Any) -> None:
     """Raise ``InvalidArgument`` unless ``tests`` is one of :data:`TESTS`, and ``max_tests`` an int >= 0 or None."""
-    if tests not in TESTS:
-        raise InvalidArgument(f"tests={shown(tests)} is unknown; there are {' and '.join(map(repr, TESTS))}")
+    one_of("tests", tests, TESTS)
     check_int("max_tests", max_tests, "no number of tests", 0, or_none=True)
 
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 import msgspec
 import numpy as np
 
+from envweave_gym.core.arguments import check_render_mode
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.reply_parsing import require_text
@@ -63,11 +64,7 @@ class TypedEnv(Emitter, gym.Env[dict[str, Any], dict[str, Any]]):
         drawn = ["ansi"] if hasattr(self.core, "render") else []
         without_options = {} if self._takes("options") else {"reset_options": ()}
         self.metadata = {"render_modes": drawn, **without_options, **getattr(self.core, "metadata", {})}
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            modes = ", ".join(self.metadata["render_modes"]) or "none"
-            raise InvalidArgument(
-                f"{self.name}: render_mode={shown(render_mode)} is unknown; there are: {modes}"
-            )
+        check_render_mode(self.name, self, render_mode)
         self.render_mode = render_mode
 
     @property

@@ -147,7 +147,7 @@ def test_characters_that_labels_cannot_have_are_cut(given: str, value: str) -> N
         ({"lifetime": float("inf")}, "lifetime=inf is no number of seconds"),
         (
             {"pull_policy": "always"},
-            "pull_policy='always' is unknown; there are 'IfNotPresent', 'Always', 'Never'",
+            "pull_policy='always' is unknown; there are 'IfNotPresent', 'Always' and 'Never'",
         ),
         ({"pull_secret": "My Secret"}, "pull_secret='My Secret' is no name"),
         ({"node_selector": ["gpu"]}, r"node_selector=\['gpu'\] is not a dict of labels"),

@@ -289,7 +289,7 @@ def test_arguments_that_games_do_not_take_are_refused():
 
 def test_mistakes_that_every_name_refuses(names: list[str]):
     for name in [*names, KUHN, "CartPole-v1"]:
-        assert "api='cooperative' is unknown; there are 'gym', 'parallel', 'aec'" in refusal(
+        assert "api='cooperative' is unknown; there are 'gym', 'parallel' and 'aec'" in refusal(
             name, api="cooperative"
         )
         assert "autoreset='SameStep' is not True or False" in refusal(name, autoreset="SameStep")

@@ -93,9 +93,9 @@ def test_render_state_and_close_reach_the_class() -> None:
     env.close()
     assert env.core.closed
     TypedEnv(GuessNumber()).close()
-    with pytest.raises(InvalidArgument, match="render_mode='human' is unknown; there are: ansi"):
+    with pytest.raises(InvalidArgument, match="render_mode='human' is unknown; there are ansi"):
         TypedEnv(Walk, render_mode="human")
-    with pytest.raises(InvalidArgument, match="there are: none"):
+    with pytest.raises(InvalidArgument, match="there are none"):
         TypedEnv(GuessNumber, render_mode="ansi")
 
 
@@ -105,7 +105,7 @@ def test_metadata_may_leave_the_render_modes_out() -> None:
 
     env = TypedEnv(Fast, render_mode="ansi")
     assert env.metadata == {"render_modes": ["ansi"], "render_fps": 30}
-    with pytest.raises(InvalidArgument, match="render_mode='human' is unknown; there are: ansi"):
+    with pytest.raises(InvalidArgument, match="render_mode='human' is unknown; there are ansi"):
         TypedEnv(Fast, render_mode="human")
 
 

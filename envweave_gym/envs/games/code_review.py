@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from envweave_gym.core.arguments import call, check_int
+from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.protocols import no_agent
 from envweave_gym.core.reply_parsing import read_name
@@ -82,8 +83,7 @@ class CodeReview(TurnBasedGame):
     ) -> None:
         """Make the game; ``max_cycles`` is PettingZoo's name for ``max_rounds``, the limit of reviews."""
         super().__init__()
-        if comments not in ("discrete", "text"):
-            raise ValueError(f"comments={shown(comments)} is unknown; there are 'discrete' and 'text'")
+        one_of(f"{_NAME}: comments", comments, ("discrete", "text"))
         check_int(f"{_NAME}: max_rounds", max_rounds, "not a number of rounds", 1, MAX_ROUNDS)
         check_arguments(_NAME, self, max_cycles, render_mode)
         self.comments, self.render_mode = comments, render_mode

@@ -10,6 +10,7 @@ from typing import Any
 
 from envweave_gym.containers.endpoints import PORT, USER
 from envweave_gym.containers.ownership import LEASE_S
+from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.sizes import memory_of
 
@@ -73,9 +74,7 @@ class PodTemplate:
             raise InvalidArgument(
                 f"lifetime={shown(self.lifetime)} is no number of seconds from 1 to ten years"
             )
-        if self.pull_policy not in _PULL_POLICIES:
-            there_are = ", ".join(map(repr, _PULL_POLICIES))
-            raise InvalidArgument(f"pull_policy={shown(self.pull_policy)} is unknown; there are {there_are}")
+        one_of("pull_policy", self.pull_policy, _PULL_POLICIES)
         if self.pull_secret is not None:
             check_name("pull_secret", self.pull_secret)
         _check_labels("node_selector", self.node_selector)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 import msgspec
 from flask import Response, request
 from msgspec import UNSET, Meta, Struct, UnsetType
 from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
 
-from envweave_gym.core.faults import Fault, InvalidArgument, shown
+from envweave_gym.core.config import one_of
+from envweave_gym.core.faults import Fault, InvalidArgument
 from envweave_gym.wire.frame_limits import MOST_VALUES
 from envweave_gym.wire.values import MOST_BITS, fits
 from envweave_gym_server.core.errors import BadRequest
@@ -256,9 +257,8 @@ def read_body(kind: type[_Body]) -> tuple[_Body, bytes]:
 def read_arrays() -> Arrays:
     """Return the ``arrays`` query parameter: how the response writes arrays."""
     given = request.args.get("arrays", "lists")
-    if given not in ("lists", "base64"):
-        raise InvalidArgument(f"arrays={shown(given)} is unknown; there are 'lists' and 'base64'")
-    return given
+    one_of("arrays", given, get_args(Arrays))
+    return cast("Arrays", given)
 
 
 def json_response(value: Any, status: int = 200) -> Response:
