@@ -63,7 +63,6 @@ def test_doctor_as_json_covers_every_extra_and_the_machine(capsys: pytest.Captur
         "ray",
         "swebench",
         "tinker",
-        "mcp",
         "notebook",
     ):
         check = named["extra", extra]

@@ -241,7 +241,9 @@ def test_programs_that_an_environment_has_started_end_with_a_server_that_was_kil
     assert "socket:" not in (tmp_path / "open").read_text(), "the address stays free for the next server"
     sleeping = psutil.Process(int((tmp_path / "sleeping").read_text()))
     assert server.pid is not None
+    worker = psutil.Process(server.pid).children()[0]
     os.kill(server.pid, signal.SIGKILL)
+    until(lambda: not runs(worker))
     assert env.step({"delta": 1})[4]["fault"].kind is ew.FaultKind.LOST
     server.stop()
     until(lambda: not runs(sleeping))
