@@ -25,7 +25,7 @@ from envweave_gym.episode.stream import Stream as Stream
 from envweave_gym.episode.stream import metrics as metrics
 from envweave_gym.episode.stream import reveal as reveal
 from envweave_gym.episode.stream import stream_of as stream_of
-from envweave_gym.episode.stream import trainable as trainable
+from envweave_gym.episode.trainable import trainable as trainable
 from envweave_gym.providers.replica_fleet import Fleet as Fleet
 from envweave_gym.registry.catalog import EnvCard as EnvCard
 from envweave_gym.registry.catalog import cards as cards

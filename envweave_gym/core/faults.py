@@ -1,6 +1,7 @@
 """Failures as data (:class:`Fault`) and as exceptions.
 
 A :class:`Fault` in ``info["fault"]`` ends an episode that was lost rather than played: it is never a reward.
+The info of a lost episode is written by ``envweave_gym/episode/record.py``.
 Every exception takes one string, so that it survives pickling between worker processes.
 """
 

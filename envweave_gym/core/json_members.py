@@ -21,7 +21,7 @@ from gymnasium.spaces import (
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from envweave_gym.core.arrays import as_array
+from envweave_gym.core.array_conversion import as_array
 from envweave_gym.core.faults import shown
 from envweave_gym.core.jsonable import jsonable
 

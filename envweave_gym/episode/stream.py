@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from envweave_gym.core.faults import Fault, InvalidArgument, shown
 from envweave_gym.core.jsonable import jsonable
@@ -168,22 +167,24 @@ def stream_of(info: Any) -> Any:
     """
     if isinstance(info, list | tuple):
         return [stream_of(one) for one in info]
-    _require_info(info)
-    if _is_by_agent(info):
+    require_info(info)
+    if is_by_agent(info):
         return {agent: stream_of(own) for agent, own in info.items()}
-    current, final = info.get("stream"), _final_of(info).get("stream")
+    current, final = info.get("stream"), final_of(info).get("stream")
     if isinstance(current, np.ndarray | StreamRows):
         old = [None] * len(current) if final is None else final
         return [_joined(one, new) for one, new in zip(old, current, strict=True)]
     return _joined(final, current) or Stream()
 
 
-def _require_info(info: Any) -> None:
+def require_info(info: Any) -> None:
+    """Raise ``InvalidArgument`` unless ``info`` is a dict or like one."""
     if not hasattr(info, "get"):  # replay buffers return dict-like objects
         raise InvalidArgument(f"{shown(info)} is no info; give what reset() or step() returned last")
 
 
-def _final_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def final_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the infos of the episodes that ended, and whose rows were reset, in the same step."""
     final = info.get("final_info")
     return final if isinstance(final, Mapping) else {}
 
@@ -194,53 +195,11 @@ def _joined(old: Stream | None, new: Stream | None) -> Stream | None:
     return Stream(new.requests, old.events + new.events)
 
 
-def _is_by_agent(info: Mapping[str, Any]) -> bool:
+def is_by_agent(info: Mapping[str, Any]) -> bool:
     """Return whether these are PettingZoo infos by agent; a plain info may have dicts as values too."""
     if "stream" in info or "final_info" in info or not all(isinstance(own, Mapping) for own in info.values()):
         return False
     return any("stream" in own or "trainable" in own for own in info.values())
-
-
-def trainable(infos: Any) -> Any:
-    """Return the mask for a trainer's loss: ``False`` where a step was no transition of the agent.
-
-    That is a fault, a reset (so also a row's reset step under next-step autoreset), or an ignored action. A
-    plain info gives a bool, a vector info a boolean array, PettingZoo infos a dict of bools by agent. A row
-    that ended and was reset in the same step counts as a step. Infos without a stream count as transitions,
-    since environments of other packages have no streams; those of such a vector give one True for all rows.
-    """
-    if isinstance(infos, list | tuple):
-        return np.array([trainable(info) for info in infos], dtype=np.bool_)
-    _require_info(infos)
-    if _is_by_agent(infos):
-        return {agent: trainable(info) for agent, info in infos.items()}
-    if "trainable" in infos and "stream" not in infos:
-        return infos["trainable"]
-    if isinstance(infos.get("stream"), np.ndarray | StreamRows):
-        return _trainable_rows(infos)
-    infos = _final_of(infos) or infos
-    return not isinstance(infos.get("fault"), Fault) and not _is_boundary(infos.get("stream"))
-
-
-def _trainable_rows(infos: Mapping[str, Any]) -> NDArray[np.bool_]:
-    streams, faults, final = infos["stream"], infos.get("fault"), _final_of(infos)
-    if isinstance(streams, StreamRows):
-        mask = ~streams.untrainable
-    else:
-        mask = np.array([not _is_boundary(stream) for stream in streams], dtype=np.bool_)
-    if isinstance(faults, np.ndarray):
-        mask &= [not isinstance(fault, Fault) for fault in faults]
-    if "stream" in final:
-        ended = np.asarray(infos["_final_info"], dtype=np.bool_)
-        mask[ended] = _trainable_rows(final)[ended]
-    return mask
-
-
-_BOUNDARY = frozenset({EventKind.EPISODE_START, EventKind.IGNORED, EventKind.FAULT})
-
-
-def _is_boundary(stream: Any) -> bool:
-    return isinstance(stream, Stream) and any(event.kind in _BOUNDARY for event in stream.events)
 
 
 def number(events: Sequence[Event], first: int) -> tuple[Event, ...]:

@@ -46,7 +46,7 @@ def kind_of(env_id: str, urls: list[str], kwargs: dict[str, Any]) -> Any:
     """Return the API of an environment, as reported by the first server: ``"gym"``, ``"aec"`` or ``"parallel"``."""
     from envweave_gym.remote.address import Address
     from envweave_gym.remote.descriptions import create_message, describe, remote_name
-    from envweave_gym.remote.served import CALL_DEADLINE
+    from envweave_gym.remote.served_environment import CALL_DEADLINE
 
     name, own = remote_name(env_id, urls[0]), {**kwargs}
     token, deadline = own.pop("token", None), own.pop("call_deadline", CALL_DEADLINE)

@@ -8,7 +8,7 @@ from typing import Any
 from envweave_gym.core.arguments import check_reproducible
 from envweave_gym.core.faults import RESET_DEADLINE_S
 from envweave_gym.core.seeding import Seeds
-from envweave_gym.remote.served import CALL_DEADLINE, ServedEnvironment, Spaces
+from envweave_gym.remote.served_environment import CALL_DEADLINE, ServedEnvironment, Spaces
 
 
 class Remote:

@@ -20,7 +20,7 @@ from envweave_gym.core.seeding import HashedRandomness
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.remote.base import Remote
-from envweave_gym.remote.served import FAULTS, LOSSES
+from envweave_gym.remote.served_environment import FAULTS, LOSSES
 from envweave_gym.wire.messages import Step
 from envweave_gym.wire.values import pack, packer_of
 

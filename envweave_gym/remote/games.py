@@ -17,7 +17,7 @@ from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.game_record import GameRecord, Infos, ParallelStep
 from envweave_gym.episode.stream import Request
 from envweave_gym.remote.base import Remote
-from envweave_gym.remote.served import LOSSES
+from envweave_gym.remote.served_environment import LOSSES
 from envweave_gym.wire.values import pack
 
 

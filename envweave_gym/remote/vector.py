@@ -15,15 +15,20 @@ from gymnasium.vector.utils import batch_space
 
 import envweave_gym.wire.row_streams  # noqa: F401 # pyright: ignore[reportUnusedImport] - unpacks streams
 from envweave_gym.core.arguments import autoreset_mode_of, check_num_envs, check_reproducible
-from envweave_gym.core.arrays import adapt_converters
+from envweave_gym.core.array_conversion import adapt_converters
 from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument, shown
 from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import placeholder
+<<<<<<< HEAD
 from envweave_gym.episode.columns import Bools, RecordColumns, Rows
-from envweave_gym.remote.batches import copied, joined, merged, travels
+from envweave_gym.remote.shard_batches import copied, joined, merged, travels
+=======
+from envweave_gym.episode.columns import RecordColumns
+>>>>>>> 11f9018 (Rename modules that a reader guessed wrong; give the rule of trainable steps a module of its own)
 from envweave_gym.remote.descriptions import create_message, describe, remote_name
-from envweave_gym.remote.served import CALL_DEADLINE, LOSSES, space_of
+from envweave_gym.remote.served_environment import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession
+from envweave_gym.remote.shard_batches import copied, joined, merged, travels
 from envweave_gym.remote.shards import RowsReset, Shard, ShardCalls, ShardResult, ends_of, in_order
 from envweave_gym.vector.base import CheckedVector, Results
 from envweave_gym.vector.calls import as_batch

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from envweave_gym.rewards.program_source import parse
+from envweave_gym.rewards.program_reading import parse
 
 Number = int | float | complex | Fraction
 

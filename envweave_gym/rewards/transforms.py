@@ -46,9 +46,9 @@ import numpy as np
 from envweave_gym.core.faults import EnvweaveError, InvalidAction, InvalidArgument, nearest, shown
 from envweave_gym.core.program_result import Result
 from envweave_gym.core.protocols import name_of
-from envweave_gym.episode.stream import trainable
+from envweave_gym.episode.trainable import trainable
 from envweave_gym.rewards.answer_equality import equal
-from envweave_gym.rewards.program_source import VIOLATIONS, read_program
+from envweave_gym.rewards.program_reading import VIOLATIONS, read_program
 
 ObsType = TypeVar("ObsType")
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.os_support.owned_folders import owned_folder, remove_left_behind
-from envweave_gym.sandbox.inside.trees import remove_tree
+from envweave_gym.sandbox.inside.remove_tree import remove_tree
 
 _PREFIX = "envweave-sandbox-"
 MAX_COPIED_BYTES, MAX_COPIED_FILES, MAX_DEPTH = 1 << 30, 20_000, 100

@@ -31,20 +31,26 @@ from envweave_gym.testing.misuse_checks import check_step_needs_reset as check_s
 from envweave_gym.testing.misuse_checks import (
     check_unknown_arguments_are_refused as check_unknown_arguments_are_refused,
 )
+from envweave_gym.testing.reproducibility_checks import (
+    check_deepcopy_continues_the_episode as check_deepcopy_continues_the_episode,
+)
+from envweave_gym.testing.reproducibility_checks import (
+    check_different_seeds_differ as check_different_seeds_differ,
+)
+from envweave_gym.testing.reproducibility_checks import (
+    check_global_rngs_untouched as check_global_rngs_untouched,
+)
+from envweave_gym.testing.reproducibility_checks import (
+    check_pickling_continues_the_episode as check_pickling_continues_the_episode,
+)
+from envweave_gym.testing.reproducibility_checks import (
+    check_same_seed_same_trace as check_same_seed_same_trace,
+)
+from envweave_gym.testing.reproducibility_checks import check_unseeded_resets as check_unseeded_resets
 from envweave_gym.testing.runs import GAME_CHECKS as GAME_CHECKS
 from envweave_gym.testing.runs import GYM_CHECKS as GYM_CHECKS
 from envweave_gym.testing.runs import check_all as check_all
 from envweave_gym.testing.runs import checks_of as checks_of
-from envweave_gym.testing.seed_checks import (
-    check_deepcopy_continues_the_episode as check_deepcopy_continues_the_episode,
-)
-from envweave_gym.testing.seed_checks import check_different_seeds_differ as check_different_seeds_differ
-from envweave_gym.testing.seed_checks import check_global_rngs_untouched as check_global_rngs_untouched
-from envweave_gym.testing.seed_checks import (
-    check_pickling_continues_the_episode as check_pickling_continues_the_episode,
-)
-from envweave_gym.testing.seed_checks import check_same_seed_same_trace as check_same_seed_same_trace
-from envweave_gym.testing.seed_checks import check_unseeded_resets as check_unseeded_resets
 from envweave_gym.testing.side_effect_checks import (
     check_observations_stay_as_given as check_observations_stay_as_given,
 )

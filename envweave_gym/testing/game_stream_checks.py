@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from envweave_gym.episode.stream import Event, EventKind, Request, RequestKind
-from envweave_gym.testing.seed_checks import SEED
+from envweave_gym.testing.reproducibility_checks import SEED
 from envweave_gym.testing.stream_checks import EPISODES, demand, stream_in
 from envweave_gym.testing.subject import Form, Subject
 from envweave_gym.testing.traces import AECPlayer, ParallelPlayer

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
-from envweave_gym.testing.seed_checks import SEED, expect_same
+from envweave_gym.testing.reproducibility_checks import SEED, expect_same
 from envweave_gym.testing.subject import RAISED, Form, Subject, expected, refuse, translated
 from envweave_gym.testing.traces import AECPlayer, GymPlayer, ParallelPlayer, Player, brief
 

@@ -18,7 +18,7 @@ from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from envweave_gym.core.faults import NotAvailable
-from envweave_gym.testing.seed_checks import MOVES, SEED, expect_same
+from envweave_gym.testing.reproducibility_checks import MOVES, SEED, expect_same
 from envweave_gym.testing.subject import Form, NotApplicable, Subject, refuse, translated
 from envweave_gym.testing.traces import Player, brief, same
 

@@ -10,7 +10,7 @@ import msgspec
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.protocols import AGENT
 from envweave_gym.episode.stream import Event, EventKind, Request, RequestKind, Stream
-from envweave_gym.testing.seed_checks import SEED
+from envweave_gym.testing.reproducibility_checks import SEED
 from envweave_gym.testing.subject import ConformanceError, Subject
 from envweave_gym.testing.traces import Moment, brief
 

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from envweave_gym.core.spaces import Unicode
 from envweave_gym.episode.stream import Stream, stream_of
-from envweave_gym.testing.seed_checks import SEED, expect_same
+from envweave_gym.testing.reproducibility_checks import SEED, expect_same
 from envweave_gym.testing.subject import NotApplicable, Subject, translated
 from envweave_gym.testing.traces import Moment, Sampler, Trace
 

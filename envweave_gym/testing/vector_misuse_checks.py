@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from envweave_gym.core.faults import EnvweaveError, InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.testing.misuse_checks import NOT_SEEDS, outside
-from envweave_gym.testing.seed_checks import expect_same
+from envweave_gym.testing.reproducibility_checks import expect_same
 from envweave_gym.testing.subject import Subject, expected, refuse, translated
 from envweave_gym.testing.traces import brief
 from envweave_gym.testing.vector_checks import (

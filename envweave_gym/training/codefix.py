@@ -18,8 +18,8 @@ import numpy as np
 
 import envweave_gym
 from envweave_gym.core.faults import need
-from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+from envweave_gym.training.run_metrics import RunMetrics, summary
 
 if TYPE_CHECKING:
     import torch

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 import envweave_gym
 from envweave_gym.core.faults import need
-from envweave_gym.envs.games.kuhn_value import (
+from envweave_gym.envs.games.kuhn_rules import (
     CARDS,
     INFORMATION_SETS,
     MOVES,
     game_value,
     nash_conv,
 )
-from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+from envweave_gym.training.run_metrics import RunMetrics, summary
 
 ID = "envweave/KuhnPoker-v0"
 INDEX = {key: index for index, key in enumerate(INFORMATION_SETS)}

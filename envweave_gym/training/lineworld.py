@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 import envweave_gym
 from envweave_gym.core.faults import need
-from envweave_gym.training.metrics import RunMetrics, summary
 from envweave_gym.training.options import CommonOptions, option, parse_options, run_demo
+from envweave_gym.training.run_metrics import RunMetrics, summary
 
 ID = "envweave/LineWorld-v0"
 HELD_OUT_SEED = 1_000_000

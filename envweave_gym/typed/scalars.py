@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
 
-from envweave_gym.core.arrays import as_array
+from envweave_gym.core.array_conversion import as_array
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.core.spaces import Json, Unicode

@@ -15,7 +15,7 @@ from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
 from envweave_gym.core.actions import REFUSED, admission
-from envweave_gym.core.arrays import adapt_converters
+from envweave_gym.core.array_conversion import adapt_converters
 from envweave_gym.core.faults import InvalidAction, shown
 from envweave_gym.core.protocols import state_of
 from envweave_gym.episode.columns import Bools, Options, RecordColumns, Rows

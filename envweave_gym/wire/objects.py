@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec.msgpack import Ext
 
-from envweave_gym.core.arrays import foreign_array
+from envweave_gym.core.array_conversion import foreign_array
 from envweave_gym.core.faults import shown
 from envweave_gym.core.program_result import Result
 from envweave_gym.wire import values

@@ -7,7 +7,7 @@ new episodes. A reply holds everything about its streams, so reading them sends 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.columns import Bools, ColumnStreams, StepColumns
-from envweave_gym.episode.stream import _BOUNDARY, Event, Stream
+from envweave_gym.episode.stream import Event, Stream
+from envweave_gym.episode.trainable import untrainable_rows
 from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 from envweave_gym.wire.messages import Stepped
 from envweave_gym.wire.values import NATIVE, pack, packs, unpack, unpacks
@@ -154,25 +155,8 @@ def _pack_infos(infos: VectorInfos) -> Any:
     if isinstance(streams, StreamRows) and isinstance(streams.build, ColumnStreams):
         untrainable, packed = streams.untrainable, _packed_columns(streams.build)
     else:
-        untrainable, packed = _untrainable(streams), _encoder.encode(list(streams))
+        untrainable, packed = untrainable_rows(streams), _encoder.encode(list(streams))
     return Ext(NATIVE, _encoder.encode((infos["seq"].tobytes(), untrainable.tobytes(), some, packed, rest)))
-
-
-_BOUNDARIES = tuple(_BOUNDARY)
-"""The kinds of events that mark a row as untrainable, in a tuple, which compares by identity.
-
-A set would call the hash function of the enum, which is Python code.
-"""
-
-
-def _untrainable(streams: Sequence[Stream | None]) -> Bools:
-    """Return a mask of the rows whose streams have an event of :data:`_BOUNDARIES`, so made no transition."""
-    mask = np.zeros(len(streams), np.bool_)
-    for row, stream in enumerate(streams):
-        for event in () if stream is None else stream.events:
-            if event.kind in _BOUNDARIES:
-                mask[row] = True
-    return mask
 
 
 def _unpack_infos(data: memoryview) -> VectorInfos:

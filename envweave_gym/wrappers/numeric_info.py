@@ -12,8 +12,8 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.wrappers import BaseParallelWrapper, BaseWrapper
 
-from envweave_gym.core.arrays import foreign_array
-from envweave_gym.episode.stream import trainable
+from envweave_gym.core.array_conversion import foreign_array
+from envweave_gym.episode.trainable import trainable
 
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:

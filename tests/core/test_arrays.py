@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, floating_dtypes, integer_dtypes
 
-from envweave_gym.core.arrays import as_array
+from envweave_gym.core.array_conversion import as_array
 
 steady = settings(deadline=None, derandomize=True)
 
@@ -70,9 +70,9 @@ def test_an_array_of_the_right_dtype_comes_back_as_it_is(data: st.DataObject) ->
 
 CONVERTED = """
 import envweave_gym, gymnasium as gym, numpy as np, sys
-import envweave_gym.core.spaces, envweave_gym.core.arrays
+import envweave_gym.core.spaces, envweave_gym.core.array_conversion
 assert not {"torch", "array_api_compat"} & sys.modules.keys()
-envweave_gym.core.arrays.adapt_converters()
+envweave_gym.core.array_conversion.adapt_converters()
 assert not {"torch", "array_api_compat"} & sys.modules.keys()
 
 from gymnasium.wrappers.array_conversion import array_conversion
@@ -84,7 +84,7 @@ class Texts(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        envweave_gym.core.arrays.adapt_converters()
+        envweave_gym.core.array_conversion.adapt_converters()
         return "héllo", {"stream": Stream(), "fault": Fault(FaultKind.CRASH, "x", True), "n": 1}
 
     def step(self, action):
@@ -98,7 +98,7 @@ observation, *_, info = env.step("中")
 assert observation == "中"
 assert info["rows"].tolist() == [Stream(), None] and info["numbers"].tolist() == [0, 1]
 handlers = dict(array_conversion.registry)
-envweave_gym.core.arrays.adapt_converters()
+envweave_gym.core.array_conversion.adapt_converters()
 assert dict(array_conversion.registry) == handlers
 """
 

@@ -16,7 +16,7 @@ from pettingzoo.test import api_test, seed_test
 from envweave_gym import messages_of, parse_action, state_of
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.envs.games.kuhn_poker import KuhnPoker, env, observation, parallel_env, raw_env
-from envweave_gym.envs.games.kuhn_value import (
+from envweave_gym.envs.games.kuhn_rules import (
     CARDS,
     DEALS,
     HISTORIES,

@@ -21,7 +21,8 @@ from envweave_gym.core.faults import FaultKind, InvalidAction, InvalidArgument
 from envweave_gym.envs.swebench import patching as swebench_patch
 from envweave_gym.envs.swebench.patching import APPLIES, MAX_REPLY, SOME_PASS, SWEBenchPatchEnv, shaped
 from envweave_gym.episode.message import messages_of
-from envweave_gym.episode.stream import EventKind, stream_of, trainable
+from envweave_gym.episode.stream import EventKind, stream_of
+from envweave_gym.episode.trainable import trainable
 from envweave_gym.swebench import workspace_cache
 from envweave_gym.swebench.baselines import Baselines
 from envweave_gym.swebench.evaluation import Evaluation

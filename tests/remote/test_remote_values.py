@@ -14,7 +14,7 @@ import rare_values
 from rare_values import RARE, Asarray, Lent, Strict
 
 import envweave_gym as ew
-from envweave_gym.core.arrays import foreign_array
+from envweave_gym.core.array_conversion import foreign_array
 from envweave_gym.wire.values import NoForm, dumps, loads, pack_exactly
 from envweave_gym.wrappers import NumericInfo
 from envweave_gym_server.protocols.rest.json_values import plain

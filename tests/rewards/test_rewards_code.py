@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from servers import until
 
 from envweave_gym.core.faults import InvalidArgument
-from envweave_gym.rewards import program_source
-from envweave_gym.rewards.program_source import MAX_DOTTED, MAX_SOURCE, parse
+from envweave_gym.rewards import program_reading
+from envweave_gym.rewards.program_reading import MAX_DOTTED, MAX_SOURCE, parse
 from envweave_gym.rewards.transforms import (
     CodeQuality,
     CodeSafety,
@@ -429,7 +429,7 @@ def test_names_from_a_module_with_a_long_name_are_not_put_together() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_process_forked_while_another_thread_parses_can_parse() -> None:
-    with program_source._filtering.value:  # as a row's thread has it, which is not there in the child
+    with program_reading._filtering.value:  # as a row's thread has it, which is not there in the child
         child = os.fork()
         if child == 0:
             os._exit(0 if parse('x = "\\d"') is not None else 1)

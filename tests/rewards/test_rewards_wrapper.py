@@ -14,7 +14,8 @@ from gymnasium.vector import SyncVectorEnv
 import envweave_gym
 from envweave_gym.core.faults import Fault, FaultKind, InvalidAction
 from envweave_gym.core.program_result import Result
-from envweave_gym.episode.stream import Event, EventKind, Stream, trainable
+from envweave_gym.episode.stream import Event, EventKind, Stream
+from envweave_gym.episode.trainable import trainable
 from envweave_gym.rewards.transforms import (
     CodeSafety,
     Composite,

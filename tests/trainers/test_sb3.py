@@ -21,7 +21,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 import envweave_gym  # noqa: F401 - registers the IDs
-from envweave_gym.envs.games import kuhn_value
+from envweave_gym.envs.games import kuhn_rules
 from envweave_gym.envs.games.kuhn_poker import observation
 
 pytestmark = pytest.mark.trainers
@@ -85,12 +85,12 @@ def test_environments_in_other_processes_play_the_same_episodes(example: Example
 
 def betting_chances(model: BaseAlgorithm) -> dict[str, float]:
     """The policy as the exact solver of the game wants it."""
-    cards = range(len(kuhn_value.CARDS))
-    situations = [(card, history) for history in kuhn_value.HISTORIES for card in cards]
+    cards = range(len(kuhn_rules.CARDS))
+    situations = [(card, history) for history in kuhn_rules.HISTORIES for card in cards]
     seen = torch.as_tensor(np.stack([observation(card, history) for card, history in situations]))
     with torch.no_grad():
         bets = model.policy.get_distribution(seen).distribution.probs[:, 1]
-    names = [kuhn_value.information_set(card, history) for card, history in situations]
+    names = [kuhn_rules.information_set(card, history) for card, history in situations]
     return dict(zip(names, bets.tolist(), strict=True))
 
 
@@ -111,9 +111,9 @@ def winnings(act: Callable[[NDArray[np.float32]], int], hands: int) -> float:
 def test_self_play_through_supersuit_becomes_good_at_kuhn_poker(example: Example) -> None:
     trained = example("sb3_kuhn_poker")
     model, tables = trained["model"], trained["env"]
-    at_random = dict.fromkeys(kuhn_value.INFORMATION_SETS, 0.5)
+    at_random = dict.fromkeys(kuhn_rules.INFORMATION_SETS, 0.5)
 
-    assert kuhn_value.nash_conv(betting_chances(model)) < kuhn_value.nash_conv(at_random) / 2
+    assert kuhn_rules.nash_conv(betting_chances(model)) < kuhn_rules.nash_conv(at_random) / 2
     assert winnings(lambda seen: int(model.predict(seen)[0]), 1_000) > 0.2
 
     hands = tables.reset().reshape(8, 2, -1)

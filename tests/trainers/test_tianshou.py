@@ -19,7 +19,7 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv, PettingZooEnv, SubprocVectorEnv
 
 import envweave_gym
-from envweave_gym.envs.games.kuhn_value import INFORMATION_SETS, best_response_value, game_value
+from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS, best_response_value, game_value
 
 pytestmark = pytest.mark.trainers
 

@@ -16,7 +16,7 @@ import torch
 from servers import running_server
 from test_tianshou import AT_RANDOM, winnings
 
-from envweave_gym.envs.games.kuhn_value import best_response_value
+from envweave_gym.envs.games.kuhn_rules import best_response_value
 from envweave_gym.remote.games import RemoteAEC
 
 pytestmark = pytest.mark.trainers

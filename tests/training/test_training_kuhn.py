@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import envweave_gym
-from envweave_gym.envs.games.kuhn_value import INFORMATION_SETS, nash_conv
+from envweave_gym.envs.games.kuhn_rules import INFORMATION_SETS, nash_conv
 from envweave_gym.training import kuhn
 
 

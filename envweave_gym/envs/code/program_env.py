@@ -21,7 +21,7 @@ from envweave_gym.episode.emitter import Emitter
 from envweave_gym.episode.message import message
 from envweave_gym.episode.stream import UNNUMBERED, Event, EventKind
 from envweave_gym.os_support.parent_process import end_with_parent
-from envweave_gym.rewards.program_source import is_prose, program_in
+from envweave_gym.rewards.program_reading import is_prose, program_in
 from envweave_gym.rewards.transforms import RewardFunction, judged, require_function
 from envweave_gym.sandbox import Execution, Limits, Names, Session, Setup, SharedSandbox, levels
 from envweave_gym.sandbox.worker_process import WorkerDied

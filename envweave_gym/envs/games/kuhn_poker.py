@@ -1,6 +1,6 @@
 """Kuhn poker as a game of PettingZoo: three cards, one bet, two players in turn.
 
-:mod:`~envweave_gym.envs.games.kuhn_value` computes exact values of policies.
+:mod:`~envweave_gym.envs.games.kuhn_rules` computes exact values of policies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from envweave_gym.core.arguments import call
 from envweave_gym.core.reply_parsing import read_name
 from envweave_gym.core.seeding import Seeds, mix
 from envweave_gym.envs.games.base import RESET_OPTIONS, TurnBasedGame, check_arguments
-from envweave_gym.envs.games.kuhn_value import (
+from envweave_gym.envs.games.kuhn_rules import (
     CARDS,
     DEALS,
     MOVES,

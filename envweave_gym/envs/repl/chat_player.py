@@ -12,7 +12,7 @@ from envweave_gym.envs.repl.printed_answers import printed_answer
 from envweave_gym.episode.emitter import Emitter, drain
 from envweave_gym.episode.message import Message
 from envweave_gym.episode.stream import EventKind
-from envweave_gym.rewards.program_source import program_in
+from envweave_gym.rewards.program_reading import program_in
 
 SYSTEM = (
     "You answer a request by running Python. Put programs into ```repl fences; after each of your replies "

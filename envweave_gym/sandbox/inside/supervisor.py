@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from .kernel import end_with_parent
-from .trees import remove_tree
+from .remove_tree import remove_tree
 
 
 def _become(user: int) -> None:

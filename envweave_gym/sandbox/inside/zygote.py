@@ -38,7 +38,7 @@ from .kernel import (
     kill_trees,
     threads,
 )
-from .trees import remove_tree
+from .remove_tree import remove_tree
 
 PACKET = struct.Struct("<cQ")
 """Layout of the head of an order or notice: its kind, and the key of the child that it is about."""
