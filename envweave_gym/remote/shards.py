@@ -20,11 +20,9 @@ from envweave_gym.episode.vector_infos import VectorInfos, infos_of_rows
 from envweave_gym.remote.shard_batches import batch_of, copied, part_of, rows_of
 from envweave_gym.remote.served_environment import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import call_all
-=======
 from envweave_gym.remote.served_environment import FAULTS, ServedEnvironment
-from envweave_gym.remote.session import at_once
+from envweave_gym.remote.session import call_all
 from envweave_gym.remote.shard_batches import batch_of, copied, part_of, rows_of
->>>>>>> 11f9018 (Rename modules that a reader guessed wrong; give the rule of trainable steps a module of its own)
 from envweave_gym.wire.messages import Reply, Reset, Step
 from envweave_gym.wire.row_streams import take_results
 from envweave_gym.wire.values import pack, pack_array

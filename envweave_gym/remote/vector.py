@@ -19,12 +19,10 @@ from envweave_gym.core.array_conversion import adapt_converters
 from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument, shown
 from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import placeholder
-<<<<<<< HEAD
 from envweave_gym.episode.columns import Bools, RecordColumns, Rows
 from envweave_gym.remote.shard_batches import copied, joined, merged, travels
 =======
-from envweave_gym.episode.columns import RecordColumns
->>>>>>> 11f9018 (Rename modules that a reader guessed wrong; give the rule of trainable steps a module of its own)
+>>>>>>> e1090ba (Resolve the renames with main)
 from envweave_gym.remote.descriptions import create_message, describe, remote_name
 from envweave_gym.remote.served_environment import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession

@@ -12,13 +12,9 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import PassiveEnvChecker
 
 from envweave_gym.core.actions import REFUSED, admission
-<<<<<<< HEAD
 from envweave_gym.core.arguments import check_faults, check_int, check_options, check_reproducible
 from envweave_gym.core.array_conversion import adapt_converters
-=======
-from envweave_gym.core.arguments import check_faults, check_options, check_reproducible
 from envweave_gym.core.array_conversion import adapt_converters
->>>>>>> 11f9018 (Rename modules that a reader guessed wrong; give the rule of trainable steps a module of its own)
 from envweave_gym.core.faults import (
     REFUSALS,
     RESET_DEADLINE_S,

@@ -17,10 +17,8 @@ from envweave_gym.providers.ray.pipelined import PipelinedShard, first_answered
 <<<<<<< HEAD
 from envweave_gym.remote.shard_batches import batch_of, part_of
 from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult
-=======
 from envweave_gym.remote.shard_batches import batch_of, part_of
-from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult, ends_of
->>>>>>> 11f9018 (Rename modules that a reader guessed wrong; give the rule of trainable steps a module of its own)
+from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult
 from envweave_gym.remote.vector import RemoteVectorEnv
 from envweave_gym.vector.base import NOT_A_BATCH, Results
 from envweave_gym.vector.native import checked_choices
