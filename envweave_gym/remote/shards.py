@@ -16,10 +16,6 @@ from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools, Options, RecordColumns, options_of
 from envweave_gym.episode.record import EpisodeRecord
 from envweave_gym.episode.vector_infos import VectorInfos, infos_of_rows
-<<<<<<< HEAD
-from envweave_gym.remote.shard_batches import batch_of, copied, part_of, rows_of
-from envweave_gym.remote.served_environment import FAULTS, ServedEnvironment
-from envweave_gym.remote.session import call_all
 from envweave_gym.remote.served_environment import FAULTS, ServedEnvironment
 from envweave_gym.remote.session import call_all
 from envweave_gym.remote.shard_batches import batch_of, copied, part_of, rows_of

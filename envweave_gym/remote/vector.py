@@ -20,9 +20,6 @@ from envweave_gym.core.faults import HARMLESS, RESET_DEADLINE_S, InvalidArgument
 from envweave_gym.core.reply_parsing import read_action
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools, RecordColumns, Rows
-from envweave_gym.remote.shard_batches import copied, joined, merged, travels
-=======
->>>>>>> e1090ba (Resolve the renames with main)
 from envweave_gym.remote.descriptions import create_message, describe, remote_name
 from envweave_gym.remote.served_environment import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession

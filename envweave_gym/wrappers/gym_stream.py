@@ -14,7 +14,6 @@ from gymnasium.wrappers import PassiveEnvChecker
 from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.arguments import check_faults, check_int, check_options, check_reproducible
 from envweave_gym.core.array_conversion import adapt_converters
-from envweave_gym.core.array_conversion import adapt_converters
 from envweave_gym.core.faults import (
     REFUSALS,
     RESET_DEADLINE_S,

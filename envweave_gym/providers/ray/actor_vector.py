@@ -14,9 +14,6 @@ from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
 from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools, Rows
 from envweave_gym.providers.ray.pipelined import PipelinedShard, first_answered
-<<<<<<< HEAD
-from envweave_gym.remote.shard_batches import batch_of, part_of
-from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult
 from envweave_gym.remote.shard_batches import batch_of, part_of
 from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult
 from envweave_gym.remote.vector import RemoteVectorEnv
