@@ -19,5 +19,5 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
 
     def fails(self) -> bool:
-        """Return whether something must be repaired: an installed thing is broken, or a part of the base is missing."""
+        """Return whether the user must repair something: a broken installed package, or a missing required one."""
         return self.status == "broken" or (self.part == "base" and self.status != "ok")

@@ -87,7 +87,7 @@ def _python() -> Check:
 
 
 class Requirement(NamedTuple):
-    """A distribution that is needed, its extras and versions, and the extra of ours that needs it."""
+    """A distribution that this package needs: its name, extras and versions, and the extra of ours that requires it."""
 
     name: str
     extras: tuple[str, ...]

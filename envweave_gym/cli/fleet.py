@@ -266,7 +266,7 @@ def _detached(args: argparse.Namespace) -> int:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """Return the parsed options as command-line words, for the keeper in the background."""
+    """Return the parsed options as command-line arguments, for the keeper in the background."""
     # As JSON values keep their types.
     words = [f"--option={name}={json.dumps(value)}" for name, value in args.option]
     for name in ("backend", "replicas", "image", "memory", "cpus", "token_file", "name"):

@@ -38,7 +38,7 @@ class FleetFile(msgspec.Struct, kw_only=True):
             raise ValueError("restarts and urls must have the same length")
 
     def has_keeper(self) -> bool:
-        """Return whether the keeper of this fleet is alive."""
+        """Return whether the keeper, the process that supervises this fleet, is alive."""
         return self.boot == processes_seen() and began(self.pid) == self.began != ""
 
     def is_current(self) -> bool:
@@ -62,14 +62,14 @@ class FleetFile(msgspec.Struct, kw_only=True):
         self._draft().replace(_file(self.name))
 
     def _draft(self) -> Path:
-        """Write the state to a temporary file beside the real one."""
+        """Write the state to a temporary file beside the real one, and return its path."""
         draft = _file(self.name).with_suffix(f".{os.getpid()}")
         draft.write_bytes(msgspec.json.encode(self))
         draft.chmod(_OWNER_ONLY)
         return draft
 
     def remove(self) -> bool:
-        """Delete the file and a generated token, unless a newer fleet of the same name owns them."""
+        """Delete the file and a generated token; return ``False`` if a newer fleet of the same name owns them."""
         if not self.is_current():
             return False
         if Path(self.token_file) == own_token_file(self.name):  # a file that the user gave stays
@@ -79,7 +79,7 @@ class FleetFile(msgspec.Struct, kw_only=True):
 
 
 def taken(name: str) -> NotAvailable:
-    """Return the error for a name that a running fleet has."""
+    """Return the error for a fleet name that a running fleet uses."""
     return NotAvailable(
         f"a fleet {shown(name)} is up already; end it with 'envweave fleet down --name {name}', "
         "or choose another --name"

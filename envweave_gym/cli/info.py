@@ -23,7 +23,7 @@ from envweave_gym.registry.names import resolve
 def run(args: argparse.Namespace) -> int:
     """Make the environment, print its description and close it.
 
-    Without ``--kwarg`` it is made with the trial arguments of its card.
+    Without ``--kwarg`` it is made with its card's ``trial`` arguments, which work on every machine.
     """
     card = card_named(args.id)
     env = make_single(args.id, dict(args.kwarg) or (dict(card.trial) if card else {}))
@@ -75,7 +75,10 @@ def describe(name: str, env: Any) -> dict[str, Any]:
 
 
 def _arguments(constructor: Callable[..., Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the constructor's arguments with their defaults, and the names of those without a default."""
+    """Return the constructor's arguments with their values, and the names of those without a value.
+
+    A value is the one in ``given``, else the default.
+    """
     parameters = inspect.signature(constructor).parameters.values()
     named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     named.update(given)

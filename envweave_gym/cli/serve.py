@@ -76,7 +76,7 @@ def require() -> None:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """Return the parsed options as command-line words, for the server program."""
+    """Return the parsed options as command-line arguments, for the server program."""
     words: list[str] = []
     for name, value in vars(args).items():
         option = f"--{name.replace('_', '-')}"

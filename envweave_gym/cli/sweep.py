@@ -32,7 +32,7 @@ def sweep_all(*, as_json: bool) -> int:
 
 
 def sweep_of(backend: str, gone: Sequence[FleetFile]) -> Leftovers:
-    """Remove the leftovers of one backend, including those in the clusters of the fleets in ``gone``."""
+    """Remove the leftovers of one backend, also in the clusters of fleets whose keeper has ended (``gone``)."""
     try:
         provider = provider_of(backend)
     except EnvweaveError as error:

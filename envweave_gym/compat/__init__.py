@@ -1,1 +1,1 @@
-"""Classes and functions under the names that older documents give them."""
+"""Typed clients and one-call constructors, under the names that OpenEnv, EnvTorch and our older documents use."""

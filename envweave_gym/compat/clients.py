@@ -28,7 +28,7 @@ ObservationType = TypeVar("ObservationType")
 
 
 class StepResult(msgspec.Struct, Generic[ObservationType], frozen=True, kw_only=True):
-    """The result of a reset or a step."""
+    """The result of a reset or a step of a :class:`TypedClient`: a typed observation, the reward, and the end."""
 
     observation: ObservationType
     reward: float | None = None
@@ -41,12 +41,12 @@ class StepResult(msgspec.Struct, Generic[ObservationType], frozen=True, kw_only=
 
 @dataclass(kw_only=True)
 class Action:
-    """Optional base of action classes."""
+    """Optional base class of the typed actions of a :class:`TypedClient`."""
 
 
 @dataclass(kw_only=True)
 class Observation:
-    """Optional base of observation classes."""
+    """Optional base class of the typed observations of a :class:`TypedClient`."""
 
 
 @dataclass(kw_only=True)

@@ -29,7 +29,7 @@ class WithTransform(gym.Wrapper[Any, str, Any, str]):
 
     @property
     def transform(self) -> RewardFunction | None:
-        """The function that computes the reward of a step."""
+        """The function that computes the reward of a step; with ``None`` every reward is 0."""
         return getattr(self.unwrapped, "transform", None)
 
     @transform.setter
@@ -52,7 +52,7 @@ class WithTransform(gym.Wrapper[Any, str, Any, str]):
 
 
 def codeact_env(transform: RewardFunction | None = None, **kwargs: Any) -> WithTransform:
-    """Make ``envweave/CodeAct-v0`` in a wrapper whose ``transform`` may be replaced at any time.
+    """Make ``envweave/CodeAct-v0`` in a wrapper whose reward function ``transform`` may be replaced at any time.
 
     ``kwargs`` are those of :func:`envweave_gym.make`.
     """

@@ -116,7 +116,7 @@ class CodeActEnvironment:
 
     @property
     def transform(self) -> RewardFunction | None:
-        """The function that computes the reward of a step; it may be replaced at any time."""
+        """The function that computes the reward of a step, replaceable at any time; with ``None`` rewards are 0."""
         return self.env.transform
 
     @transform.setter

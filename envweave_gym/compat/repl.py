@@ -192,7 +192,7 @@ class REPLEnv(TypedClient[REPLAction, REPLObservation]):
         return self._stored(result, time.monotonic() - started)
 
     def _stored(self, result: StepResult[REPLObservation], took: float) -> StepResult[REPLObservation]:
-        """Store a result, and add the fields that only this client knows; return the result."""
+        """Store a result, and return it with the fields that only this client knows; ``took`` is in seconds."""
         self._last, known, seen = result, self._known, result.observation
         seen.result.execution_time = took
         known.total_execution_time += took

@@ -114,7 +114,7 @@ def check_image(image: str) -> None:
 
 
 def is_ours(image: str) -> bool:
-    """Return whether the image may be one of this package (``make images``), judging by its name."""
+    """Return whether the image's name is that of one built from this package (``make images``)."""
     return image.partition(":")[0].startswith("envweave-") and "/" not in image
 
 

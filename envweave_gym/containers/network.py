@@ -27,7 +27,7 @@ _thread = threading.local()
 
 @contextmanager
 def closed_network(client: Any) -> Generator[str]:
-    """Yield the network's ID; create it if necessary, and lock out its removal during the block."""
+    """Yield the ID of the network, which is created if it does not exist, and cannot be removed during the block."""
     with _locked():
         yield (_found(client) or _made(client)).id
 

@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 class PlugInTable(Generic[_T]):
     """A table of objects of one kind by name: the built-in ones, then those of an entry-point group.
 
-    A built-in object is given as ``"module:attribute"``, and no plug-in replaces it. Where the attribute is a
-    class, an instance is made of it without arguments.
+    A built-in object is given as ``"module:attribute"``, and no plug-in replaces it. If the attribute is a class,
+    the table calls it without arguments and holds the instance.
     """
 
     def __init__(self, group: str, own: Mapping[str, str], kind: type[_T]) -> None:

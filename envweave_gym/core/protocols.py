@@ -60,7 +60,10 @@ def name_of(env: Any) -> str:
 
 
 def no_agent(name: str, given: Any, known: Iterable[str]) -> str:
-    """Return the error text for the unknown agent ``given``; ``known`` are those of the game ``name``."""
+    """Return the error text for an unknown agent, with the agents that exist.
+
+    ``name`` is the name of the game, ``given`` the unknown agent, and ``known`` are its agents.
+    """
     return f"{name}: {shown(given)} is no agent; there are {', '.join(map(repr, known))}"
 
 

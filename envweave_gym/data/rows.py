@@ -47,8 +47,8 @@ class Table(Protocol):
 class Rows(Sequence[Row]):
     """Read-only sequence of the rows of a table.
 
-    ``again`` is a function and its arguments that open the same rows; a pickle contains only this call.
-    ``copy.deepcopy`` returns the same object.
+    A pickle contains no rows, but ``again``: a function and its arguments that open the same rows. ``copy.deepcopy``
+    returns the same object.
     """
 
     def __init__(
@@ -117,7 +117,10 @@ def _opened(path: Path, row: type[Any], size: int, changed: int) -> Table:
 
 
 def checked(table: Table, name: str, row: type[Any]) -> Table:
-    """Read every row once and return ``table``; raise ``InvalidArgument`` at the first invalid row."""
+    """Read every row once and return ``table``; raise ``InvalidArgument`` at the first invalid row.
+
+    ``name`` is the name of the file or data set in the error, and ``row`` the type of a row.
+    """
     if not len(table):
         raise InvalidArgument(f"{name} has no rows; give a file with at least one")
     for index in range(len(table)):

@@ -126,7 +126,7 @@ def _command(repo: str, major: int) -> str:
 
 
 def selected(repo: str, files: Sequence[str]) -> Sequence[str]:
-    """Return the arguments of the test command: the files without data files; for Django, their module names."""
+    """Return the arguments of the test command: the test files without data files; for Django, their module names."""
     tests = [file for file in files if not file.endswith(_DATA_FILES)]
     if repo != "django/django":
         return tests

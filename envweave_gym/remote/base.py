@@ -32,10 +32,12 @@ class Remote:
     ) -> None:
         """Prepare the client; no request is sent yet.
 
-        ``kwargs`` go to the environment's constructor on the server. ``token`` refers to the access token:
+        ``kwargs`` go to the environment's constructor on the server. ``token`` is a reference to the access token:
         ``env:NAME`` or ``file:PATH``. ``call_deadline`` and ``reset_deadline`` are in seconds.
-        ``reproducible=True`` seeds every reset, also for environments that could continue their random
-        generator.
+
+        ``on_fault="truncate"`` ends a lost episode with ``info["fault"]``; ``"raise"`` raises its error. If the
+        caller gives no seed, this client draws one for each reset. For an environment that can continue its random
+        generator it does so only at the first reset, unless ``reproducible=True``.
         """
         faults: dict[str, Any] = {"on_fault": on_fault, "reset_deadline": reset_deadline}
         client: dict[str, Any] = {"token": token, "call_deadline": call_deadline}

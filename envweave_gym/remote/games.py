@@ -147,8 +147,9 @@ class RemoteGame(Remote):
     ) -> Infos:
         """Record the loss of the game, and return the infos of its agents.
 
-        ``unread`` are infos that no agent has read yet; their events come before the loss. Agents that were
-        done before get no fault.
+        ``live`` are the agents that were not done, and the only ones that get the fault. ``unread`` are infos that
+        no agent has read yet; their events come before the loss. ``actions`` are ``acted=`` and ``ignored=``, the
+        actions of the lost step, as :meth:`GameRecord.lost` takes them.
         """
         record, unread = self._record, unread or {}
         before = record.seq
@@ -239,7 +240,11 @@ class RemoteAEC(RemoteGame, AECEnv[str, Any, Any]):  # pyright: ignore[reportInc
         self._lose(outcome, acted=self._held, actor=agent)
 
     def _take(self, observation: Any, table: dict[str, Any], results: dict[str, Any]) -> None:
-        """Update the state of the game from a server's reply: observation, table of agents, and results."""
+        """Update the state of the game from a server's reply.
+
+        ``observation`` is that of the selected agent. ``table`` has the agents, their infos, the rewards since each
+        acted last, and the selected agent. ``results`` has the rewards and end flags of the last step.
+        """
         self._agents, self._infos = table["agents"], table["infos"]
         self._cumulative_rewards = table["earned"]
         self.rewards, self.terminations = results["rewards"], results["terminations"]
@@ -364,7 +369,7 @@ class RemoteParallel(RemoteGame, ParallelEnv[str, Any, Any]):  # pyright: ignore
         return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, infos
 
     def _take(self, observations: dict[str, Any], table: dict[str, Any]) -> None:
-        """Update the state of the game from a server's reply: observations and table of agents."""
+        """Update the game from a server's reply: observations by agent, and a table with the agents and their infos."""
         self._seen.update(observations)
         self._agents = table["agents"]
         for info in table["infos"].values():

@@ -123,8 +123,7 @@ class ServedEnvironment:
     def goes_on(self) -> bool:
         """Whether resets send no seed now, so that the environment continues its random generator.
 
-        Even then the first reset of a session sends one, because a new environment's generator has no state
-        yet.
+        The first reset of a session sends a seed even then, because a new environment's generator has no state yet.
         """
         return self.is_drawn and not self.reproducible and self.description.get("goes_on", False)
 
@@ -195,7 +194,10 @@ class ServedEnvironment:
         return self._fault_of(error)
 
     def _abandon(self, error: Exception) -> None:
-        """Abandon the session, but keep a crashed environment's: it answers questions until the next reset."""
+        """Give up the session that ``error`` ended, unless only its environment crashed.
+
+        The session of a crashed environment still answers questions, such as ``render``, until the next reset.
+        """
         self._crashed = isinstance(error, EnvironmentCrashed)
         if self.current is not None and not self._crashed:
             # A session that the server does not know needs no DELETE; any other would hold its slot for a lease.

@@ -170,7 +170,7 @@ class RemoteSession:
         self._send(self._core.begin(encode(message), number, time.monotonic(), give_up_s))
 
     def _send(self, operation: Operation) -> None:
-        """Carry out ``operation`` and those that follow, up to a wait for the reply or before another attempt."""
+        """Carry out ``operation`` and those that follow, until the call waits for its reply or for another attempt."""
         core = self._core
         try:
             if operation is not _SEND:
@@ -188,7 +188,7 @@ class RemoteSession:
         self._next = operation
 
     def _connect(self) -> Operation:
-        """Connect to the server, and return the next operation.
+        """Connect to the server, and return the next operation of the state machine.
 
         A server that this process has started and that has died is started again first.
         """
@@ -240,7 +240,7 @@ class RemoteSession:
             raise ConnectionError(f"{self.address.url}: {error}") from None
 
     def _unsent(self, error: Exception) -> Operation:
-        """Return the next operation for a call that did not reach the server; log a warning if that lasts."""
+        """Return the next operation after a call did not reach the server; log a warning if that has lasted."""
         self._hang_up()
         core, now = self._core, time.monotonic()
         call = core.call

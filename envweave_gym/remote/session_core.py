@@ -1,8 +1,8 @@
 """State machine of a session on the client, without I/O: numbers calls, sends them again or gives them up.
 
 It reads no clock. Each input returns the next :class:`Operation`, which a loop carries out: ``session.py``, or a
-simulation on a virtual clock. A frame is sent again, over a new connection each time, until its reply arrives.
-The server executes a call once, however often the frame arrives.
+simulation on a virtual clock. A frame is sent again, over a new connection each time, until its reply arrives. The
+server executes a call once, however often the frame arrives.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 1.0
 
 
 class Operation(Enum):
-    """Next action of the loop that drives the state machine.
+    """Next I/O operation of the loop that drives the state machine, such as connecting or sending a frame.
 
-    After each action but the last three, the loop calls one of the methods named here to report the outcome.
+    After each operation but the last three, the loop calls one of the methods named here to report the outcome.
     """
 
     CONNECT = "connect"
@@ -122,8 +122,9 @@ class SessionCore:
     ) -> Operation:
         """Begin a call, or with a negative number a question.
 
-        ``seconds`` is its time limit, by default that of the session, in ``waits`` equal parts. Give up on a
-        server that cannot be reached after ``give_up_s`` seconds, but not before a second attempt.
+        ``seconds`` is its time limit, by default that of the session. It is divided into ``waits`` equal parts;
+        after each part without a reply the frame is sent again. A server that cannot be reached is given up after
+        ``give_up_s`` seconds, but not before a second attempt.
         """
         if seconds is None:
             seconds = self._deadline_s

@@ -83,7 +83,7 @@ _TRAVELLING = (int, float, bool, str, bytes, type(None))
 
 
 class JoinedStreams:
-    """Lookup of a row's stream in joined vectors: the vector that contains the row builds it."""
+    """Callable that returns a row's stream, for infos that were joined from those of several vectors."""
 
     def __init__(self, parts: Sequence[StreamRows | None], sizes: Sequence[int]) -> None:
         self._parts, self._ends = parts, list(accumulate(sizes))

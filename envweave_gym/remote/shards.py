@@ -189,7 +189,8 @@ class ShardCalls:
     def _lost(self, shard: Shard, actions: Any, *, is_ignored: bool) -> ShardResult:
         """End the episodes of a lost shard with its fault.
 
-        Rows whose episode was over, so that this step was to reset them, lose a new episode at its start.
+        ``is_ignored`` says that the loss was found before the step, so that ``actions`` had no effect. Rows whose
+        episode was over, so that this step was to reset them, lose a new episode at its start.
         """
         fault, record = shard.broken, self._record
         assert fault is not None
@@ -291,7 +292,7 @@ class ShardCalls:
         return _lost_result(shard, lost)
 
     def _mixed(self, shard: Shard, reset: RowsReset, new: Sequence[Any]) -> Any:
-        """Return the last observations, in which ``new`` replaces the rows that are reset."""
+        """Return the shard's last observations, with those of ``new`` in the rows that ``reset`` selects."""
         space = self._observation_space
         old = new if shard.last is None else rows_of(space, shard.last, shard.size)
         rows = zip(reset.rows[shard.rows], new, old, strict=True)

@@ -66,10 +66,13 @@ class RemoteVectorEnv(CheckedVector):
     ) -> None:
         """Prepare the client; no request is sent yet.
 
-        ``kwargs`` go to the environments' constructor on the server. ``token`` refers to the access token:
-        ``env:NAME`` or ``file:PATH``. ``group`` consecutive rows play the same episodes, also on different
-        servers. ``reproducible=True`` seeds every reset, also where rows could continue their random
-        generators; groups need that.
+        ``kwargs`` go to the environments' constructor on the server. ``token`` is a reference to the access token:
+        ``env:NAME`` or ``file:PATH``. ``group`` consecutive rows play the same episodes, also on different servers.
+        ``call_deadline`` and ``reset_deadline`` are in seconds.
+
+        ``on_fault="truncate"`` ends the episodes of lost rows with ``info["fault"]``; ``"raise"`` raises the error.
+        If the caller gives no seeds, this client draws one for each reset of a row. For rows that can continue their
+        random generators it does so only at their first reset, unless ``reproducible=True``, which groups need.
         """
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:

@@ -1,4 +1,4 @@
-"""The execution of a program in a session: clocks and open tool calls while it runs, the outcome after it.
+"""The execution of one program in a sandbox session: clocks and open tool calls while it runs, the outcome after it.
 
 The outcome is built from the worker's report. The program shares the worker's process and may have forged the
 report, so every field is checked.
@@ -54,7 +54,7 @@ class Final(msgspec.Struct, frozen=True):
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A variable of a program, as an outcome reports it."""
+    """A variable of a program as :class:`Execution` reports it: its class name, and its ``repr`` on request."""
 
     kind: str
     """The name of the value's class."""
@@ -63,7 +63,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Execution(Result, frozen=True, kw_only=True):
-    """The outcome of a step, without the parts that differ between runs of the same program (see :class:`Usage`).
+    """The outcome of running one program, without the parts that differ between two runs of it (see :class:`Usage`).
 
     ``value`` is the value of the last expression: as JSON if possible, otherwise the text of its ``repr``.
     """
@@ -100,7 +100,7 @@ class Execution(Result, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a step, which differs between runs of the same program."""
+    """The cost of running one program, such as its time; it differs between runs of the same program."""
 
     seconds: float = 0.0
     """The seconds that the program itself took, without waits for tools."""
@@ -177,17 +177,18 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Step:
-    """The state of a running step: two clocks, open tool calls, and the report once it has come.
+    """The state of a running program (a step of the session): two clocks, open tool calls, and the worker's report.
 
-    The clock of the program's own time stops while tool calls are open. The clock of total time stops only while
-    the step is paused: then the process is frozen and the caller answers calls.
+    The clock of the program's own time stops while tool calls are open. The clock of total time stops only while the
+    step is paused: then the process is frozen and the caller answers calls.
     """
 
     def __init__(self, timeout: float, snapshot: int, before: Session | None, no_copy: str) -> None:
-        """Start both clocks.
+        """Start both clocks, with a limit of ``timeout`` seconds of the program's own time.
 
-        ``before`` is a copy of the session, restored if the process is lost; ``no_copy`` is the reason if there is
-        none although one was requested.
+        ``snapshot`` limits the characters of each variable's ``repr`` in the outcome. ``before`` is a forked copy of
+        the session, which takes its place if the process is lost. ``no_copy`` is the reason why there is none
+        although one was requested, else ``""``.
         """
         self.seq, self.timeout, self.snapshot = secrets.randbits(48), timeout, snapshot
         self.before, self.no_copy = before, no_copy
@@ -260,7 +261,7 @@ class Step:
         return sum(self.open_calls.values()) > MAX_OPEN_BYTES
 
     def take_replies(self) -> list[str]:
-        """Return the JSON texts of the replies to send; if no call stays open, the program's clock runs on."""
+        """Remove and return the replies to send, as JSON texts; if no call stays open, the program's clock runs on."""
         found: list[str] = []
         while self.replies:
             number, text = self.replies.popleft()
@@ -272,7 +273,10 @@ class Step:
         return found
 
     def stop(self, error_type: str, sentence: str) -> None:
-        """Record the reason of an interruption, let all open calls fail, and start the period of grace."""
+        """Interrupt the step: record its error, let all open calls fail, and start the period of grace.
+
+        ``error_type`` and ``sentence`` become the error of the outcome.
+        """
         self.stopped = error_type, sentence
         self._grace_end = time.monotonic() + GRACE_S
         self.deferred.clear()

@@ -39,7 +39,7 @@ def root_folder() -> str:
 def episode_folder(root: str) -> str:
     """Create and return the folder of an episode, inside a folder that programs cannot list.
 
-    Copies of the episode are created beside it.
+    If the worker is forked, the copy's folder is created beside it.
     """
     return _create(root, root)
 

@@ -1,4 +1,4 @@
-"""Allows or denies forks of workers: the kernel suspends each fork until the host has decided.
+"""Allows or denies the forks of workers: the kernel suspends each fork until the host process has decided.
 
 The mechanism is seccomp's user notifications (``SECCOMP_RET_USER_NOTIF``).
 """
@@ -21,10 +21,11 @@ _CALLER_ENDED = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 
 
 class ForkGate:
-    """Denies all forks of a worker and its copies, except those that copy a worker by order of the host.
+    """Denies all forks of a worker and its copies, except those that the process with the sandbox has allowed.
 
-    A worker and its copies share one descriptor, and their sessions may run in different threads. So whichever
-    session reads a notification answers it, by the PID that it contains.
+    The kernel suspends each fork and sends a seccomp notification with the caller's PID. A worker and the copies
+    that were forked from it share one descriptor for notifications, and their sessions may run in different threads.
+    So whichever session reads a notification answers it, by its PID.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -39,7 +40,7 @@ class ForkGate:
         self._poll.register(descriptor, select.POLLIN)
 
     def allow_copy(self, pid: int) -> None:
-        """Allow one double fork: the worker forks a child, which forks the copy and exits.
+        """Allow the worker with this PID one double fork: it forks a child, which forks the copy and exits.
 
         This way the copy becomes a child of the zygote and not of the worker.
         """
@@ -48,13 +49,16 @@ class ForkGate:
             self._grandparents.add(pid)
 
     def allow_none(self, pid: int) -> None:
-        """Withdraw the permissions of a worker that it has not used."""
+        """Withdraw the permissions that the worker with this PID has not used."""
         with self._lock:
             self._parents.discard(pid)
             self._grandparents.discard(pid)
 
     def answer(self) -> None:
-        """Answer one notification if one is pending; another session may have answered it already."""
+        """Allow or deny the fork of one pending notification, if there is one.
+
+        Another session may have answered it already.
+        """
         with self._lock:
             if any(event & select.POLLIN for _, event in self._poll.poll(0)):  # else the ioctl would block
                 self._answer()
@@ -79,20 +83,20 @@ class ForkGate:
         return False
 
     def shared(self) -> ForkGate:
-        """Count one more user of this gate, the copy of a worker, and return the gate."""
+        """Count one more worker that uses this gate, a copy, and return the gate."""
         with self._lock:
             self._users += 1
         return self
 
     def close(self) -> None:
-        """Count one user less; the last one closes the descriptor, after which the kernel denies all forks."""
+        """Count one worker less; the last one closes the descriptor, after which the kernel denies all forks."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
                 os.close(self.descriptor)
 
     def renew_lock(self) -> None:
-        """Replace the lock after a fork of the host, because a thread of the parent may have held it."""
+        """Replace the lock after a fork of the host process, because a thread of the parent may have held it."""
         self._lock = threading.Lock()
 
 

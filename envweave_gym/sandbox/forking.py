@@ -29,7 +29,7 @@ class WorkerResources:
     def __init__(self, folder: str, output: int, groups: MemoryGroups, undo: ExitStack) -> None:
         """Create the resources, and register in ``undo`` how to release them if the worker does not start.
 
-        ``output`` is the number of bytes that are retained of each output stream.
+        ``output`` is the number of bytes that are retained of each output stream; ``groups`` creates the cgroup.
         """
         undo.callback(remove, folder)
         self.folder = folder
@@ -49,7 +49,7 @@ class WorkerResources:
         return [] if self._group is None else [self._group.descriptor]
 
     def worker(self, fork: Fork, gate: ForkGate | None = None) -> WorkerProcess:
-        """Return the host's side of the worker that was forked with these resources."""
+        """Return this process's handle of the worker that was forked with these resources."""
         return WorkerProcess(fork, self._out, self._err, self.folder, self._group, gate)
 
     def close_worker_ends(self) -> None:
@@ -61,8 +61,9 @@ class WorkerResources:
 
 
 def forked(process: WorkerProcess, output: int, groups: MemoryGroups, rules: dict[str, Any]) -> WorkerProcess:
-    """Fork a worker between two steps; return the frozen copy, which ``rules`` confine to its own folder.
+    """Fork a worker between two steps; return the copy, which is stopped (SIGSTOP) until its next step.
 
+    ``rules`` confine the copy to its own folder; ``output`` is the number of bytes retained of each of its streams.
     Raise ``NotAvailable`` if a thread of the program is still running, as a fork would lose it.
     """
     process.resume()

@@ -1,4 +1,4 @@
-"""The host's side of a zygote: starts it on first use and after its death, and orders it to fork children."""
+"""The host process's side of a zygote: starts it on first use and after its death, and orders it to fork children."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Program:
 
 
 class Fork:
-    """The host's handle of one child of the zygote, with the host's end of the child's socket."""
+    """The host process's handle of one child of the zygote, with its end of the child's socket."""
 
     def __init__(
         self, key: int, connection: socket.socket, zygote: _Zygote, *, is_expected: bool = False
@@ -159,7 +159,10 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def fork(self, *more: int) -> Fork:
-        """Fork a child and return its handle; the child gets a socket, and the descriptors ``more`` after it."""
+        """Fork a child and return its handle.
+
+        The child gets one end of a socket pair, and after it the descriptors ``more``.
+        """
         zygote = self._running()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -231,7 +234,7 @@ class _Zygote:
             return self.ended is None and not has_ended(self._pidfd)
 
     def fork(self, ours: socket.socket, theirs: list[int]) -> Fork:
-        """Fork a child that gets the descriptors ``theirs``; ``ours`` is the host's end of its socket."""
+        """Fork a child that gets the descriptors ``theirs``; ``ours`` is this process's end of its socket."""
         key, fork = self._register(ours)
         with suppress(OSError):  # the zygote has ended, and _note_end() ends this fork
             socket.send_fds(self._control, [PACKET.pack(FORK, key)], theirs)
@@ -255,7 +258,10 @@ class _Zygote:
         return key, fork
 
     def order(self, what: bytes, key: int, more: bytes = b"") -> None:
-        """Send an order to the zygote; do nothing if it has ended, as ``_note_end`` then ends all forks."""
+        """Send an order to the zygote: its kind ``what``, the number ``key`` of a child, and the bytes ``more``.
+
+        If the zygote has ended, nothing is sent: ``_note_end`` then ends all children.
+        """
         with suppress(OSError):
             self._control.send(PACKET.pack(what, key) + more)
 

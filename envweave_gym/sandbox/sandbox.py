@@ -62,7 +62,7 @@ class Sandbox:
         return not self.is_closed and self._owner.is_here()
 
     def open(self) -> Session:
-        """Open the session of a new episode, and fork the next worker in a background thread."""
+        """Open a sandbox session for a new episode, and fork the next worker in a background thread."""
         if not self._owner.is_here():
             raise NotAvailable("a sandbox belongs to the process that made it; make another here")
         if self.is_closed:

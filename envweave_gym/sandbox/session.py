@@ -1,6 +1,6 @@
-"""The session of one episode: runs untrusted programs in a namespace that persists from step to step.
+"""The sandbox session of one episode: runs untrusted programs in a namespace that persists from step to step.
 
-Each step has a timeout. A session can be forked, which copies its variables and files.
+A step is the run of one program, with a timeout. A session can be forked, which copies its variables and files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _NO_REPLY = "the caller of the step must answer this tool call, and did not"
 
 
 class Tools(Protocol):
-    """The tools of a session, such as a ``ToolRegistry``."""
+    """The functions that the programs of an episode may call: their descriptions, and a way to call one by name.
+
+    A ``ToolRegistry`` is one.
+    """
 
     def specs(self) -> list[dict[str, Any]]:
         """Return the name, signature and docstring of each tool."""
@@ -55,7 +58,7 @@ class Tools(Protocol):
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
-    """The names that are bound in the namespace of an episode."""
+    """The names that are bound for the programs of an episode: values, modules, tools and functions that end it."""
 
     values: dict[str, Any] = {}
     """The JSON values that are bound, by name."""
@@ -88,7 +91,7 @@ class StepOptions(TypedDict, total=False):
 
 
 class Session:
-    """An episode of programs in one worker process; for one thread at a time, and not in forked processes."""
+    """One episode of programs in one worker process; for one thread at a time, and not in forked processes."""
 
     def __init__(
         self,
@@ -97,7 +100,10 @@ class Session:
         threads: ToolThreads,
         copy: Callable[[Session], Session],
     ) -> None:
-        """Use a worker that has started; ``threads`` run the tools, ``copy`` is called to fork this session."""
+        """Use a worker process that has started.
+
+        ``threads`` run the tools, and ``copy(session)`` forks a session for :meth:`fork`.
+        """
         self.process, self.limits = process, limits
         self._threads, self._copy = threads, copy
         self._tools: Tools | None = None
@@ -121,7 +127,7 @@ class Session:
         return self.process.folder
 
     def has_zygote(self) -> bool:
-        """Return whether the zygote is alive; if not, its death and not the program ended the session."""
+        """Return whether the zygote is alive; if not, its death has ended the session, and not the program."""
         return self.process.fork.has_zygote()
 
     def is_confined(self) -> bool:
@@ -215,14 +221,14 @@ class Session:
             step.death = str(error)
 
     def _checkpoint(self) -> tuple[Session | None, str]:
-        """Return a copy of the session to restore later and ``""``, or ``None`` and the reason why it failed."""
+        """Fork the session, so that it can be restored; return the copy and ``""``, or ``None`` and why that failed."""
         try:
             return self._copy(self), ""
         except (NotAvailable, WorkerDied) as error:
             return None, f"it was not copied before: {text_of(str(error), _MAX_REASON_CHARS)}"
 
     def wait(self) -> Execution | list[Call]:
-        """Wait for the step's end and return its outcome, or return the deferred calls that have come first.
+        """Wait for the step's end and return its outcome, or return the deferred tool calls that have come first.
 
         If all open calls are deferred ones, the step is paused and its process frozen until the next ``wait``.
         """
@@ -270,7 +276,12 @@ class Session:
                 self._call(step, number, message)
 
     def _stop(self, step: Step, left: float) -> None:
-        """Interrupt a step that exceeds a limit; if its period of grace is over too, kill the process and raise."""
+        """Interrupt a step that exceeds its time or its output; ``left`` is the time left in seconds, not positive if
+        none.
+
+        If it was interrupted before and its period of grace is over too, kill the process and raise
+        :class:`WorkerDied`.
+        """
         if step.stopped is None:
             if left <= 0:
                 step.stop("StepTimeout", f"the step took longer than {step.timeout:g} s")
@@ -301,7 +312,7 @@ class Session:
             self._threads.submit(partial(self._do, step, call))
 
     def _do(self, step: Step, call: Call) -> None:
-        """Call the tool and queue its reply; runs in a thread of ``ToolThreads``."""
+        """Call the tool that ``call`` names and queue its reply; runs in a thread of ``ToolThreads``."""
         try:
             assert self._tools is not None
             answer = reply(call, self._tools.call(call.name, call.arguments), None)

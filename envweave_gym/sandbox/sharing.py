@@ -20,7 +20,7 @@ class _SandboxOnDemand:
         self._creating = ProcessLocal(threading.Lock)
 
     def open(self) -> Session:
-        """Open the session of a new episode."""
+        """Open a sandbox session for a new episode."""
         with self._creating.value:
             if self.sandbox is None or not self.sandbox.is_usable():
                 self.sandbox = Sandbox(self._setup)
@@ -50,7 +50,7 @@ class SharedSandbox:
         return self._share.value
 
     def open(self) -> Session:
-        """Open the session of a new episode in the shared sandbox."""
+        """Open a session for a new episode in the shared sandbox."""
         return self.hold().open()
 
     def close(self) -> None:

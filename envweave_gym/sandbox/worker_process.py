@@ -1,4 +1,4 @@
-"""The host's side of a worker process: its channel, output and signals.
+"""The host process's side of a worker process: its socket, output and signals.
 
 A program may forge the worker's messages, so all of them are checked.
 """
@@ -124,7 +124,8 @@ class WorkerProcess:
     ) -> None:
         """Use the resources of a worker that was just forked.
 
-        A copy of a worker shares the original's ``fork_gate``; a first worker sends its own with the hello.
+        A copy, which is forked from another worker, shares the original's ``fork_gate``. A first worker sends the
+        descriptor for its own gate with its first message.
         """
         self._is_released = True  # so that __del__ does nothing if this constructor raises
         self.folder, self.memory, self.fork_gate = folder, memory, fork_gate
@@ -159,8 +160,8 @@ class WorkerProcess:
     def await_hello(self, *, is_trusted: bool = False) -> None:
         """Wait for the worker's first message; take its PID from the socket's credentials, which cannot be forged.
 
-        Only a trusted worker, in which no program has run yet, may send the descriptor of its fork gate. Raise
-        :class:`WorkerDied` if the worker does not start.
+        Only a trusted worker, in which no program has run yet, may send the descriptor that controls its forks.
+        Raise :class:`WorkerDied` if the worker does not start.
         """
         try:
             hello, self.pid, descriptors = self._receive_hello(int(is_trusted))
@@ -407,7 +408,7 @@ class WorkerProcess:
             self._pidfd = -1
 
     def _after_fork(self) -> None:
-        """Close the descriptors in a forked child of the host.
+        """Close the descriptors in a forked child of the host process.
 
         The locks are replaced first, because a thread of the parent may have held them at the fork.
         """

@@ -64,7 +64,7 @@ def _tests() -> Any:
 
 @contextlib.contextmanager
 def _quietly(form: Form, test: str, env: Any) -> Generator[None]:
-    """Run one of PettingZoo's tests in the block: discard its output, fail on its warnings and exceptions."""
+    """Run one of PettingZoo's tests in the ``with`` block: discard its output, fail on its warnings and exceptions."""
     what = f"{form.label}: PettingZoo's {test}"
     with (
         contextlib.redirect_stdout(io.StringIO()),
@@ -97,7 +97,7 @@ def check_parallel_seeds(subject: Subject) -> None:
 
 
 def _run_test(form: Form, test: str, *, takes_factory: bool = False) -> None:
-    """Run a test of PettingZoo on an environment, or on the function that makes it."""
+    """Run a test of PettingZoo on an environment; with ``takes_factory`` on the function that makes it."""
     with form.open() as player, _quietly(form, test, player.env):
         expect_finite_rewards(form)
         getattr(_tests(), test)(form.make if takes_factory else player.env, num_cycles=CYCLES)
@@ -129,7 +129,7 @@ def check_max_cycles(subject: Subject) -> None:
 
 
 def _lasts(form: Form, seed: int) -> bool:
-    """Return whether the seed's episode lasts longer than ``MAX_CYCLES``, with every agent acting in every cycle."""
+    """Return whether the episode of ``seed`` lasts longer than ``MAX_CYCLES`` if every agent acts in every cycle."""
     with form.open(max_cycles=100 * MAX_CYCLES) as player:
         env = _Seeded(player.env, seed)
         infos = env.reset()[1]

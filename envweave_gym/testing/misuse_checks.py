@@ -179,10 +179,10 @@ def check_unknown_arguments_are_refused(subject: Subject) -> None:
 
 
 def _to_be_named(subject: Subject) -> list[str]:
-    """Return the texts that the error must contain.
+    """Return the texts that the error for an unknown argument must contain: the argument, and the ID if it is known.
 
-    The ID is required only if a card or Gymnasium's registry has it; otherwise the constructor raises the error,
-    and it does not know the ID.
+    The ID is required only if a card or Gymnasium's registry has it; otherwise the constructor raises the error, and
+    it does not know the ID.
     """
     env_id = subject.env_id
     if env_id is not None and (subject.is_launched or env_id in gym.registry):

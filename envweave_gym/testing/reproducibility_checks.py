@@ -38,7 +38,7 @@ USE_NP_RANDOM = "draw from self.np_random alone, which super().reset(seed=seed) 
 
 
 def expect_same(one: Trace, other: Trace, what: str, advice: str) -> None:
-    """Fail with ``what`` and the first difference if the two traces differ."""
+    """Fail with the sentence ``what``, the first difference and ``advice`` if the two traces differ."""
     __tracebackhide__ = True
     difference = first_difference(one, other)
     if difference is not None:

@@ -45,7 +45,7 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """One form of the environment under test: with all wrappers, through one API, or unwrapped."""
+    """One of the ways to make the environment under test: wrapped for one API, or without wrappers."""
 
     label: str
     api: Api
@@ -100,7 +100,7 @@ class Subject:
         return self.env_id or (self.name if self.name.startswith("local://") else "")
 
     def stack(self, api: Api = "gym") -> Form:
-        """Return the form that users get from ``make(api=api)``, or raise :class:`NotApplicable` if there is none."""
+        """Return the wrapped form that ``make(api=api)`` gives users; raise :class:`NotApplicable` if there is none."""
         if api not in self.apis:
             raise NotApplicable(f"{self.name} has no {api} form")
         return Form(f"{self.name} ({api})", api, partial(self.make, api=api))
@@ -154,10 +154,11 @@ class Subject:
 
 
 def subject_of(name: str, /, *, start_methods: tuple[str, ...] | None = None, **kwargs: Any) -> Subject:
-    """Return the subject for any name that :func:`envweave_gym.make` takes; ``kwargs`` go to the environment.
+    """Return the subject of the checks, for any name that :func:`envweave_gym.make` takes.
 
-    ``start_methods`` are the start methods that ``AsyncVectorEnv`` is tested with. The default is ``fork``; on Ray it
-    is ``spawn``, because Ray does not survive a fork. ``kwargs`` override the trial arguments of the ID's card.
+    ``kwargs`` go to the environment; they override the ``trial`` arguments of the ID's card. ``start_methods`` are
+    the start methods that ``AsyncVectorEnv`` is tested with. The default is ``fork``; on Ray it is ``spawn``,
+    because Ray does not survive a fork.
     """
     card = cards().get(resolve(name) or name)
     kwargs = {**card.trial, **kwargs} if card else kwargs

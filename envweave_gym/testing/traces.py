@@ -1,7 +1,8 @@
 """Players, which step environments with sampled actions, and traces, which record the results for comparison.
 
 Each API has a player with the same methods, so that one check serves all APIs. The sampled actions depend only on
-the agent's name and its number of moves, so two instances of an environment get the same actions.
+the agent's name and its number of moves, so two instances of an environment get the same actions. A trace is a list
+of moments, each the action and the results of one reset or step.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from envweave_gym.episode.stream import Stream
 
 
 class Moment(NamedTuple):
-    """The results of one reset (``acted`` is ``None``) or of one step with the action ``acted``."""
+    """The action and the results of one reset (``acted`` is ``None``) or of one step with the action ``acted``."""
 
     acted: Any
     observation: Any
@@ -41,7 +42,7 @@ Trace = list[Moment]
 
 
 class Sampler:
-    """Draws actions: the n-th action drawn for an agent is the same in every sampler."""
+    """Draws actions from spaces: the n-th action drawn for an agent is the same in every sampler."""
 
     def __init__(self) -> None:
         self._spaces: dict[str, Space[Any]] = {}
@@ -56,7 +57,7 @@ class Sampler:
 
 
 class Player:
-    """Base class that plays one environment with sampled actions, whatever its API.
+    """Base class that steps one environment with sampled actions, whatever its API.
 
     A copy or pickle of the player copies the environment in mid-episode.
     """
@@ -72,7 +73,7 @@ class Player:
         self._sampler = Sampler()
 
     def reset(self, seed: int | None = None) -> Moment:
-        """Reset the environment and return the moment; a seed also restarts the sequence of actions."""
+        """Reset the environment and return its results as a moment; a seed also restarts the sequence of actions."""
         if seed is not None:
             self.rewind()
         self.acted = None
@@ -81,7 +82,7 @@ class Player:
         return moment
 
     def move(self) -> Moment:
-        """Step the environment once, with an action for each agent that must act, and return the moment."""
+        """Step the environment once, with a sampled action for each agent that must act; return action and results."""
         return copy.deepcopy(self._move())
 
     def go_on(self, moves: int, before_each: Callable[[Player], None] | None = None) -> Trace:
@@ -117,7 +118,7 @@ class Player:
 
 
 class GymPlayer(Player):
-    """Plays a ``gymnasium.Env``."""
+    """Player of a ``gymnasium.Env``, which samples each action from the action space."""
 
     def _reset(self, seed: int | None) -> Moment:
         self._seen, info = self.env.reset(seed=seed)
@@ -135,7 +136,11 @@ class GymPlayer(Player):
 
 
 class AECPlayer(Player):
-    """Plays a ``pettingzoo.AECEnv``; a moment holds what ``last()`` returned to the agent before its action."""
+    """Player of a ``pettingzoo.AECEnv``, which samples the selected agent's action from its space and action mask.
+
+    An agent that is done takes ``None``. A moment (the record of a step) has the agent with its action, and what
+    ``last()`` returned to the agent before it.
+    """
 
     def _reset(self, seed: int | None) -> Moment:
         self.env.reset(seed=seed)
@@ -161,7 +166,7 @@ class AECPlayer(Player):
 
 
 class ParallelPlayer(Player):
-    """Plays a ``pettingzoo.ParallelEnv``; only agents with an open request act."""
+    """Player of a ``pettingzoo.ParallelEnv``, which samples the actions of the agents that must act."""
 
     def _reset(self, seed: int | None) -> Moment:
         self._seen, self.infos = self.env.reset(seed=seed)
@@ -178,7 +183,7 @@ class ParallelPlayer(Player):
         return self._seen
 
     def asks(self, agent: str) -> bool:
-        """Return whether the agent must act now; without ``"active"`` in its info it must."""
+        """Return whether the agent must act now: the entry ``"active"`` of its info, or ``True`` without that entry."""
         return bool(self.infos.get(agent, {}).get("active", True))
 
     def _choose(self, agent: str) -> Any:

@@ -131,7 +131,10 @@ def _has_text(space: Space[Any]) -> bool:
 
 
 def script_of(subject: Subject, rows: int, moves: int = MOVES) -> list[list[Any]]:
-    """Return sampled actions for every row."""
+    """Return sampled actions as a script: ``script[row][move]`` is the action of a row in its step ``move``.
+
+    ``moves`` is the number of steps.
+    """
     with subject.stack().open() as player:
         space = player.env.action_space
         sampler = Sampler()
@@ -163,7 +166,10 @@ def _expect_rows(
 def _single(
     subject: Subject, actions: Sequence[Any], seed: int, mode: AutoresetMode, limit: int | None
 ) -> Trace:
-    """Return the trace of one environment, reset by hand at the steps where ``mode`` resets."""
+    """Return the trace of a single environment that plays ``actions``, reset by hand where ``mode`` resets.
+
+    ``limit`` is the step limit of its episodes.
+    """
     env = subject.make(**({} if limit is None else {"max_steps": limit}))
     try:
         as_row = _AsRow(env.observation_space)
@@ -220,7 +226,7 @@ class _AsRow:
 
 
 def play_vector(build: Callable[[], AnyVector], script: Script, mode: AutoresetMode) -> list[Trace]:
-    """Make a vector, play the script, close the vector, and return the trace of every row."""
+    """Make a vector with ``build``, play ``script[row][move]``, close the vector, and return the trace of every row."""
     with opened(build) as env:
         return play_rows(env, script, mode)
 
@@ -243,7 +249,10 @@ def opened(build: Callable[[], AnyVector]) -> Generator[AnyVector]:
 def play_rows(
     env: AnyVector, script: Script, mode: AutoresetMode, before_each: Disturb | None = None
 ) -> list[Trace]:
-    """Reset the vector, play the script, and return the trace of every row."""
+    """Reset the vector, play ``script[row][move]``, and return the trace (the results in order) of every row.
+
+    ``before_each`` is called before every step, with the vector and the actions of the step.
+    """
     rows = range(len(script))
     traces: list[Trace] = [[] for _ in rows]
     _read_openings(env, traces, env.reset(seed=SEED), rows)

@@ -105,7 +105,7 @@ def _wrong_batches(space: Space[Any], actions: Sequence[Any]) -> Iterator[Any]:
 
 
 def _spoiled(space: Space[Any], actions: Sequence[Any]) -> Iterator[Any]:
-    """Yield batches with an invalid action in the last row; of ``Dict`` and ``Tuple``, the first part is invalid."""
+    """Yield batches of ``actions`` whose last one is invalid; in a ``Dict`` or ``Tuple``, its first part is."""
     match space:
         case Dict() if space.spaces:
             first = next(iter(space.spaces))

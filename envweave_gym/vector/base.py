@@ -30,7 +30,10 @@ Results = tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]
 
 
 class CheckedVector(VectorEnv[Any, Any, Any]):
-    """Base class of vectors that refuse an invalid call before any row has moved, and keep groups of rows in step."""
+    """Base class of vectors that refuse an invalid call before any row has moved.
+
+    If a row is lost, the other rows of its group are ended and reset with it, so that a group always plays one task.
+    """
 
     name: str = "this vector"
     groups: Groups | None = None
@@ -77,7 +80,10 @@ class CheckedVector(VectorEnv[Any, Any, Any]):
 
     @contextmanager
     def _moving(self) -> Generator[None]:
-        """Record an exception in the block, which may leave rows half stepped; the next call must be a reset."""
+        """Context manager for code that steps rows: after an exception in it, the vector's next call must be a reset.
+
+        The exception may leave some rows stepped and others not.
+        """
         try:
             yield
         except BaseException as error:
@@ -142,11 +148,11 @@ class LocalVector(CheckedVector):
         return results if self.groups is None else self._in_groups(results)
 
     def resume(self, draws: NDArray[np.uint64], over: Bools, *, goes_on: bool) -> None:
-        """Continue a vector that was lost with its server, in a new one.
+        """Continue a vector whose server was lost, in a new one with the same rows.
 
-        ``draws`` is the state of each row's seed generator and ``over`` marks rows whose episode has ended.
-        With ``goes_on``, resets of rows that were seeded carry no seed, so that their random generators
-        continue.
+        ``draws`` is the state of each row's seed generator, and ``over`` marks rows whose episode has ended. With
+        ``goes_on``, later resets of a row that was seeded reach it without a seed, so that its random generator
+        continues.
         """
         self._record.draws.states, self._record.over = draws, over
 
@@ -162,7 +168,10 @@ class LocalVector(CheckedVector):
     def _begin(
         self, rows: Rows, given: list[int | None] | None = None, options: Options = None, played: Any = None
     ) -> Any:
-        """Start episodes in ``rows`` with seeds ``given`` or drawn; return ``played``, as :meth:`_act` does."""
+        """Start episodes in ``rows`` with the seeds ``given``, or drawn ones; return ``played``, like :meth:`_act`.
+
+        If this is part of a step, ``played`` is the result of :meth:`_act` for the other rows.
+        """
         raise NotImplementedError
 
     def _observed(self) -> Any:

@@ -79,7 +79,10 @@ class GroupFaults:
         return observations, rewards, terminated, truncated | cut, infos
 
     def _reset_in_same_step(self, results: Results, hit: Bools) -> Results:
-        """Reset the groups with the rows ``hit`` in this step, except rows whose own reset was lost, which end next."""
+        """Reset the groups with the rows ``hit`` in this step, as same-step autoreset does.
+
+        Rows whose own reset was lost are left out, because the next step ends them.
+        """
         failed = [isinstance(one, Fault) for one in results[4].get("fault", [None] * len(hit))]
         rows = hit & ~np.array(failed)
         if not rows.any():

@@ -50,7 +50,11 @@ def is_as(space: Space[Any], known: type) -> bool:
 
 
 def foreign_to_data(space: Space[Any], base: Data | None, to_data: Callable[[Space[Any]], Data]) -> Data:
-    """Return the data that describes a space; ``base`` is the data of its nearest base class that is known, if any."""
+    """Return the data that describes a space of a class that is neither Gymnasium's nor ours.
+
+    ``base`` is the data of the space as its nearest base class known here would have it, or ``None``. ``to_data``
+    converts a space inside this one.
+    """
     kind = type(space)
     dtype = None if space.dtype is None else space.dtype.str
     return {
@@ -64,7 +68,10 @@ def foreign_to_data(space: Space[Any], base: Data | None, to_data: Callable[[Spa
 
 
 def _recipe(space: Any, to_data: Callable[[Space[Any]], Data]) -> list[Any] | None:
-    """Return how to build the space: its attributes, or a call without arguments; ``None`` if neither works."""
+    """Return how the receiver can build the space: its attributes, or a constructor call without arguments.
+
+    Return ``None`` if neither works. ``to_data`` converts a space inside this one.
+    """
     package = type(space).__module__.partition(".")[0]
     attributes = {name: value for name, value in vars(space).items() if name not in _GENERATOR}
     try:
@@ -78,7 +85,10 @@ def _recipe(space: Any, to_data: Callable[[Space[Any]], Data]) -> list[Any] | No
 
 
 def _part(value: Any, package: str, to_data: Callable[[Space[Any]], Data]) -> list[Any]:
-    """Convert an attribute, or a part of one, to its kind and data; raise ``NoForm`` if it cannot be sent."""
+    """Convert an attribute, or an item of one, to a pair of kind and data; raise ``NoForm`` if it cannot be sent.
+
+    ``package`` is the package of the space, whose functions are sent by name. ``to_data`` converts inner spaces.
+    """
     if isinstance(value, Space):
         return ["space", to_data(value)]
     if isinstance(value, np.dtype):
@@ -115,7 +125,8 @@ def _resolved(name: str) -> Any:
 def rebuilt(data: Data, from_data: Callable[[Data], Space[Any]]) -> Space[Any] | None:
     """Import the class of a space and build the space; return ``None`` if that is not possible here.
 
-    Call it only with data of a trusted server, because the import runs code that the server names.
+    ``from_data`` builds the spaces inside it. Call this only with data of a trusted server, because the import runs
+    code that the server names.
     """
     kind, recipe = _resolved(data["class"]), data["recipe"]
     if recipe is None or not (isinstance(kind, type) and issubclass(kind, Space)):

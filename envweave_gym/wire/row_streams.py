@@ -207,7 +207,7 @@ def take_results(reply: Stepped) -> None:
 
 
 class RowsApart:
-    """Last observations of the rows that were reset, sent as one array instead of one object for each row."""
+    """Last observations of rows that were reset, packed as one array, which is cheaper than an object for each row."""
 
     def __init__(self, batch: NDArray[Any], rows: Bools) -> None:
         self.batch, self.rows = batch[rows], rows.copy()

@@ -50,7 +50,10 @@ Unknown = Callable[[Data, Path], Space[Any]]
 
 
 def base_of(data: Data, unknown: Unknown | None = None, path: Path = ()) -> Space[Any] | None:
-    """Return the nearest known base class of a foreign space, as a space; ``None`` if there is none."""
+    """Return a foreign space as a space of its nearest known base class; ``None`` if no base class is known.
+
+    ``unknown`` and ``path`` are those of :func:`space_from_data`.
+    """
     return None if data["base"] is None else space_from_data(data["base"], unknown, path)
 
 

@@ -24,10 +24,10 @@ class ActorTransport:
     """Transport that calls an actor; each call takes the result of the previous one, so that Ray keeps their order."""
 
     def __init__(self, address: Address, channel: bytes, deadline: float) -> None:
-        """Look the actor up.
+        """Look the actor up; raise ``ConnectionError`` if it is not found before ``deadline``.
 
-        ``channel`` is the prefix of all frames (:func:`channel_prefix`); an empty one is for frames that ask
-        for descriptions.
+        ``channel`` is the prefix of all frames (:func:`channel_prefix`), which names the session. It is empty for
+        requests of a description, which belong to no session.
         """
         self._url, self._owner = address.url, Owner()
         self._ray = cluster()
@@ -37,7 +37,10 @@ class ActorTransport:
         self._replies: deque[Any] = deque()
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send a frame, after ``before`` if that is not empty; raise ``ConnectionError`` if the actor is lost."""
+        """Send ``frame`` as a call; raise ``ConnectionError`` if the actor is lost.
+
+        ``before`` is a frame to send first, such as the one that creates the session; empty for none.
+        """
         if before:
             self.send(before, deadline)
         seconds_left(deadline, self._url)

@@ -21,7 +21,10 @@ class Transport(Protocol):
     """
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send ``before``, unless it is empty, and then ``frame``; earlier replies need not have been received."""
+        """Send ``frame`` without waiting for its reply; replies to earlier frames may still be due.
+
+        ``before`` is a frame to send first, such as the one that creates the session; empty for none.
+        """
         ...
 
     def receive(self, deadline: float) -> bytes:

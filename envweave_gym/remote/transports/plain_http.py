@@ -30,7 +30,7 @@ class HttpTransport:
         self._thread: threading.Thread | None = None
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Queue ``before``, unless it is empty, and then ``frame``, for the thread that sends them."""
+        """Queue ``frame`` for the thread that sends requests, after the frame ``before`` if that is not empty."""
         if before:
             self.send(before, deadline)
         if self._thread is None:

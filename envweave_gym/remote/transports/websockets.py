@@ -42,7 +42,10 @@ class WebSocketTransport:
             raise lost(self._url, error) from None
 
     def send(self, frame: bytes, deadline: float, before: bytes = b"") -> None:
-        """Send ``before`` and ``frame`` in one system call, so that the server wakes up once."""
+        """Send ``frame``, after the frame ``before`` if that is not empty.
+
+        Both go out in one system call, so that the server wakes up once.
+        """
         try:
             self._socket.send(frame, deadline, before)
         except OSError as error:

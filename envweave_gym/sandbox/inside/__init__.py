@@ -1,8 +1,8 @@
 """The part of the sandbox that runs inside its own processes (supervisor, zygote, workers).
 
-The zygote may run on another interpreter than the host, so this code supports Python 3.6 and newer: newer features are
-guarded by ``sys.version_info``, and generics that are evaluated at run time come from ``typing``. It imports only the
-standard library, because every worker holds in memory all that is imported here.
+The zygote may run on another interpreter than the host process, so this code supports Python 3.6 and newer: newer
+features are guarded by ``sys.version_info``, and generics that are evaluated at run time come from ``typing``. It
+imports only the standard library, because every worker holds in memory all that is imported here.
 """
 
 import sys

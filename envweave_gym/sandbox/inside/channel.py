@@ -1,4 +1,4 @@
-"""The worker's end of the channel to its host: frames of JSON, each after its length as four bytes, big-endian."""
+"""The worker's end of its socket to the host process: frames of JSON, each after its length (4 bytes, big-endian)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ToolError(Exception):
 
 
 class Channel:
-    """The worker's end of the channel; any number of threads may use it at the same time.
+    """The worker's end of its socket to the host process; any number of threads may use it at the same time.
 
     Of the threads that wait, one reads the socket for all: it hands replies to the threads whose calls they answer,
     and orders to the main thread.
@@ -43,7 +43,7 @@ class Channel:
         self._buffer = bytearray()
 
     def detach(self) -> None:
-        """Forget the descriptor without closing it: a forked copy has opened another file under that number."""
+        """Forget the descriptor without closing it, in a forked copy that has opened another file under its number."""
         self._socket.detach()
 
     def send(self, message: Message) -> None:
@@ -53,11 +53,11 @@ class Channel:
             self._socket.sendall(LENGTH.pack(len(data)) + data)
 
     def next_order(self) -> Message:
-        """Wait for the next order of the host and return it; raise ``EOFError`` if the host has ended."""
+        """Wait for the next order of the host process and return it; raise ``EOFError`` if the host has ended."""
         return self._wait(lambda: self._orders.popleft() if self._orders else None)
 
     def call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Call a tool of the host, wait, and return its result; raise :class:`ToolError` if the tool fails."""
+        """Call a tool of the host process, wait, and return its result; raise :class:`ToolError` if the tool fails."""
         with self._arrived:
             self._numbers += 1
             number = self._numbers
@@ -68,7 +68,7 @@ class Channel:
         return reply.get("value")
 
     def send_hello(self, message: Message, descriptors: list[int]) -> None:
-        """Send the first frame together with descriptors for the host, and close these descriptors here."""
+        """Send the first frame together with descriptors for the host process, and close these descriptors here."""
         data = encoded(message)
         given = array.array("i", descriptors)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)] if descriptors else []
@@ -77,7 +77,7 @@ class Channel:
             os.close(descriptor)
 
     def receive_descriptors(self, count: int) -> list[int]:
-        """Receive and return the descriptors that the host sends, with a single byte, after an order."""
+        """Receive and return the descriptors that the host process sends, with a single byte, after an order."""
         found = array.array("i")
         _, rights, _, _ = self._socket.recvmsg(1, socket.CMSG_LEN(count * found.itemsize))
         for _, _, data in rights:

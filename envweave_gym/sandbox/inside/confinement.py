@@ -48,8 +48,8 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 def apply(rules: Confinement, folder: str, parent: int) -> tuple[list[str], int | None]:
     """Confine this process to ``folder``, and have it killed when its parent ends.
 
-    Return the names of the layers in force, and the descriptor on which the kernel reports each fork for the host to
-    allow or deny; ``None`` if forks are not reported.
+    Return the names of the layers in force, and the descriptor on which the kernel reports each fork for the host
+    process to allow or deny; ``None`` if forks are not reported.
     """
     # The order matters: limits need files of /proc, which Landlock closes; a change of user clears the signal at
     # the parent's death; and the seccomp filter denies the calls that make Landlock rules.
@@ -78,8 +78,8 @@ def apply(rules: Confinement, folder: str, parent: int) -> tuple[list[str], int 
 def _deny_access_to_others() -> Iterator[str]:
     """Deny access to other processes: their memory, limits and scheduling. Used at the level ``process``.
 
-    Without this, a worker could change its host if both run under one user. Yield the names of the layers that the
-    kernel supports; it is no error if there are none.
+    Without this, a worker could change its host process if both run under one user. Yield the names of the layers
+    that the kernel supports; it is no error if there are none.
     """
     if landlock.keep_out_of_others():
         yield "no tracing"
@@ -94,11 +94,10 @@ def _deny_access_to_others() -> Iterator[str]:
 
 
 def ruleset(rules: Confinement, folder: str) -> int | None:
-    """Create the Landlock ruleset of a copy that works in ``folder``; return its descriptor.
+    """Create the Landlock ruleset for a copy (a fork of a worker) that works in ``folder``; return its descriptor.
 
-    Return ``None`` if the isolation level uses no Landlock.
-
-    The host calls this, because the seccomp filter lets workers apply rulesets but not create them.
+    Return ``None`` if the isolation level uses no Landlock. The host process calls this, because the seccomp filter
+    lets workers apply rulesets but not create them.
     """
     if rules["level"] != "landlock":
         return None
@@ -106,7 +105,7 @@ def ruleset(rules: Confinement, folder: str) -> int | None:
 
 
 def restrict_copy(ruleset: int) -> None:
-    """Apply a ruleset to this process, a copy, so that it loses access to the folders of other copies."""
+    """Apply a Landlock ruleset to this forked copy of a worker, which denies it the folders of other copies."""
     try:
         landlock.restrict(ruleset)
     except OSError as error:

@@ -24,7 +24,7 @@ _HERE = __file__.rpartition("/")[0]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in a program when the host interrupts its step; the variables are retained."""
+    """Raised in a program when the host process interrupts its step; the variables are retained."""
 
 
 class FinalAnswer(BaseException):

@@ -185,7 +185,7 @@ def _refused_from(first: int, code: int) -> Sequence[Instruction]:
 
 
 def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
-    """Yield the instructions that give all of these calls the same verdict."""
+    """Yield the instructions that return ``verdict`` for the system calls ``names``, such as to deny them."""
     for name in names:
         found = number(name)
         if found >= 0:
@@ -194,7 +194,10 @@ def _all(names: Iterable[str], verdict: int) -> Iterator[Instruction]:
 
 
 def _where(name: str, judged: Sequence[Instruction]) -> Iterator[Instruction]:
-    """Yield instructions that apply to one call only: at most 255, as the jump over them has 8 bits."""
+    """Yield instructions that run ``judged`` for the system call ``name``, and jump over it for all others.
+
+    ``judged`` has at most 255 instructions, as the jump over them has 8 bits.
+    """
     yield (_JEQ, 0, len(judged), number(name))
     yield from judged
 

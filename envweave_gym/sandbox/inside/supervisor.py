@@ -1,4 +1,4 @@
-"""The supervisor of a zygote in namespaces: it runs outside of them, and ends the zygote with its host.
+"""The supervisor of a zygote in namespaces: it runs outside of them, and ends the zygote with its host process.
 
 Afterwards it removes the scratch folder, which the zygote cannot do from inside.
 """
@@ -24,8 +24,8 @@ def _become(user: int) -> None:
 def main() -> None:
     """Run the command in the arguments until it ends, and exit with its code.
 
-    The arguments are the host's PID, a UID (0: stay the same user), the scratch folder, and the command. The command's
-    last word is the number of the control socket's descriptor, which it inherits.
+    The arguments are the host process's PID, a UID (0: stay the same user), the scratch folder, and the command. The
+    command's last word is the number of the control socket's descriptor, which it inherits.
     """
     host, user, folder, *command = sys.argv[1:]
     control, wanted = int(command[-1]), int(user) or None

@@ -1,4 +1,4 @@
-"""Creates the functions by which programs call the host's tools, with signature and docstring for ``help``."""
+"""Creates the functions by which programs call the host process's tools, with signature and docstring for ``help``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Call = Callable[[str, List[Any], Dict[str, Any]], Any]
 def function_of(spec: dict[str, Any], call: Call) -> Callable[..., Any]:
     """Return a function that calls the tool that ``spec`` describes.
 
-    It raises ``TypeError`` for arguments that do not fit the signature or cannot be sent, without calling the host.
+    It raises ``TypeError`` for arguments that do not fit the signature or cannot be sent, without calling the host
+    process.
     """
     name = spec["name"]
     parameters = [

@@ -1,8 +1,8 @@
 """The worker: a confined process that runs the programs of one episode.
 
-It is forked from the zygote, confines itself, and then executes the orders of its host: run a step, bind names, fork.
-The programs share the worker's process and may forge its reports. A forged report harms no other episode: it changes
-only the outcome of the program's own step.
+It is forked from the zygote, confines itself, and then executes the orders of its host process: run a step, bind
+names, fork. The programs share the worker's process and may forge its reports. A forged report harms no other
+episode: it changes only the outcome of the program's own step.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _reopened(stream: TextIO, descriptor: int) -> TextIO:
 
 
 class Worker:
-    """Executes the orders of the host."""
+    """Executes the orders of the host process."""
 
     def __init__(self, channel: Channel, begin: Message, parent: int) -> None:
         self.channel = channel
@@ -141,7 +141,7 @@ class Worker:
         self._own = frozenset(self._names) | {"_", "__builtins__"}
 
     def work(self) -> None:
-        """Execute orders until the host closes the channel, which raises ``EOFError``."""
+        """Execute orders until the host process closes the channel, which raises ``EOFError``."""
         while True:
             order = self.channel.next_order()
             self._orders[order["op"]](order)
@@ -149,7 +149,7 @@ class Worker:
     # Names
 
     def name(self, order: Message) -> None:
-        """Bind values, modules, tools and the functions that end an episode; report success or the error."""
+        """Bind values, modules, tools and the functions that end an episode for the programs; report the result."""
         try:
             self._bind(order)
         except Exception as error:  # noqa: BLE001 - a module or the host's own program may raise anything
@@ -182,7 +182,7 @@ class Worker:
         self._own |= {*given, *order["imports"], *order["values"]}
 
     def _definitions_of(self, source: str) -> dict[str, Any]:
-        """Run a program of the host in a namespace of its own; return the public names that it defines."""
+        """Run a program of the host process in a namespace of its own; return the public names that it defines."""
         names: dict[str, Any] = {"__name__": "__main__"}
         if source:
             run(source, "<given>", names)
@@ -201,7 +201,7 @@ class Worker:
                 raise Interrupted
 
     def _answer_value(self, value: Any) -> None:
-        """Give the last answer, which ends the episode at once."""
+        """Store ``value`` as the final answer, and raise :class:`FinalAnswer`, which ends the program."""
         try:
             as_is: Any = [as_json(value, _MAX_JSON_BYTES)]
         except ValueError:
@@ -214,7 +214,7 @@ class Worker:
         raise FinalAnswer
 
     def _answer_variable(self, name: str) -> None:
-        """Give the value of the variable with this name as the last answer."""
+        """Store the value of the variable with this name as the final answer, and end the program."""
         if not isinstance(name, str):
             self._answer_value(name)
         elif name not in self._names:
@@ -291,7 +291,7 @@ class Worker:
         report.update(success=code == 0, shown=str(code), json=[code])
 
     def _interrupt(self, *_: Any) -> None:
-        """Handle SIGINT: raise ``Interrupted`` in the program, unless it waits for the host or has ended."""
+        """Handle SIGINT: raise ``Interrupted`` in the program, unless it waits for the host process or has ended."""
         self._is_interrupted = True
         if self._is_running:
             raise Interrupted
@@ -331,7 +331,7 @@ class Worker:
         return text
 
     def _watched(self, names: list[str]) -> dict[str, Any]:
-        """Return the values of the watched variables; those that do not exist or are not JSON are left out."""
+        """Return the JSON values of the variables ``names``; those that do not exist or are not JSON are left out."""
         report: dict[str, Any] = {}
         for name in names:
             with suppress(ValueError, KeyError):
@@ -341,7 +341,7 @@ class Worker:
     # Forks
 
     def fork(self, order: Message) -> None:
-        """Fork a copy of this process, which becomes a child of the zygote, and report the result."""
+        """Execute the order to fork a copy of this process, which becomes a child of the zygote; report the result."""
         self.channel.send({"ev": "ready"})
         self._rulesets = order["rulesets"]
         descriptors = self.channel.receive_descriptors(_DESCRIPTORS + self._rulesets + order["groups"])
@@ -409,7 +409,7 @@ def _failure(error: BaseException) -> Message:
 
 
 def _confined(rulesets: list[int]) -> str:
-    """Apply the rulesets of a copy to this process; return ``""``, or the reason why it failed."""
+    """Apply Landlock rulesets, given as descriptors, to this forked worker; return ``""``, or why it failed."""
     try:
         for ruleset in rulesets:
             confinement.restrict_copy(ruleset)
@@ -419,7 +419,7 @@ def _confined(rulesets: list[int]) -> str:
 
 
 def _entered(folder: str) -> str:
-    """Change into the folder of a copy; return ``""``, or the reason why it failed."""
+    """Make a folder the working, home and temporary folder of this forked worker; return ``""``, or why it failed."""
     try:
         use_folder(folder)
     except OSError as error:

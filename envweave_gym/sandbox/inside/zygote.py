@@ -1,12 +1,12 @@
 """The zygote: a process with a single thread that imports everything once and is forked for each worker.
 
-The host (``forkserver.py``) starts it with the descriptor number of a control socket. From standard input the zygote
-reads the import path, the name of a function ``prepare``, and that function's argument. It calls ``prepare`` once.
-Every child calls the result with the list of its descriptors.
+The host process (``forkserver.py``) starts it with the descriptor number of a control socket. From standard input
+the zygote reads the import path, the name of a function ``prepare``, and that function's argument. It calls
+``prepare`` once. Every child calls the result with the list of its descriptors.
 
-Orders of the host come as packets over the control socket: fork (with the child's descriptors), kill, and adopt a
-process that a child has forked. The zygote sends notices back: ready, adopted, ended. It kills processes that a child
-leaves behind.
+Orders of the host process come as packets over the control socket: fork (with the child's descriptors), kill, and
+adopt a process that a child has forked. The zygote sends notices back: ready, adopted, ended. It kills processes
+that a child leaves behind.
 
 It ends when its host ends for any reason, and then kills all children and their descendants.
 """
@@ -65,7 +65,7 @@ Run = Callable[[List[int]], None]
 
 
 class Zygote:
-    """The main loop of the zygote: forks, kills and reaps children until the host has ended."""
+    """The main loop of the zygote: forks, kills and reaps children until the host process has ended."""
 
     def __init__(self, control: socket.socket, run: Run) -> None:
         self._control, self._run = control, run
@@ -78,7 +78,7 @@ class Zygote:
         self._signals, self._wake = socket.socketpair()
 
     def work(self) -> None:
-        """Execute the orders of the host until it has ended or SIGTERM comes; then kill all children."""
+        """Execute the orders of the host process until it has ended or SIGTERM comes; then kill all children."""
         self._wake.setblocking(False)
         quietly: dict[str, Any] = {"warn_on_full_buffer": False} if sys.version_info >= (3, 7) else {}
         signal.set_wakeup_fd(self._wake.fileno(), **quietly)
@@ -103,7 +103,7 @@ class Zygote:
         self._end()
 
     def _obey(self) -> bool:
-        """Execute the next order; return False if the host has ended."""
+        """Execute the next order; return False if the host process has ended."""
         size = socket.CMSG_LEN(_MAX_DESCRIPTORS * array.array("i", [0]).itemsize)
         try:
             packet, ancillary, _, _ = self._control.recvmsg(_PACKET_BYTES, size, socket.MSG_CMSG_CLOEXEC)
@@ -165,10 +165,11 @@ class Zygote:
             os._exit(code)
 
     def _tidy(self) -> bool:
-        """Kill the processes that ended children left behind, then report those ends; return False without a host.
+        """Kill the processes that ended children left behind, then report the ends; return False if the host has
+        ended.
 
-        The order prevents that a new copy is killed. A copy is announced before it exists, so children are listed
-        first, then announcements are read, and only then are unknown children killed.
+        The order prevents that a new copy of a worker is killed. A copy is announced before it exists, so children are
+        listed first, then announcements are read, and only then are unknown children killed.
         """
         self._is_untidy = False
         ended = list(self._reaped())
@@ -219,7 +220,7 @@ def _found(name: str) -> Any:
 
 
 def main() -> None:
-    """Start the zygote: read the program from standard input, prepare it, and execute the host's orders."""
+    """Start the zygote: read its program from standard input, prepare it, and execute the host process's orders."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     source = sys.stdin.buffer
