@@ -170,7 +170,7 @@ def test_shaping_pays_for_parts_and_never_as_much_as_for_the_whole() -> None:
         ({"evaluation_kwargs": 3}, "evaluation_kwargs=3 is no dict"),
         ({"evaluation_kwargs": {"memory": "no size"}}, "memory='no size' is no size"),
         ({"evaluation_kwargs": {"pids": 0}}, "pids=0 is no number of processes"),
-        ({"evaluation_kwargs": {"pull": "yes"}}, "pull='yes' is neither True nor False"),
+        ({"evaluation_kwargs": {"pull": "yes"}}, "pull='yes' is not True or False"),
         ({"evaluation_kwargs": {"keep_images": 0}}, "keep_images=0 is no number of images"),
         ({"evaluation": "local", "evaluation_kwargs": {"memory": 1}}, "memory=1 is no size"),
         ({"evaluation": "local", "evaluation_kwargs": {"pids": 1.5}}, "pids=1.5 is no number of processes"),
