@@ -1,8 +1,8 @@
 """Any agentic environment is one ``gymnasium.make`` or ``pettingzoo.make`` away.
 
-Importing this package registers its IDs, and those of every installed plug-in, with Gymnasium and PettingZoo.
-Its names are imported when they are first used. They stand once, in the stub ``__init__.pyi``, which type checkers
-read as it is and this module reads as its table of lazy imports; all other names are imported from their rooms.
+Importing this package registers its IDs, and those of every installed plug-in, with Gymnasium and PettingZoo. Its
+names are imported when they are first used. They stand once, in the stub ``__init__.pyi``, which type checkers read as
+it is and this module reads as its table of lazy imports; all other names are imported from their subpackages.
 """
 
 from __future__ import annotations

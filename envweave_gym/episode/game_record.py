@@ -101,7 +101,7 @@ class GameRecord(EpisodeState):
         acted: Mapping[str, Any] | None = None,
         ignored: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record the round in which the game is lost, or the pending fault reported; truncate the ``live`` agents.
+        """Record the round in which the game is lost, or which reports an earlier fault; truncate the ``live`` agents.
 
         ``acted`` are the actions of agents that had a request, as JSON; ``ignored`` actions had no effect.
         """

@@ -139,13 +139,13 @@ def agents_in(to: Any, caller: str) -> tuple[str, ...]:
 
 
 def start_event(seed: int | None, options: Any = None) -> Event:
-    """Return the event that begins an episode."""
+    """Return the ``episode_start`` event, whose data are the seed and the options of the reset."""
     data = {"seed": seed, "options": jsonable(options)} if options else {"seed": seed}
     return Event(UNNUMBERED, EventKind.EPISODE_START, None, None, data)
 
 
 def fault_event(fault: Fault) -> Event:
-    """Return the event of a fault."""
+    """Return the ``fault`` event, whose data are the fields of the fault."""
     data = {"kind": str(fault.kind), "message": fault.message, "retryable": fault.retryable}
     return Event(UNNUMBERED, EventKind.FAULT, None, None, data)
 

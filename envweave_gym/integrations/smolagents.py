@@ -57,10 +57,10 @@ class CodeOutput(msgspec.Struct, frozen=True):
 
 
 class SandboxExecutor:
-    """Runs the programs of one agent in a sandbox session; variables persist until :meth:`cleanup`.
+    """Runs the programs of one agent in a sandbox process; variables persist until :meth:`cleanup`.
 
-    Arguments and results of tools, variables and the final answer travel as JSON. An answer without a JSON
-    form becomes its text.
+    Arguments and results of tools, variables and the final answer travel as JSON. An answer without a JSON form
+    becomes its text.
     """
 
     def __init__(

@@ -84,10 +84,10 @@ class Provider(Protocol):
         return shared_urls(self.start(name, image, options), count, warm)
 
     def sweep(self, places: Iterable[Mapping[str, str]] = ()) -> Leftovers:
-        """Remove the replicas of killed owners.
+        """Remove the replicas of owner processes that were killed.
 
-        They are looked for at the default location and at ``places``; each of these maps the names in
-        ``place_options`` to values.
+        They are searched at the default location and at ``places``, such as Kubernetes contexts and namespaces. Each
+        place is a mapping from the names in ``place_options`` to values.
         """
         return Leftovers({}, [])
 

@@ -58,13 +58,13 @@ def __getattr__(name: str) -> Launch:
 
 
 class Launch:
-    """Callable behind one entry point string: a launch function, with the card of an ID as its first argument."""
+    """Callable that a registry's entry point string stands for: makes the environment of one card."""
 
     def __init__(self, launch: Callable[..., Any], card: EnvCard) -> None:
         self.launch, self.card = launch, card
 
     def __call__(self, **kwargs: Any) -> Any:
-        """Make the environment."""
+        """Make the environment of the card; ``kwargs`` are those that the caller of ``make`` has given."""
         with release_unused():
             return self.launch(self.card, **kwargs)
 

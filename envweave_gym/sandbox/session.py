@@ -276,8 +276,7 @@ class Session:
                 self._call(step, number, message)
 
     def _stop(self, step: Step, left: float) -> None:
-        """Interrupt a step that exceeds its time or its output; ``left`` is the time left in seconds, not positive if
-        none.
+        """Interrupt a step that exceeds its time or its output; ``left`` is its time left in seconds.
 
         If it was interrupted before and its period of grace is over too, kill the process and raise
         :class:`WorkerDied`.

@@ -35,8 +35,8 @@ class Baselines:
     def pass_rate(self, instance: Instance, trial: Trial) -> float | Fault:
         """Return the share of the FAIL_TO_PASS tests that pass without a patch, from 0.0 to 1.0.
 
-        A workspace that fails gives its fault. A run without results, such as one that timed out, counts as
-        0.0. Neither is cached, so the next call runs the tests again.
+        ``trial`` has the settings of the test run. A workspace that fails gives its fault. A run without results, such
+        as one that timed out, counts as 0.0. Neither is cached, so the next call runs the tests again.
         """
         key = _key(instance, trial)
         with self._lock:

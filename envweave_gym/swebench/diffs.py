@@ -95,8 +95,8 @@ def parse_diff(text: str) -> Diff:
 def missing_end(diff: Diff) -> str | None:
     """Return a sentence if the end of a diff is missing, as in a reply cut at a token limit; else ``None``.
 
-    The program ``patch`` would apply a hunk that lacks its last lines. A cut in the middle of the last line
-    of a hunk cannot be detected.
+    The program ``patch`` would apply a hunk that lacks its last lines. A cut in the middle of the last line of a hunk
+    cannot be detected.
     """
     if not diff.changes:
         return None

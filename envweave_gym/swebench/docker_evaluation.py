@@ -146,7 +146,10 @@ class DockerWorkspace:
         return Ran(_text(output), code, timed_out=late and code in _TIMEOUT_CODES)
 
     def _is_alive(self) -> bool:
-        """Return whether a trial command runs; the engine's own status lags when a container is being killed."""
+        """Return whether the container still runs commands, by running one.
+
+        The engine's own status lags when a container is being killed.
+        """
         execution = self._client.api.exec_create(self._container.id, ["true"])["Id"]
         self._client.api.exec_start(execution)
         return self._client.api.exec_inspect(execution)["ExitCode"] == 0

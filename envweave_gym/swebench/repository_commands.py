@@ -87,7 +87,7 @@ def command_in(reply: str) -> RepositoryCommand | None:
 def run_command(
     instance: Instance, command: RepositoryCommand, trial: Trial, opened: EpisodeWorkspace
 ) -> str:
-    """Run a command in the workspace of an episode; return its output, or a sentence about its error.
+    """Run a command in the workspace that ``opened`` retains for the episode; return its output or an error sentence.
 
     If the workspace fails, raise one of :data:`~envweave_gym.swebench.evaluation.LOSSES`.
     """
@@ -120,7 +120,11 @@ def _shell_line(workspace: Workspace, command: RepositoryCommand) -> str:
 
 
 def _run_tests(instance: Instance, command: RepositoryCommand, trial: Trial, opened: EpisodeWorkspace) -> str:
-    """Apply the diff below a ``test`` command, run the tests in a workspace, and close the workspace."""
+    """Apply the diff below a ``test`` command, run the tests it names, and return their output.
+
+    ``opened`` opens the workspace of the episode, or takes it from the cache. It is closed afterwards, because tests
+    may change files.
+    """
     diff = parse_diff(command.diff[: MAX_CHARS + 1])
     if refused := [rule for rule in violations(command.diff, diff, instance) if rule != NO_DIFF]:
         return _refused(refused)

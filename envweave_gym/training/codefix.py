@@ -33,7 +33,7 @@ HEADS = 4
 
 @dataclass
 class Options(CommonOptions):
-    """The options of this demo."""
+    """The command-line options of the CodeFix demo, beyond those of every demo."""
 
     demo: ClassVar[str] = "codefix"
 

@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Options(CommonOptions):
-    """The options of this demo."""
+    """The command-line options of the Kuhn poker demo, beyond those of every demo."""
 
     demo: ClassVar[str] = "kuhn"
 

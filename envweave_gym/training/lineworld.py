@@ -29,7 +29,7 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass
 class Options(CommonOptions):
-    """The options of this demo."""
+    """The command-line options of the LineWorld demo, beyond those of every demo."""
 
     demo: ClassVar[str] = "lineworld"
 

@@ -14,7 +14,7 @@ from envweave_gym.vector.calls import OF_ROWS
 
 @dataclass(frozen=True)
 class ResetOptions:
-    """Reset options of one environment, as clients may give them."""
+    """The names of the reset options that clients may give to one environment; :meth:`check` refuses others."""
 
     name: str
     named: tuple[str, ...] | None
@@ -26,7 +26,11 @@ class ResetOptions:
 
     @classmethod
     def of(cls, name: str, env: Any, allowed: tuple[str, ...], *, trusted: bool) -> ResetOptions:
-        """Return the options of ``env``: the ``allowed`` ones, and if it is ``trusted`` all that it declares itself."""
+        """Return the reset options that clients may give to ``env``.
+
+        They are those of ``allowed`` that ``env`` declares in its metadata; all that it declares if it is ``trusted``;
+        all of ``allowed`` if it declares none.
+        """
         metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
         named: tuple[str, ...] | None = metadata.get("reset_options")
         let = allowed if named is None else tuple(one for one in named if trusted or one in allowed)

@@ -59,7 +59,10 @@ class RequestReader(SocketUnreader):
             self._slow.slots.release()
 
     def chunk(self, size_hint: int | None = None) -> bytes:
-        """Return the next bytes of the request."""
+        """Return the next bytes of the request; raise ``TimeoutError`` if none come before its time limit.
+
+        ``size_hint`` is the preferred number of bytes, which gunicorn's reader passes to ``recv``.
+        """
         if self._in_head and not self._has_slot and not self._comes_by(self._prompt_until):
             self._has_slot = self._slow.slots.acquire(blocking=False)
             if not self._has_slot:

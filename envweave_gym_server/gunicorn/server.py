@@ -108,7 +108,7 @@ class GunicornServer(BaseApplication):
         self._kills_before, self._kills = self._kills, oom_kills()
 
     def _begin(self, worker: Any) -> None:
-        """In the worker, before it accepts connections: install the drain, and report that it has begun."""
+        """In gunicorn's worker process, before it accepts connections: install the drain, and report the start."""
         Drain(self.service, stop=lambda: worker.handle_exit(signal.SIGTERM, None)).start()
         if worker.age > 1:
             why = TOO_LARGE if self._kills > self._kills_before else "nobody knows why"
@@ -133,7 +133,7 @@ def _with_sockets(app: Flask) -> Any:
 
 
 class _Arbiter(Arbiter):
-    """Parent process of the single worker, which ends with it.
+    """gunicorn's parent process, with one worker process; signals that end the server end both.
 
     It starts no second worker in parallel, which would not know the sessions of the first.
     """

@@ -36,9 +36,10 @@ _DEFERRED: Any = gthread._DEFER  # pyright: ignore[reportAttributeAccessIssue] -
 
 
 class Worker(ThreadWorker):
-    """Worker that takes as many connections as it has threads and files for, and answers all others with 503.
+    """gunicorn's worker process, which takes as many connections as it has threads and files for.
 
-    gunicorn alone lets the others wait without a response, and ends when there are no files left.
+    It answers all others with 503. gunicorn alone lets them wait without a response, and ends when there are no files
+    left.
     """
 
     def init_process(self) -> None:

@@ -11,7 +11,7 @@ from envweave_gym_server.offers.offers import Offers
 
 
 class Host(Protocol):
-    """Executor of one session's calls on its environment; only one thread at a time calls it."""
+    """Interface to the environment of one session, here or in a worker process; only one thread at a time calls it."""
 
     may_be_killed: bool
     """Whether :meth:`kill` can end a running call."""
@@ -34,7 +34,7 @@ class Host(Protocol):
 
 
 class HostFactory(Protocol):
-    """Factory that makes the environment of a session, behind a :class:`Host`."""
+    """Factory of hosts, which make and play the environments of sessions."""
 
     def open(self, create: Create) -> Host:
         """Make the environment of a new session, and return its host."""

@@ -21,7 +21,7 @@ STOPPING = "the server is stopping; use another"
 
 
 class Verdict(Enum):
-    """Decision about a message."""
+    """Decision whether to execute, answer, repeat or refuse a message."""
 
     DO = "do"
     """Execute this reset or step, and :meth:`SessionCore.commit` its reply."""
@@ -35,7 +35,7 @@ class Verdict(Enum):
 
 
 class Decision(NamedTuple):
-    """Verdict, with the frame to send for the last two verdicts."""
+    """Verdict on a message; ``reply`` is the frame to send for ``REPEAT`` and ``REFUSE``, else empty."""
 
     verdict: Verdict
     reply: bytes = b""

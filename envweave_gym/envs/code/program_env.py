@@ -169,7 +169,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
                 ) from None
 
     def _calls(self) -> list[Call]:
-        """Return the finished tool calls of the running program; results that come later are not in the list."""
+        """Return the tool calls of the running program whose results have come so far."""
         running = self._journal.running
         return [] if running is None else list(running.calls)
 

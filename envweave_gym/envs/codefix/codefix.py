@@ -70,7 +70,7 @@ _SLOTS = ("{x}", "{y}", "{items}", "{others}", "{k}", "{op}")
 
 
 def _patterns(meaning: Meaning) -> tuple[list[str], list[str], list[str]]:
-    """Return all signatures, all docstrings and all bodies of a meaning, with slots for names and constants."""
+    """Return all signatures, docstrings and bodies of a template with one operator; names and constants are slots."""
     template = TEMPLATES[meaning.template]
     signatures = [f"def {name}({template.arguments})" for name in meaning.function_names]
     return signatures, list(meaning.docstrings), [template.marked_body()]
@@ -159,7 +159,7 @@ class CodeFixEnv(Emitter, HashedRandomness[Any, np.int64 | int]):
         return self._program.source() if self.render_mode == "ansi" else None
 
     def episode_state(self) -> dict[str, Any]:
-        """Return the template of the program, and the number of its tests."""
+        """Return the name of the template that the program was generated from, and the number of its tests."""
         return _state(self._program)
 
 
@@ -178,7 +178,7 @@ def _observation_space(observation: Any) -> Space[Any]:
 
 
 class _Choices:
-    """An array of variants in groups; a hash picks one variant of a group."""
+    """Variants in groups, such as the possible names of a function; a hash picks one variant of a group."""
 
     def __init__(self, groups: Sequence[Sequence[Any]]) -> None:
         counts = np.array([len(group) for group in groups])
@@ -231,7 +231,7 @@ class _Tables:
 
 
 def _filled(patterns: Tokens, slots: Tokens) -> Tokens:
-    """Replace the slots in each row of ``patterns``, which are IDs beyond the vocabulary, by tokens of ``slots``."""
+    """Replace the slots in each row of ``patterns``, token IDs beyond the vocabulary, by the tokens in ``slots``."""
     size = len(VOCABULARY)
     # One look-up fills all rows: the slots of all rows follow the vocabulary, each row at its own offset.
     values = np.concatenate([np.arange(size), slots.ravel()])

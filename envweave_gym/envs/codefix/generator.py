@@ -220,7 +220,7 @@ TEMPLATES = {
 
 
 class Meaning(NamedTuple):
-    """A template and the operator it needs, with all names, wordings and constants that remain to be chosen."""
+    """A template with the operator it needs, and all names, wordings and constants that remain to be chosen."""
 
     template: str
     operator: str
@@ -322,9 +322,9 @@ def _call(function: Callable[..., Any], case: Case) -> Any:
 
 @cache
 def outputs(template: str, operator: str, constant: int) -> tuple[Any, ...]:
-    """Execute a template with an operator and a constant on its tests, and return the results.
+    """Execute the template with this name, with an operator and a constant, on its tests; return the results.
 
-    Names and wordings do not change them, so the cache holds them for all programs.
+    Names and wordings do not change the results, so the cache holds them for all programs.
     """
     names = _NAMES[template][0]
     return Program(template, operator, operator, constant, "function", "", names).results(operator)

@@ -219,7 +219,7 @@ class CodeReview(TurnBasedGame):
         return self._source() + (f"reviewer: {self._comment}\n" if self._comment else "")
 
     def episode_state(self) -> dict[str, Any]:
-        """Return the template of the program, the fix in it, and the number of reviews."""
+        """Return the name of the program's template, the operator now in the program, and the number of reviews."""
         return {"template": self._program.template, "fix": self._fix, "reviews": self._reviews}
 
 

@@ -26,7 +26,7 @@ WRONG_OPTIONS = 3
 class Notation(msgspec.Struct, frozen=True):
     """A notation for numbers: decimals of one length, or fractions with one denominator.
 
-    Numbers are held as *parts*, the integer number of times that they contain ``1 / scale``.
+    A number is held as its *parts*, the integer ``number * scale``: 0.25 is 25 parts at a scale of 100.
     """
 
     scale: int = 1
@@ -39,7 +39,10 @@ class Notation(msgspec.Struct, frozen=True):
     """Whether thousands are separated by commas."""
 
     def parts(self, value: int | Fraction) -> int | None:
-        """Convert a value to parts; return ``None`` if it cannot be written in this notation."""
+        """Return the integer ``value * scale``; ``None`` if the product is no integer.
+
+        Such a value cannot be written in this notation.
+        """
         parts = value * self.scale  # an int has a denominator too
         return parts.numerator if parts.denominator == 1 else None
 
@@ -75,7 +78,7 @@ def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
 
 
 def _chosen(right: int, mistakes: list[int], key: int) -> list[int]:
-    """Choose :data:`WRONG_OPTIONS` of the wrong results ``mistakes``; ``key`` seeds how many of them exceed ``right``.
+    """Choose three of the wrong results ``mistakes``; ``key`` seeds how many of them exceed ``right``.
 
     More of them exceed it if there are not enough numbers from 0 to ``right``.
     """
@@ -124,9 +127,9 @@ _MAX_GIVEN_NUMBERS = 12
 
 
 def _mistakes(problem: Problem, right: int, notation: Notation) -> list[int]:
-    """Return the results of common mistakes in parts of ``notation``, the most plausible first.
+    """Return the results of common mistakes, each times ``notation.scale``, the most plausible first.
 
-    ``right`` is the right result in parts. It may be among them, and so may duplicates.
+    ``right`` is the right result in the same form. It may be among them, and so may duplicates.
     """
     last, results = "", []
     for terms, result in problem.calculations:
@@ -146,7 +149,7 @@ def _mistakes(problem: Problem, right: int, notation: Notation) -> list[int]:
 
 
 def _parts(text: str, notation: Notation) -> int | None:
-    """Read a number and convert it to parts; ``None`` if it is no number or cannot be written in this notation."""
+    """Read a number and return it times ``notation.scale``; ``None`` if it is no number or the product no integer."""
     value = _number(text)
     return None if value is None else notation.parts(value)
 
@@ -162,7 +165,7 @@ def _number(text: str) -> int | Fraction | None:
 
 
 def _other_calculations(terms: str, right: int, notation: Notation) -> Iterator[int]:
-    """Yield wrong results of the calculation ``terms``, in parts of ``notation``.
+    """Yield wrong results of the calculation ``terms``, each times ``notation.scale``.
 
     Two terms are combined by each other operation; a longer sum, with the result ``right``, loses one term each.
     """

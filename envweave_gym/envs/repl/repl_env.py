@@ -155,7 +155,7 @@ class REPLProgramEnv(ProgramEnv):
         return self._observed(result), math.fsum(parts.values()), ended, False, info
 
     def _shortened(self, done: Execution) -> Execution:
-        """Return the outcome with the output cut to its limit, and without the ``repr`` of unchanged variables."""
+        """Return the outcome with its output cut to the limit, and without the ``repr`` of unchanged variables."""
         variables = {
             name: Variable(one.kind) if self._known.get(name) == one else one
             for name, one in done.variables.items()

@@ -105,7 +105,7 @@ class Repository:
     """Pairs of the issue and the test patch of each row."""
 
     def mentioned(self) -> tuple[str, ...]:
-        """Return the files that are named in issues or imported by tests, and are never a right option."""
+        """Return the files that issues name or tests import, without those that are a right option."""
         roots = roots_of(self.answers)
         named = [path for issue, _ in self.texts for path in mentioned_paths(issue, roots)]
         folders = frozenset(folder for path in (*self.answers, *named) for folder in _folders_of(path))

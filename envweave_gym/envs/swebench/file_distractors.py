@@ -77,7 +77,7 @@ class _Draw:
 
 
 def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
-    """Return the popular files, and a list for each other kind that has files; both without the answer."""
+    """Return the popular files (answers of other issues), and a list for each other kind; all without the answer."""
     near = candidates.near or candidates.sibling
     kinds = (candidates.popular, near, candidates.lexical, candidates.mentioned)
     popular, *others = [[path for path in kind if path != candidates.answer] for kind in kinds]
@@ -85,7 +85,7 @@ def _bags(candidates: Candidates) -> tuple[list[str], list[list[str]]]:
 
 
 def _popular_among(count: int, draw: _Draw) -> int:
-    """Draw the number of popular files among ``count`` options: all but one or two, and at least one."""
+    """Draw how many of ``count`` options are popular files: all but one or two, and at least one."""
     return max(1, count - 1 - (draw.below(4) == 0))
 
 
@@ -138,9 +138,9 @@ def _rankings(answer: str, issue: str) -> tuple[Callable[[str], int], Callable[[
 
 
 def _misfit(ranking: Callable[[str], int], picked: Sequence[str], above: int) -> int:
-    """Return twice the distance between the number of picked files that outrank the answer and ``above``.
+    """Return twice the distance between ``above`` and the number of picked files that look likelier than the answer.
 
-    A tie counts as half a file.
+    ``ranking`` compares a file with the answer; a tie counts as half a file.
     """
     likelier = [ranking(path) for path in picked]
     higher, lower = likelier.count(1), likelier.count(-1)

@@ -90,7 +90,7 @@ def _number_of(instance_id: str) -> int:
 
 
 def _longest_frame(options: Any) -> int:
-    """Return the maximum number of characters of a prompt without its issue."""
+    """Return the maximum number of characters of a prompt without the text of its issue."""
     return 1000 + (MAX_PATH + 10) * (options if isinstance(options, int) else 0)
 
 

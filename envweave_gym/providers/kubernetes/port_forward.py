@@ -131,7 +131,7 @@ class PortForward:
     """Listener on a local port that relays each accepted connection to a Pod."""
 
     def __init__(self, dial: Callable[[], Pipe]) -> None:
-        """Reserve the port; ``dial`` connects to the current Pod."""
+        """Reserve a free port of the loopback interface; ``dial`` connects to the current Pod."""
         self._dial = dial
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         # A client may leave between poll and accept(), which would then block for good.

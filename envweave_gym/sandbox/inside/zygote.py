@@ -165,8 +165,7 @@ class Zygote:
             os._exit(code)
 
     def _tidy(self) -> bool:
-        """Kill the processes that ended children left behind, then report the ends; return False if the host has
-        ended.
+        """Kill the processes that ended children left behind, then report the ends; return False if the host ended.
 
         The order prevents that a new copy of a worker is killed. A copy is announced before it exists, so children are
         listed first, then announcements are read, and only then are unknown children killed.

@@ -31,7 +31,7 @@ CallNumber = Annotated[
 
 
 class NewSession(Struct, forbid_unknown_fields=True):
-    """The environment of a new session."""
+    """The body of ``POST /v1/sessions``: the environment to make for a new session."""
 
     id: Annotated[str, Meta(description="The ID of an environment that is served.")]
     session: Annotated[
@@ -46,7 +46,7 @@ class NewSession(Struct, forbid_unknown_fields=True):
 
 
 class ResetCall(Struct, forbid_unknown_fields=True):
-    """A reset."""
+    """The body of a reset request: the seed and the options of the new episode."""
 
     seed: int | list[int | None] | None = None
     options: dict[str, Any] | None = None
@@ -54,7 +54,7 @@ class ResetCall(Struct, forbid_unknown_fields=True):
 
 
 class StepCall(Struct, forbid_unknown_fields=True):
-    """A step."""
+    """The body of a step request: the action."""
 
     action: Annotated[
         Any,
@@ -70,7 +70,7 @@ class StepCall(Struct, forbid_unknown_fields=True):
 
 
 class Problem(Struct, omit_defaults=True):
-    """An error: why the request was not executed, in one sentence."""
+    """The body of an error response: why the request had no effect, in one sentence."""
 
     error: str
     message: str
@@ -78,7 +78,7 @@ class Problem(Struct, omit_defaults=True):
 
 
 class Opened(Struct):
-    """A session that was created, or existed already."""
+    """The reply to ``POST /v1/sessions``: the session that it created, or that the same request created before."""
 
     session: str
     id: str
@@ -103,7 +103,7 @@ class Played(Struct, omit_defaults=True):
 
 
 class Lost(Struct):
-    """A lost episode: the call was executed and the environment raised; reset it."""
+    """The reply to a call that was executed and lost its episode, because the environment raised; reset it."""
 
     call: int
     fault: Fault
