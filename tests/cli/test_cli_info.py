@@ -26,7 +26,7 @@ def test_info_of_a_gymnasium_id(capsys: pytest.CaptureFixture[str]):
     }
     assert document["wire_kwargs"] == ["length", "slip"]
     assert document["max_steps"] == 40
-    assert document["doc"].startswith("A walker and a goal")
+    assert document["doc"] == inspect.getdoc(LineWorldEnv)
     assert document["extra"] is None
 
 
