@@ -1,4 +1,4 @@
-"""Removal of what killed owners left behind: containers, socket folders and the network."""
+"""Removal of containers, socket folders and the network that owner processes left behind when they were killed."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class _LiveTexts(tuple[Any, ...]):
 
 
 def _look_again(name: str) -> Callable[..., Any]:
-    """Return a method that calls the method ``name`` of ``tuple`` on the texts that the memory holds now."""
+    """Return a method that reads the texts from shared memory and calls the method ``name`` of ``tuple`` on them."""
 
     def method(self: _LiveTexts, *args: Any) -> Any:
         return getattr(self.now(), name)(*(arg.now() if isinstance(arg, _LiveTexts) else arg for arg in args))

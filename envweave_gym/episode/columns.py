@@ -143,7 +143,9 @@ class RecordColumns:
     # Rows on servers, which number the events themselves
 
     def adopt_reset(self, rows: Bools, seq: NDArray[np.int64]) -> None:
-        """Record a reset of ``rows`` on their servers; ``seq`` has the number of each row's last event."""
+        """Record that servers have reset the rows in the mask ``rows``; ``seq`` has the number of each row's last
+        event.
+        """
         self.reset(rows)
         self.episodes[rows] += 1
         self.seq[rows], self.turns[rows] = seq[rows], 0
@@ -176,7 +178,7 @@ class RecordColumns:
 
 
 class StepColumns:
-    """The results of a step in arrays, from which the stream of any row can be built later."""
+    """The results of a vector's step in arrays, from which the stream of any row can be built later."""
 
     def __init__(
         self,

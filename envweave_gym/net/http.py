@@ -134,7 +134,8 @@ class HttpConnection:
     def cut(self) -> None:
         """Shut down the connection from any thread: the current request fails, and so do all later ones.
 
-        A forked child has closed its copy of the socket, so that the parent goes on using it.
+        In a forked child this does not end the parent's connection, because the child has closed its copy of the
+        socket.
         """
         self._is_cut, there = True, self._socket
         if there is not None:

@@ -32,7 +32,7 @@ class SharedValues(Generic[_V]):
         self._entries: dict[Hashable, _Entry[_V]] = {}
 
     def take(self, key: Hashable, create: Callable[[], _V]) -> Share[_V]:
-        """Return a share of the value of ``key``; if nobody has a share, create the value with ``create()``."""
+        """Return one more share of the value of ``key``; if nobody has a share, create the value with ``create()``."""
         with self._lock.value:
             entry = self._entries.get(key) or _Entry(create())
             entry.users += 1

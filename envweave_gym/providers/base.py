@@ -72,7 +72,7 @@ class Provider(Protocol):
     """Names of the options that locate the replicas, such as ``namespace``; :meth:`sweep` needs their values."""
 
     def start(self, name: str, image: str | None, options: dict[str, Any]) -> Start:
-        """Return a function that starts a replica; replicas of functions with equal ``repr`` are shared."""
+        """Return a function that starts a replica; replicas whose functions have equal ``repr`` are shared."""
         ...
 
     def urls(self, name: str, image: str | None, options: dict[str, Any]) -> list[str]:

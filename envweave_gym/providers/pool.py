@@ -152,7 +152,10 @@ class Pool:
                 raise NotAvailable(f"{so_far} are ready after {seconds:g} s")
 
     def _sort(self) -> None:
-        """List a replica as used again if a closed environment that used it was reset; the caller holds the lock."""
+        """Move ready or stopped replicas that have users again to the used ones; the caller holds the lock.
+
+        An environment that was closed has a replica again once it is reset.
+        """
         for replicas in (self._ready, self._resting):
             for replica in [one for one in replicas if users_of(one.url)]:
                 replicas.remove(replica)
@@ -296,7 +299,7 @@ def pool_of(start: Start) -> Pool:
 
 
 class ReplicaUrl(str):
-    """URL of a replica, for one process: unpickling calls :attr:`again` to get a URL for the reading process."""
+    """URL of a replica that is valid in one process; unpickling calls :attr:`again` for a URL in the other process."""
 
     again: Callable[[], str]
 

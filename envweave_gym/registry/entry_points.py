@@ -171,9 +171,9 @@ def single(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
 def _native(
     card: EnvCard, kwargs: dict[str, Any], fixed: dict[str, Any], groups: Groups | None
 ) -> VectorEnv[Any, Any, Any]:
-    """Make the card's native vector, whose rows are in ``groups`` if that is given.
+    """Make the card's native vector; with ``groups``, its rows are divided into them.
 
-    ``fixed`` are arguments that the user cannot give in ``kwargs``.
+    ``kwargs`` are the user's arguments, and ``fixed`` those that the user cannot give.
     """
     also = ("autoreset_mode", "max_steps", "group", "backend", *_FAULT_ARGUMENTS)
     vector = _construct(card, card.vector, VectorEnv, kwargs, also=also, fixed=fixed)

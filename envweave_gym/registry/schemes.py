@@ -37,7 +37,7 @@ _NAME = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://.*", re.DOTALL)
 
 @runtime_checkable
 class Scheme(Protocol):
-    """Function that makes the environment, vector or game for a name with its scheme."""
+    """Function that makes the environment, vector or game for a name such as ``docker://…``."""
 
     def __call__(self, call: MakeCall) -> Any:  # noqa: D102
         ...

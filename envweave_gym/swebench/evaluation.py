@@ -162,7 +162,7 @@ class _Clock:
 
 
 def _or_fault(evaluated: Callable[[_Clock], Evaluation]) -> Evaluation:
-    """Call ``evaluated``; if it raises one of :data:`LOSSES`, return an evaluation with the fault."""
+    """Return ``evaluated(clock)``; if it raises one of :data:`LOSSES`, return an evaluation with the fault."""
     clock = _Clock()
     try:
         return evaluated(clock)
@@ -198,7 +198,7 @@ def _evaluated(
 
 @dataclass(frozen=True)
 class _Tried:
-    """An evaluation, and whether its log looks like a fault of the machine; a patch can imitate that."""
+    """An evaluation, and whether its log looks like a fault of the machine, which a patch can imitate."""
 
     evaluation: Evaluation
     environment: str = ""

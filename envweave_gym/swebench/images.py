@@ -34,8 +34,9 @@ class Images:
     def require(self, image: str, *, pull: bool = True, keep: int | None = None) -> str:
         """Pull an image if the engine does not have it, and count one more user until :meth:`release`.
 
-        Beyond ``keep`` images (``None``: no limit) the least recently used ones are removed. Images in use, and
-        images that the engine had before, are never removed. Raise ``NotAvailable`` if the image cannot be had.
+        With ``pull=False`` a missing image is an error. Beyond ``keep`` images (``None``: no limit) the least recently
+        used ones are removed. Images in use, and images that the engine had before, are never removed. Raise
+        ``NotAvailable`` if the image is missing or cannot be pulled.
         """
         check_image(image)
         with self._lock:

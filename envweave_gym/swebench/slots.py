@@ -29,7 +29,7 @@ def check_at_once(at_once: object) -> None:
 def slot(
     at_once: int | None = None, timeout: float = WAIT_TIMEOUT_S, *, of: str = "evaluation"
 ) -> Generator[None]:
-    """Hold one of ``at_once`` slots of the semaphore named ``of``; ``None`` means one slot for each core.
+    """Context manager that holds one of ``at_once`` slots of the semaphore named ``of``; ``None``: one for each core.
 
     Wait for a free slot, and raise ``AtCapacity`` after ``timeout`` seconds. A slot is a file lock, so the kernel
     releases it however the process ends. As a side effect, a worker process of a vector now ends with its parent.

@@ -65,12 +65,12 @@ class EpisodeWorkspace:
         return EpisodeWorkspace, ()  # a copy opens a workspace of its own
 
     def open(self, instance: Instance, trial: Trial) -> Workspace:
-        """Take the workspace out of the cache, or open one; the caller then calls ``put_back`` or closes it."""
+        """Return the workspace from the cache, or a new one; the caller then calls :meth:`put_back`, or closes it."""
         self._opened = workspace = _CACHE.value.take(id(self)) or trial.open_workspace(instance)
         return workspace
 
     def put_back(self, workspace: Workspace) -> None:
-        """Put a workspace into the cache again; only one whose files are unchanged."""
+        """Put a workspace into the cache again; allowed only if its files are unchanged."""
         _CACHE.value.put(id(self), workspace)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def chosen(extras: tuple[Any, ...]) -> list[Space[Any]]:
-    """Return the spaces among the annotations."""
+    """Return the Gymnasium spaces among the annotations of a field."""
     return [extra for extra in extras if isinstance(extra, Space)]
 
 

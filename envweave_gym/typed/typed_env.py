@@ -195,5 +195,5 @@ def _hints(method: Any, name: str) -> dict[str, Any]:
 
 
 def _first(hint: Any) -> Any:
-    """Return the observation type in the hint of a method's result."""
+    """Return the observation type in the return annotation of ``reset`` or ``step``, which may be a tuple."""
     return get_args(hint)[0] if get_origin(hint) is tuple else hint

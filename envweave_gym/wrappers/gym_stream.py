@@ -107,7 +107,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         check_faults(self.name, on_fault, reset_deadline)
 
     def _compile(self) -> None:
-        """Build the closures that :meth:`step` calls; pickles leave them out."""
+        """Build the closures that :meth:`step` calls, for speed; pickles leave them out."""
         self._space = self.env.action_space
         self._admit = admission(self._space)
         self._scalar = scalar_reward(self.name, self._reward)

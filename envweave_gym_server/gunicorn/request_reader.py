@@ -22,7 +22,7 @@ _PIECE_BYTES = 64 << 10
 
 
 class SlowClients:
-    """Slots for clients whose heads take longer than ``PROMPT_S``, but at most ``limit_s`` seconds each."""
+    """Slots for clients that take longer than ``PROMPT_S`` to send a request's head, but at most ``limit_s`` seconds."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s

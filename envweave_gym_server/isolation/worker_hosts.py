@@ -100,10 +100,10 @@ class WorkerHosts:
 
 
 def _in_time(kwargs: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    """Return the arguments with a ``reset_deadline`` that ends before the worker is killed after ``timeout``.
+    """Return ``kwargs`` with a ``reset_deadline`` that ends before the worker is killed after ``timeout`` seconds.
 
-    So clients learn why the resets failed, not only that no answer came. The deadline is divided by the number
-    of rows, because the rows of a vector reset one after the other.
+    So clients learn why the resets failed, not only that no answer came. The deadline is divided by the number of
+    rows, because the rows of a vector reset one after the other.
     """
     deadline, rows = kwargs.get("reset_deadline", RESET_DEADLINE_S), kwargs.get("num_envs", 1)
     on_fault = kwargs.get("on_fault")

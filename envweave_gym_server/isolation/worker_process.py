@@ -51,7 +51,7 @@ KINDS = {
 
 
 def prepare(setup: WorkerSetup) -> Callable[[list[int]], None]:
-    """In the zygote: import and rehearse the code that workers need; return the main function of a worker."""
+    """In the zygote: import the code that workers need and play a few steps; return the main function of a worker."""
     faulthandler.enable()  # a crash prints its stack
     write_logs()
     setup.apply()

@@ -23,7 +23,7 @@ def socket_of(environ: dict[str, Any]) -> socket.socket | None:
 
 
 def bound_waits(client: socket.socket, seconds: float) -> None:
-    """Set time limits on a client's socket: ``seconds`` in which it reads nothing, or sends no more of a request.
+    """Limit each wait on a client's socket to ``seconds``: for a client to read, or to send more of a request.
 
     The kernel counts them, so that a step does not pay for it: a blocking ``send`` or ``recv`` then fails with
     ``EAGAIN``. The kernel also probes silent clients, and ends the connection of one that does not answer, as a

@@ -218,7 +218,7 @@ class Session:
 
     @property
     def wanted(self) -> bool:
-        """Whether a client is connected or waits, or a call is running that cannot be killed."""
+        """Whether the session is in use: a client is connected or waits, or a call is running that cannot be killed."""
         if self.attached or any(not left() for left in self._waiting.copy()):
             return True
         return self.busy and not (self._host.may_be_killed and self._caller())

@@ -94,7 +94,7 @@ class SessionCore:
 
 
 class SlotState(Enum):
-    """State of the session that a create message names."""
+    """Whether the session that a create message names exists, is being made, or got a new slot."""
 
     RESERVED = "reserved"
     """A slot was reserved for the new session: make its environment, then call :meth:`TableCore.opened`."""

@@ -21,7 +21,10 @@ _MEN = (
 
 
 def format_number(number: Number) -> str:
-    """Return a number as solutions write it: ``24``, ``0.2``, ``-3``. It must have a finite decimal expansion."""
+    """Return a number as the text in solutions: ``24``, ``0.2``, ``-3``.
+
+    It must have a finite decimal expansion.
+    """
     if number.denominator == 1:
         return str(number.numerator)
     digits = 1

@@ -100,7 +100,7 @@ def _read(one: Any) -> list[Any]:
 
 
 def described(tools: ToolRegistry, others: str = "") -> str:
-    """Return the part of a prompt that lists the tools, followed by ``others``; ``""`` if there are none."""
+    """Return the part of a prompt that lists the tools, and then the text ``others``; ``""`` if there are no tools."""
     lines = [f"- {_signature(tool)}: {tool.doc.partition(chr(10))[0]}" for tool in tools]
     lines += filter(None, [others])
     return "\n".join(["There are these functions:", *lines]) if lines else ""

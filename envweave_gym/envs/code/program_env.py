@@ -35,10 +35,8 @@ MAX_OUTPUT, MAX_VALUE, MAX_ERROR = 8_300, 4_200, 21_000
 class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     """Environment that runs one program in each step, in a namespace that persists during the episode.
 
-    Errors of programs are observations.
-
-    A deep copy continues in mid-episode in a fork of the process. An unpickled copy replays the episode's programs
-    first, with the results that the tools returned the first time.
+    Errors of programs are observations. A deep copy continues the episode in a fork of the sandbox process. An
+    unpickled copy replays the episode's programs first, with the results that the tools returned the first time.
     """
 
     metadata: dict[str, Any] = {
@@ -187,7 +185,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
     # The session
 
     def _live(self) -> Session:
-        """Return the session of the episode; if it is closed or lost, open another one and replay the episode."""
+        """Return the sandbox session of the episode; if it is closed or lost, replay the episode in a new one."""
         if self._is_closed:
             raise ResetNeeded(f"{self.name}: step() was called after close(); call reset()")
         session = self._session
@@ -200,10 +198,10 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         return session
 
     def _open_session(self) -> Session:
-        """Open a session and replay the episode in it.
+        """Open a sandbox session and replay the episode in it.
 
-        If the zygote (the process that forks workers) dies meanwhile, return the lost session. After other
-        errors close the session and raise.
+        If the zygote (the process that forks workers) dies meanwhile, return the lost session. After other errors
+        close the session and raise.
         """
         self._end_session()
         session = self._adopt(self._sandbox.open())
@@ -251,7 +249,7 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         }
 
     def _remarks(self, code: str, done: Execution) -> dict[str, Any]:
-        """Return further entries for the ``info`` of a step."""
+        """Return further entries for the ``info`` of a step; subclasses override it."""
         return {}
 
     # Queries

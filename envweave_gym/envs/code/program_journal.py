@@ -84,9 +84,10 @@ class JournaledTools:
         return value
 
     def spend(self, name: str, value: Any) -> None:
-        """Subtract the bytes of arguments or a result from the episode's ``bytes_left``.
+        """Subtract the size of ``value`` from ``bytes_left``, the bytes that the episode's tool calls may still have.
 
-        Raise ``ToolError`` if there are not enough; then all further calls of the episode are refused too.
+        ``value`` is the arguments or the result of a call of the tool ``name``. Raise ``ToolError`` if there are not
+        enough; then all further calls of the episode are refused too.
         """
         size = _OVERHEAD_BYTES + _size(value)
         with self._lock:

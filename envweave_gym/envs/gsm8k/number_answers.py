@@ -98,7 +98,7 @@ def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
 
 
 def _field(text: str, start: int, stop: re.Pattern[str]) -> str | None:
-    """Skip introductory words from ``start`` on, and return the text up to ``stop`` if a number comes next."""
+    """Return the text from ``start`` up to ``stop``, without introductory words; ``None`` if no number comes first."""
     filler = _FILLER.match(text, start)
     begin = start if filler is None else filler.end()
     end = stop.search(text, begin)

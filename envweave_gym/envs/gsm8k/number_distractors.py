@@ -56,7 +56,7 @@ class Notation(msgspec.Struct, frozen=True):
 
 
 def notation_of(text: str, value: Fraction) -> Notation:
-    """Return the notation of a number from its text and its value."""
+    """Return the notation in which ``text`` writes the number ``value``."""
     if ratio := re.fullmatch(r"[-+]?\d+/(\d+)", text):
         return Notation(scale=int(ratio[1]), is_ratio=True)
     decimals = re.search(r"\.(\d+)", text)
@@ -100,7 +100,7 @@ def _chosen(right: int, mistakes: list[int], key: int) -> list[int]:
 def _drawn(mistakes: list[int], count: int, right: int, sign: int, draw: int) -> list[int]:
     """Draw ``count`` of ``mistakes``, the first ones more often; if there are too few, add numbers near ``right``.
 
-    ``sign`` is 1 or -1, the side of ``right`` on which added numbers are; ``draw`` is the seed.
+    ``sign`` is 1 to add numbers above ``right``, -1 to add numbers below it; ``draw`` is the seed.
     """
     order = sorted(range(len(mistakes)), key=lambda index: index * 2 + (draw >> 3 * index) % 8)
     chosen, step, one = [mistakes[index] for index in order[:count]], 1, right

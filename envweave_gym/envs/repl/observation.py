@@ -74,7 +74,7 @@ def names_that_fit(names: Iterable[str]) -> list[str]:
 
 
 def _snapshot(done: Execution) -> dict[str, str]:
-    """Return the ``repr`` of the new and changed variables, as many as fit into an observation."""
+    """Return the ``repr`` of each new or changed variable, as many as fit into an observation."""
     room, found = _SHOWN - 2, dict[str, str]()
     for name, one in done.variables.items():
         if one.shown:

@@ -126,7 +126,7 @@ class PausingREPL(REPLProgramEnv):
         )
 
     def _find_open(self, session: Session, known: list[Call]) -> None:
-        """Run the program of a copy up to the pause, and replace the open calls by those of its new process.
+        """Run the program of a copied environment up to the pause; replace the open calls by those of its new process.
 
         Threads may make the calls in another order than the first time, so each is searched by name and arguments.
         Raise ``ResetNeeded`` if the program does not make them again.

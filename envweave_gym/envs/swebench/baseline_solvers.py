@@ -38,7 +38,7 @@ class SolverInput:
         return overlap(path, self.words)
 
     def leak(self, path: str) -> Leak:
-        """Return how clearly the issue names a file."""
+        """Return the level at which the text of the issue names a file (:class:`Leak`)."""
         return leak_of(path, self.issue)
 
     def chance(self, solver: Solver, *, inverse: bool = False) -> float:

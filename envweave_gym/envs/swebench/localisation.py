@@ -76,7 +76,7 @@ class SWEBenchLocEnv(InstanceEnv[Any, Any], ChoiceEnv[Instance]):
         return shortened(issue, self._cut)
 
     def task_info(self) -> dict[str, Any]:
-        """Return the fields about the issue in every ``info``, and how it names the right file."""
+        """Return the fields about the issue for every ``info``, such as how clearly it names the right file."""
         return {**super().task_info(), "instance_id": self._instance_id, "leak": str(self._leak)}
 
     def episode_state(self) -> dict[str, Any]:

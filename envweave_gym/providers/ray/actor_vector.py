@@ -142,7 +142,7 @@ class RayVectorEnv(RemoteVectorEnv):
         return shards
 
     def _acts(self, actions: Any, rows: Rows) -> Any:
-        """Check the actions of some rows, and return actions for all rows, with placeholders in the others."""
+        """Check the actions of ``rows``, and return a batch for all rows, with placeholders in the others."""
         single, everyone, count = self.single_action_space, self.action_space, len(rows)
         some = everyone if count == self.num_envs else batch_space(single, count)
         if self._choices is not None:

@@ -62,7 +62,7 @@ def address_of(ray: Any) -> str:
 
 
 def is_own(ray: Any) -> bool:
-    """Return whether this process started the cluster; then nobody adds nodes to it."""
+    """Return whether this process started the cluster, so that no nodes are added to it."""
     return _own == address_of(ray)
 
 

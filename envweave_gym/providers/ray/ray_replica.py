@@ -192,5 +192,8 @@ def _urls(near: str | None, start: partial[RayReplica], count: int = 1, warm: in
 
 
 def _again(near: str, start: partial[RayReplica]) -> str:
-    """Return the URL of an actor for an unpickled environment, in the cluster at ``near`` if it still answers."""
+    """Return the URL of an actor for an unpickled environment; ``start`` starts one if no replica is shared.
+
+    The actor is in the cluster at ``near`` if that still answers.
+    """
     return _urls(near, start)[0]

@@ -111,7 +111,7 @@ class McpSession:
         self.transport.notify({"jsonrpc": "2.0", "method": method}, deadline, self._headers(method, {}))
 
     def _discover(self, refusal: McpRefused, deadline: float) -> None:
-        """Agree on the stateless version by ``server/discover``; if that fails, raise ``refusal``.
+        """Agree on the stateless protocol version by ``server/discover``; if that fails, raise ``refusal``.
 
         ``refusal`` is the server's error for ``initialize``. Servers use any error code for it, so this attempt
         follows every error.

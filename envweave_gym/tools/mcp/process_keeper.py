@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _become_server(command: list[str], keeper: int) -> None:
-    """Replace this child process by the command, in a process group of its own, killed when the keeper dies."""
+    """Replace this child process by the server's command, in a process group of its own; it dies with the keeper."""
     try:
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -64,7 +64,7 @@ def _environment(offer: Offer) -> bodies.Environment:
 @about.get("/v1/envs/<path:env_id>")
 @operation(bodies.Description, query=("api", "arrays"), refuses=(404, 422, 503))
 def describe_environment(env_id: str) -> Response:
-    """Describe one, made with its default arguments or, if those need data, with its trial arguments."""
+    """Describe one environment, made with its default arguments or, if those need data, with its trial arguments."""
     arrays, server = read_arrays(), service()
     offer = server.offers.find(env_id)
     api = request.args.get("api", offer.apis[0])
