@@ -122,7 +122,7 @@ def check_options(
 
 
 def check_render_mode(name: str, env: Any, mode: Any) -> None:
-    """Raise ``InvalidArgument`` for a render mode that ``env``, a class or an instance, has not in its metadata."""
+    """Raise ``InvalidArgument`` for a render mode that is not in the metadata of ``env``, a class or an instance."""
     metadata = getattr(env, "metadata", None)
     modes = metadata.get("render_modes") if isinstance(metadata, dict) else None
     if mode is not None and modes is not None and mode not in modes:

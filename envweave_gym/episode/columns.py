@@ -143,9 +143,7 @@ class RecordColumns:
     # Rows on servers, which number the events themselves
 
     def adopt_reset(self, rows: Bools, seq: NDArray[np.int64]) -> None:
-        """Record that servers have reset the rows in the mask ``rows``; ``seq`` has the number of each row's last
-        event.
-        """
+        """Record that servers have reset the rows in the mask ``rows``; ``seq`` numbers the last event of each row."""
         self.reset(rows)
         self.episodes[rows] += 1
         self.seq[rows], self.turns[rows] = seq[rows], 0

@@ -88,9 +88,7 @@ class TimedSocket:
             self.ahead = b"".join(parts) if len(parts) > 1 else self.ahead
 
     def _limit(self, option: int, deadline: float | None) -> None:
-        """Set the timeout ``option`` (such as ``SO_RCVTIMEO``) for the next call; raise ``TimeoutError`` if it is
-        late.
-        """
+        """Set the timeout ``option`` (such as ``SO_RCVTIMEO``) to the time left; raise ``TimeoutError`` if none is."""
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise TimeoutError("the deadline is over")

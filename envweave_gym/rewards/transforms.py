@@ -302,7 +302,10 @@ def math_transform(expected: Any, tolerance: float = 1e-6) -> Composite:
 
 
 def safe_transform() -> Composite:
-    """Return the transform for a task without an answer: reward running and brevity, penalise violations."""
+    """Return the transform for tasks without one right answer: it rewards programs that run and are short.
+
+    Violations are penalised.
+    """
     return Composite(CodeSafety(), CodeQuality(), TaskCompletion())
 
 

@@ -360,7 +360,7 @@ class Session:
             raise
 
     def with_process(self, process: WorkerProcess) -> Session:
-        """Return a session with the same tools for ``process``, a copy of this session's process."""
+        """Return a session with the same tools, whose process is ``process``, a fork of this session's process."""
         other = Session(process, self.limits, self._threads, self._copy)
         other._tools, other._tool_names, other._deferred = self._tools, self._tool_names, self._deferred
         other._variables = self._variables

@@ -43,7 +43,7 @@ class _Reading:
         self.acted: dict[str, int] = {}
 
     def before_turn(self) -> None:
-        """Check all infos of an AEC game before the selected agent acts, and record the events it gets."""
+        """Check the infos of an AEC game before the selected agent acts, and store the events that this agent gets."""
         env: Any = self.env
         chosen: str = env.agent_selection
         live = [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]

@@ -107,7 +107,7 @@ class HostedEnv:
         return self._run(describe, self.env, self._options)
 
     def kill(self) -> None:
-        """Do nothing: a thread cannot be ended from outside."""
+        """Do nothing: the call runs in a thread of this process, which cannot be ended from outside."""
 
     def close(self) -> None:
         """Close the environment."""

@@ -22,7 +22,10 @@ _PIECE_BYTES = 64 << 10
 
 
 class SlowClients:
-    """Slots for clients that take longer than ``PROMPT_S`` to send a request's head, but at most ``limit_s`` seconds."""
+    """Semaphore that limits how many clients may take longer than ``PROMPT_S`` to send the head of a request.
+
+    ``limit_s`` is the time limit of such a client in seconds.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s

@@ -130,7 +130,7 @@ def mentioned_paths(text: str, roots: dict[str, str]) -> list[str]:
 
 
 def _rooted(parts: Sequence[str], roots: dict[str, str]) -> str:
-    """Return the part of a path from its last top-level package on; empty if it has none.
+    """Return the part of a path that begins with its last top-level package of the repository; empty if it has none.
 
     Issues name files by paths like ``/usr/lib/python3/site-packages/package/module.py``.
     """
@@ -144,9 +144,10 @@ _IMPORT = re.compile(r"^[ +-]\s*(?:from\s+([\w.]+)\s+import|import\s+([\w.]+))",
 
 
 def imported_paths(diff: str, roots: dict[str, str], folders: frozenset[str]) -> list[str]:
-    """Return the paths of source files that the lines of a diff import.
+    """Return the paths of the source files that ``import`` lines of a diff name.
 
-    For a package, which is one of ``folders``, that is its ``__init__.py``.
+    ``folders`` are the repository's packages, whose path is that of their ``__init__.py``; ``roots`` is the result of
+    :func:`roots_of`.
     """
     found: list[str] = []
     for names in _IMPORT.findall(diff):

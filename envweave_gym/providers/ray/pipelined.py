@@ -47,14 +47,14 @@ class PipelinedSession(RemoteSession):
         self._is_sent_ahead = True
 
     def send(self, message: Reset | Step, give_up_s: float = math.inf) -> None:
-        """Send a call, unless it was sent ahead."""
+        """Send a call, unless :meth:`send_ahead` has sent it already."""
         if isinstance(message, Reset):  # a step that was sent ahead and never received, because of Ctrl-C
             self._is_sent_ahead, self._polled = False, None
         if not self._is_sent_ahead:
             super().send(message, give_up_s)
 
     def call(self, message: Reset | Step, give_up_s: float = math.inf) -> Reply:
-        """Send a call, unless it was sent ahead, and return the reply."""
+        """Send a call, unless :meth:`send_ahead` has sent it already, and return the reply."""
         self.send(message, give_up_s)
         return self.receive()
 
@@ -67,7 +67,7 @@ class PipelinedSession(RemoteSession):
                 self._polled = error
 
     def attempt(self, grace_s: float = 0.0) -> Reply | None:
-        """Return the reply or raise the error that :meth:`poll` has kept, else try to receive the reply."""
+        """Return the reply or raise the error that :meth:`poll` has stored, else try to receive the reply."""
         polled, self._polled, self._is_sent_ahead = self._polled, None, False
         if isinstance(polled, Exception):
             raise polled
