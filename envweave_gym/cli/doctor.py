@@ -145,7 +145,7 @@ def _extra(extra: str, needs: list[Requirement]) -> Check:
 
 
 def _needs_of(extra: str, needed: list[Requirement]) -> list[Requirement]:
-    """Return the requirements of an extra, with those of the extras that it includes."""
+    """Return those of the requirements ``needed`` that belong to an extra, or to the extras that it includes."""
     bring: list[Requirement] = []
     for requirement in needed:
         if requirement.extra == extra:
@@ -167,7 +167,7 @@ def _installed(requirement: Requirement) -> tuple[Status, str]:
 
 
 def within(found: str, bounds: str) -> bool:
-    """Return whether a version satisfies the ``>=`` and ``<`` bounds of a requirement."""
+    """Return whether the version ``found`` satisfies the ``>=`` and ``<`` bounds of a requirement."""
     have = _release(found)
     for sign, bound in re.findall(r"(>=|<)(?!=)\s*([\d.]+)", bounds):
         if (have >= _release(bound)) != (sign == ">="):

@@ -124,7 +124,10 @@ def _data_volume(here: str | Path, there: str) -> dict[str, Any]:
 
 
 def _mount(here: Any, there: Any) -> tuple[str, dict[str, str]]:
-    """Validate one item of ``mounts=``, and return it as a Docker volume."""
+    """Validate one item of ``mounts=``, and return it as a Docker volume.
+
+    ``here`` is a path on this machine, and ``there`` the one in the container, to which ``:ro`` may be appended.
+    """
     if not isinstance(here, str) or not isinstance(there, str):
         raise InvalidArgument(f"mounts={{{shown(here)}: {shown(there)}}}: both are paths, as text")
     path, _, mode = there.partition(":")

@@ -162,7 +162,7 @@ class GameRecord(EpisodeState):
         return tuple([event for event in seen if event is not None])
 
     def requests(self, agents: Iterable[str], *, over: bool) -> tuple[Request, ...]:
-        """Return the open requests: ``agents`` must act, or the game must be reset."""
+        """Return the open requests: ``agents`` must act, or if the game is ``over``, the caller must reset it."""
         if over:
             return (Request(self.seq, RequestKind.RESET, None, self.turn),)
         return tuple([Request(self.seq, RequestKind.ACT, agent, self.turn) for agent in agents])

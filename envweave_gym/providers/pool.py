@@ -109,7 +109,7 @@ class Pool:
             self._held = +self._held
 
     def _release_unused(self, taken: list[Replica]) -> None:
-        """Release replicas, and stop those that no environment uses."""
+        """Release the replicas that were ``taken``, and stop those that no environment uses."""
         self._release(taken)
         with self._changed:
             surplus = [replica for replica in set(taken) if not self._is_in_use(replica)]

@@ -260,10 +260,10 @@ class Spaces:
 def space_of(
     served: ServedEnvironment, described: dict[str, Any], which: str, agent: str | None = None
 ) -> Space[Any]:
-    """Build a space from the server's description of an environment or agent.
+    """Build the space ``which`` (such as ``"action_space"``) from the server's description of an environment or agent.
 
-    A space of a class unknown to Gymnasium is rebuilt only if this process has started the server, and so
-    trusts it to choose imports. Otherwise, or if the class is not installed here, the space asks the server.
+    A space of a class unknown to Gymnasium is rebuilt only if this process has started the server, and so trusts it to
+    choose imports. Otherwise, or if the class is not installed here, the space asks the server.
     """
 
     def unknown(data: dict[str, Any], path: Path) -> Space[Any]:

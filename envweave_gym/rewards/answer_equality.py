@@ -26,7 +26,10 @@ _WRAPPED_NUMBER = re.compile(
 
 
 def equal(found: Any, expected: Any, tolerance: float) -> bool:
-    """Return whether an answer equals the expected one: numbers within ``tolerance``, others by value or text."""
+    """Return whether the answer ``found`` equals the expected one.
+
+    Numbers may differ by ``tolerance``; others must be equal by value or as texts.
+    """
     found, expected = _plain(found), _plain(expected)
     left, right = _number(found), _number(expected)
     if left is not None and right is not None:

@@ -140,7 +140,10 @@ def text_of(value: Any, longest: int | None = None) -> str:
 
 
 def json_of(value: Any, deepest: int = _MAX_DEPTH) -> Any:
-    """Return a JSON value with finite numbers, valid texts and limited depth; other parts become ``None``."""
+    """Return a JSON value with finite numbers, valid texts and at most ``deepest`` levels.
+
+    Parts that are none of that become ``None``.
+    """
     if isinstance(value, str):
         return text_of(value)
     if isinstance(value, list):
@@ -284,7 +287,7 @@ class Step:
             self.replies.append(reply(Call(number, "", {}), None, "the step is over"))
 
     def explain(self, done: Execution, variables: dict[str, Variable]) -> Execution:
-        """Return the outcome with the error that ended the step from outside, if one did.
+        """Return the outcome ``done``, with the error that ended the step from outside, if one did.
 
         ``variables`` are those from before the step, which a restored copy has again.
         """

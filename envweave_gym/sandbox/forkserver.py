@@ -241,7 +241,10 @@ class _Zygote:
         return fork
 
     def expect(self, ours: socket.socket) -> Fork:
-        """Announce a child that another child of the zygote will fork; return its handle."""
+        """Announce a child that another child of the zygote will fork; return its handle.
+
+        ``ours`` is this process's end of the new child's socket.
+        """
         key, fork = self._register(ours, is_expected=True)
         self.order(EXPECT, key)
         return fork

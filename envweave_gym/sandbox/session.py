@@ -256,7 +256,7 @@ class Session:
             self._step.replies.append(reply(call, value, error))
 
     def _advance(self, step: Step) -> None:
-        """Send pending replies, enforce the step's limits, wait for messages, and handle those that come."""
+        """Do one round of work for a running step: send replies, enforce limits, wait for messages and handle them."""
         process = self.process
         if step.replies:
             for text in step.take_replies():

@@ -49,7 +49,7 @@ def slot(
 
 
 def _lock_any(of: str, limit: int, deadline: float) -> int | None:
-    """Lock the first free slot and return its descriptor; ``None`` if all are locked until the deadline."""
+    """Lock a free slot of the semaphore ``of`` and return its descriptor; ``None`` if there is none in time."""
     pause, folder = _FIRST_PAUSE_S, folder_of_slots(of)
     while True:
         for number in range(limit):

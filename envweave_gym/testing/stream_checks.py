@@ -18,7 +18,10 @@ EPISODES, LONGEST = 6, 40
 
 
 def demand(holds: bool, where: str, rule: str, found: Any) -> None:
-    """Raise :class:`ConformanceError` with the rule and with ``found``, unless ``holds`` is true."""
+    """Raise :class:`ConformanceError` unless ``holds`` is true.
+
+    Its text names the step (``where``), the ``rule`` that it breaks, and the value ``found``.
+    """
     __tracebackhide__ = True
     if not holds:
         raise ConformanceError(f"{where}: {rule}, but there is {brief(found)}")
@@ -40,7 +43,10 @@ def check_stream_is_well_formed(subject: Subject) -> None:
 
 
 def stream_in(where: str, info: Mapping[str, Any]) -> Stream:
-    """Return ``info["stream"]``; fail unless it is a ``Stream`` of JSON values and ``info["seq"]`` is an int."""
+    """Return ``info["stream"]``; fail unless it is a ``Stream`` of JSON values and ``info["seq"]`` is an int.
+
+    ``where`` names the step in the failure.
+    """
     stream, seq = info.get("stream"), info.get("seq")
     demand(isinstance(stream, Stream), where, "info['stream'] is a Stream", stream)
     assert isinstance(stream, Stream)

@@ -230,7 +230,7 @@ def expected(
 
 @contextmanager
 def without_warnings(label: str, env: Any, ignored: tuple[str, ...] = ()) -> Generator[None]:
-    """Fail on warnings that come from a checker or from the package of ``env``.
+    """Fail on warnings that the block raises from a checker or from the package of ``env``; ``label`` names the check.
 
     Warnings of other packages are left out: an author cannot mend a deprecated call in a drawing library. So are
     warnings whose text contains one of ``ignored``.

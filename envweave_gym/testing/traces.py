@@ -282,7 +282,10 @@ def _same_arrays(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _narrowed(where: str, one: Any, other: Any) -> tuple[str, Any, Any]:
-    """Return the path of the innermost difference of two values, such as ``info['x']``, and both parts there."""
+    """Return the path of the innermost difference of two values, such as ``info['x']``, and both parts there.
+
+    ``where`` is the path of the two values.
+    """
     inner: list[tuple[str, Any, Any]] = []
     if isinstance(one, Stream) and isinstance(other, Stream):
         inner = [

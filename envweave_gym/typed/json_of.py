@@ -71,7 +71,10 @@ copyreg.pickle(msgspec.Meta, _rebuild_meta)  # spaces travel to other processes 
 
 
 def _check(hint: Any, seen: set[Any]) -> None:
-    """Raise for a type with a part that has no JSON form; the error names the part."""
+    """Raise for a type with a part that has no JSON form; the error names the part.
+
+    ``seen`` are types that were checked already, as types may contain themselves.
+    """
     base, extras = split(hint)
     if chosen(extras):
         raise InvalidArgument(

@@ -179,9 +179,15 @@ class LocalVector(CheckedVector):
         raise NotImplementedError
 
     def _infos(self, begun: Bools, played: Any, options: Options = None) -> VectorInfos:
-        """Return the infos of a call in which the rows ``begun`` (a mask) have started an episode."""
+        """Return the infos of a call in which the rows ``begun`` (a mask) have started an episode.
+
+        ``played`` is the result of :meth:`_act` or :meth:`_begin`.
+        """
         raise NotImplementedError
 
     def _final(self, over: Bools, played: Any) -> dict[str, Any]:
-        """Return ``final_obs`` and ``final_info`` of the rows ``over`` (a mask), which this step resets."""
+        """Return ``final_obs`` and ``final_info`` of the rows ``over`` (a mask), which this step resets.
+
+        ``played`` is the result of :meth:`_act`.
+        """
         raise NotImplementedError

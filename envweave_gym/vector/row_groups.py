@@ -33,7 +33,10 @@ class Groups:
         return np.repeat(rows.reshape(-1, self.size).any(axis=1), self.size)
 
     def of_rows(self, name: str, given: list[int | None]) -> list[int | None]:
-        """Return a seed for every row: expand one seed for each group, or check that seeds in a group are equal."""
+        """Return a seed for every row from ``given``, which has a seed for each group or for each row.
+
+        Raise ``InvalidArgument`` if seeds in a group differ.
+        """
         groups = self.rows // self.size
         if len(given) == groups:
             return [one for one in given for _ in range(self.size)]
@@ -52,10 +55,10 @@ class Groups:
         return given
 
     def draw(self, given: list[int | None] | None, mask: NDArray[np.bool_] | None) -> list[int | None]:
-        """Return a seed for each row: the given one, or one drawn for its group if the whole group is reset.
+        """Return a seed for each row: the one in ``given``, or one drawn for its group if the whole group is reset.
 
-        Rows of groups that are reset in part get ``None``, and draw seeds of their own. ``mask`` selects the
-        rows that are reset, ``None`` all.
+        Rows of groups that are reset in part get ``None``, and draw seeds of their own. ``mask`` selects the rows that
+        are reset, ``None`` all.
         """
         known = None if given is None else given[:: self.size]
         whole = np.ones(self.rows, np.bool_) if mask is None else mask

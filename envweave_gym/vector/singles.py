@@ -129,7 +129,7 @@ class SyncVector(LocalVector, SyncVectorEnv):
         return infos
 
     def _seeds(self, rows: Rows, given: list[int | None] | None) -> list[int | None]:
-        """Return a drawn seed for each of ``rows``, and ``None`` for a row whose random generator continues."""
+        """Return a given or drawn seed for each of ``rows``; ``None`` for a row whose random generator continues."""
         drawn: list[int] = self._record.draws.next(rows, given).tolist()
         if not self._goes_on:
             return list(drawn)

@@ -82,12 +82,15 @@ def check_keys(frame: bytes) -> None:
 
 
 class _Level:
-    """A container while it is read: its role, the number of items left, and the number of its keys that count."""
+    """State of reading one list, map or extension: its role, the items left, and the number of keys that count."""
 
     __slots__ = ("began", "end", "keys", "left", "owner", "role")
 
     def __init__(self, role: int, left: int, began: int, end: int, owner: _Level | None = None) -> None:
-        """``end`` is the offset where the innermost extension ends; ``owner`` is the list that contains this pair."""
+        """``left`` is the number of items still to read, and ``began`` the offset where the container begins.
+
+        ``end`` is the offset where the innermost extension ends; ``owner`` is the list that contains this pair.
+        """
         self.role, self.left, self.began, self.end = role, left, began, end
         self.keys = 0
         self.owner = owner
@@ -103,7 +106,7 @@ class _Level:
         )
 
     def inner(self, kind: int, size: int, began: int) -> _Level:
-        """Return the state for the next list or map, which has ``size`` items.
+        """Return the state for the next list or map, which has ``size`` items and begins at the offset ``began``.
 
         Raise ``ValueError`` if the format requires another kind or length there.
         """
@@ -175,7 +178,10 @@ def _comparisons(frame: bytes) -> int:
 
 
 def _end_of(ended: _Level, level: _Level, at: int) -> int:
-    """Return the offset after a container that has ended, and count the container as an item of ``level``."""
+    """Return the offset after the container ``ended``, and count that container as an item of ``level``.
+
+    ``at`` is the offset up to which the frame was read.
+    """
     if ended.end != level.end:  # an extension, whose size says where it ends
         if at > ended.end:
             raise ValueError("it has an extension that ends too early")

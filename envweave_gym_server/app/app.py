@@ -59,10 +59,10 @@ def create_app(
 
 
 def _limit_connections(app: Flask, websockets: WebSockets, most: int) -> None:
-    """Refuse WebSockets beyond the limit, so that threads stay free for other requests.
+    """Refuse WebSockets beyond ``most``, so that threads stay free for other requests.
 
-    A session has two WebSockets while its client reconnects. Connections whose clients have disconnected do not
-    count, up to a limit of their own: a client that repeats a slow step leaves its earlier connection behind.
+    A session has two WebSockets while its client reconnects. Connections whose clients have disconnected do not count,
+    up to a limit of their own: a client that repeats a slow step leaves its earlier connection behind.
     """
 
     @app.before_request

@@ -106,7 +106,7 @@ class Replicas:
                 os.kill(pid, signal.SIGTERM)
 
     def _start(self, index: int, pause: float | None = None) -> None:
-        """Start a replica, after a pause if it is not the first at its index.
+        """Start a replica; ``pause`` is the wait in seconds before it, ``None`` for the first one at its index.
 
         Signals are blocked until its process ID is stored, because the handler sends SIGTERM to the stored IDs.
         """

@@ -102,7 +102,10 @@ class Supervisor:
                     os.killpg(0, signal.SIGKILL)
 
     def _run_worker(self, parent: int, why: str) -> None:
-        """Answer clients in the process that was forked for it, and exit."""
+        """Answer clients in the process that was forked for it, and exit.
+
+        ``why`` is the reason for which the previous worker has ended.
+        """
         code = 1
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -104,7 +104,8 @@ class Session:
     def call(self, message: Call, frame: bytes, left: Left = stays) -> bytes:
         """Return the reply frame to a message; ``frame`` is its encoding.
 
-        If another call is running, this waits; if the client disconnects meanwhile, the call is not executed.
+        If another call is running, this waits. If ``left()`` says meanwhile that the client has disconnected, the call
+        is not executed.
         """
         if not self._lock.acquire(blocking=False):
             self._wait_in_turn(left)
@@ -117,7 +118,8 @@ class Session:
     def call_next(self, build: Callable[[int], tuple[Call, bytes]], left: Left = stays) -> bytes:
         """Execute the next call, whichever number that is, and return the reply frame.
 
-        ``build`` gets the number, and returns the message and its frame.
+        ``build`` gets the number, and returns the message and its frame. ``left`` returns whether the client has
+        disconnected.
         """
         self._wait_in_turn(left)
         self._caller = left
@@ -127,7 +129,10 @@ class Session:
             self._lock.release()
 
     def peek(self, message: Ask, frame: bytes, left: Left = stays) -> bytes:
-        """Return the reply frame to a question of a listener, without renewing the lease."""
+        """Return the reply frame to a question of a listener, without renewing the lease.
+
+        ``left`` returns whether the listener has disconnected.
+        """
         self._wait(left)
         try:
             if self.core.closed:
@@ -145,7 +150,7 @@ class Session:
             self._waiting.remove(left)
 
     def _wait(self, left: Left) -> None:
-        """Acquire the lock; raise ``ClientLeft`` if the client disconnects first."""
+        """Acquire the lock; raise ``ClientLeft`` if ``left()`` says first that the client has disconnected."""
         while not self._lock.acquire(timeout=CLIENT_CHECK_S):
             if left():
                 raise ClientLeft(f"the client that waited for session {self.id} has left")
@@ -202,7 +207,7 @@ class Session:
         self._attached.append(left)
 
     def detach(self, left: Left) -> None:
-        """Let the lease run again, from now on."""
+        """Let the lease run again for a connection that has ended; ``left`` is the function that :meth:`attach` got."""
         self._attached.remove(left)
         self.core.used = time.monotonic()
 

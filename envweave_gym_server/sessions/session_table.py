@@ -68,7 +68,10 @@ class Sessions:
     def create(
         self, session_id: str, create: Create, frame: bytes, left: Left = stays
     ) -> tuple[Session, bytes]:
-        """Create a session, or find the one that the same create has made; return it and the reply to the create."""
+        """Create a session, or find the one that the same create has made; return it and the reply to the create.
+
+        ``left`` returns whether the client has disconnected.
+        """
         with self._lock:
             slot = self._reserve(session_id, rows_of(create), left)
             known = self._sessions.get(session_id)

@@ -188,7 +188,10 @@ class SWEBenchPatchEnv(InstanceEnv[Any, str]):
 
 
 def shaped(found: Evaluation, before: float) -> float:
-    """Return the shaped reward of a patch; ``before`` is the share of FAIL_TO_PASS tests that pass without it."""
+    """Return the shaped reward of a patch for its test results ``found``.
+
+    ``before`` is the share of FAIL_TO_PASS tests that pass without it.
+    """
     if found.resolved or not found.applied:
         return float(found.resolved)
     # The share of the failing tests that the patch has added, of those that it could add.

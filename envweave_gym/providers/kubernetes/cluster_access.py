@@ -303,7 +303,10 @@ def _by_kubeconfig(
 
 @contextmanager
 def _configured(what: str) -> Generator[None]:
-    """Turn any error in a configuration into ``NotAvailable``; a kubeconfig written by hand may contain anything."""
+    """Turn any error in the block into ``NotAvailable``; ``what`` names the configuration that the block reads.
+
+    A kubeconfig is written by hand, so any error may occur.
+    """
     from kubernetes.config import ConfigException
     from yaml import YAMLError
 

@@ -148,7 +148,10 @@ class KubernetesReplica(Replica):
         return is_busy(error) or (is_quota(error) and self._cluster.is_freeing())
 
     def _patiently(self, call: Callable[[], _T], deadline: float, worth: Callable[[Exception], bool]) -> _T:
-        """Call :func:`patiently`, which retries ``call``; raise ``NotAvailable`` if the replica is closed."""
+        """Call :func:`patiently`, which retries ``call`` after errors that ``worth`` accepts.
+
+        Raise ``NotAvailable`` if the replica is closed meanwhile.
+        """
         return patiently(call, deadline, worth=worth, pause=self._wait)
 
     def _wait(self, seconds: float) -> None:

@@ -29,7 +29,7 @@ def end_with_parent(how: signal.Signals, parent: int) -> None:
 
 
 def adopt_orphans(wanted: bool = True) -> None:
-    """Become the subreaper of this process's descendants, or stop being it.
+    """Become the subreaper of this process's descendants; with ``wanted=False`` stop being it.
 
     A subreaper becomes the parent of descendants whose own parent ends.
     """

@@ -317,7 +317,10 @@ class Worker:
         return report
 
     def _shown(self, name: str, value: Any, longest: int) -> str:
-        """Return the ``repr`` of a variable, or ``""`` if the same ``repr`` made an earlier step time out."""
+        """Return the ``repr`` of a variable, cut to ``longest`` characters.
+
+        Return ``""`` if the ``repr`` of the same value made an earlier step time out.
+        """
         if self._unfinished_reprs.get(name) == id(value):
             return ""
         self._unfinished_reprs[name] = id(value)

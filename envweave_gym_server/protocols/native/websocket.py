@@ -202,7 +202,7 @@ class Connection:
             self._open = False
 
     def wake(self, how: int = socket.SHUT_RD) -> None:
-        """Shut the socket down, so that :meth:`receive` returns at once."""
+        """Shut the socket down (by default for reading), so that :meth:`receive` returns at once."""
         with suppress(OSError):  # the client was faster
             self.socket.shutdown(how)
 

@@ -35,7 +35,10 @@ _LIFTED = {
 
 
 def ask(session: Session, left: Left, question: str, argument: Any = None) -> Any:
-    """Send a question to a session, and return the answer; ``None`` if there is none."""
+    """Send a question to a session, and return the answer; ``None`` if there is none.
+
+    ``left`` returns whether the client has disconnected.
+    """
     message = Ask(_QUESTION, question, argument)
     reply = read_reply(session.peek(message, encode(message), left))
     return reply.value if isinstance(reply, Answer) else None
