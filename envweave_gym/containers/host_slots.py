@@ -19,7 +19,10 @@ MAX_SLOTS = 1024
 
 
 def shared_folder() -> Path:
-    """Create the folder with all files, and return it for containers to mount; other users cannot reach it."""
+    """Create the lock files of all slots, and return their folder, for containers to mount read-only.
+
+    Its parent folder keeps other users of this machine out.
+    """
     folder = _folder_of_user()
     for name in NAMES:
         if not _path(folder, name, MAX_SLOTS - 1).exists():

@@ -85,7 +85,7 @@ class Leaseholder(Protocol):
     """Owner of a container, as :func:`keep_leased` sees it."""
 
     def renew(self) -> None:
-        """Renew the lease of the current container, if there is one."""
+        """Extend the time after which other machines may remove the current container, if there is one."""
         ...
 
 

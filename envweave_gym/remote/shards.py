@@ -254,7 +254,7 @@ class ShardCalls:
         """Open a session for a lost shard of which only some rows are to be reset.
 
         All rows are reset, because a vector's first reset must be of all rows. If no step has reported the loss
-        yet, no session is opened, and the rows to reset report the loss too.
+        yet, no session is opened, and the rows to reset report the loss, as the next step will for all rows.
         """
         if shard.broken:
             shard.faults.add(shard.broken)

@@ -89,7 +89,10 @@ def _why_no_bubblewrap() -> str:
 
 
 def user_of_namespace(level: str, python: str) -> int:
-    """Return the UID of a zygote in namespaces, if this process is root; 0 if the zygote stays root."""
+    """Return an unused UID for a zygote in namespaces, or 0 if it keeps the user of this process.
+
+    It gets one only if this process is root, and other users may read the interpreter ``python`` and this package.
+    """
     readable = level == "namespace" and os.getuid() == 0 and is_for_all(python) and _is_open(_HERE)
     return unused_user() if readable else 0
 

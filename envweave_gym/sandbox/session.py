@@ -251,7 +251,7 @@ class Session:
         return calls
 
     def answer(self, call: Call, value: Any = None, error: str | None = None) -> None:
-        """Answer a deferred call with a JSON value, or with ``error``, which the program gets as ``ToolError``."""
+        """Answer a call that :meth:`wait` has returned, with a JSON value or an ``error`` for the program (``ToolError``)."""
         if self._step is not None:
             self._step.replies.append(reply(call, value, error))
 

@@ -122,10 +122,10 @@ class WorkerProcess:
         memory: MemoryGroup | None,
         fork_gate: ForkGate | None = None,
     ) -> None:
-        """Use the resources of a worker that was just forked.
+        """Take over the socket, pipes and folder of a worker that was just forked.
 
-        A copy, which is forked from another worker, shares the original's ``fork_gate``. A first worker sends the
-        descriptor for its own gate with its first message.
+        ``fork_gate`` allows or denies the worker's own forks. A copy gets that of its original; a worker that was
+        forked from the zygote sends the descriptor for a new one with its first message.
         """
         self._is_released = True  # so that __del__ does nothing if this constructor raises
         self.folder, self.memory, self.fork_gate = folder, memory, fork_gate

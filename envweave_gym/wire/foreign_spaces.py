@@ -162,9 +162,9 @@ def _whole(part: list[Any], package: str, from_data: Callable[[Data], Space[Any]
 
 
 class _Opaque(Space[Any]):
-    """Base class of opaque spaces, which ask the server; each also derives from its space's known base class.
+    """Base class of spaces whose class only the server has: ``contains`` and ``sample`` ask the server.
 
-    Samples depend on ``seed``, but differ from those of the original space with the same seed.
+    Each also derives from the nearest base class of its space that the client has. Samples depend on ``seed``, but differ from those of the original space with the same seed.
     """
 
     _data: Data

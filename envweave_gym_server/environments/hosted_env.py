@@ -75,7 +75,7 @@ class HostedEnv:
         self._is_aec, self._is_parallel = isinstance(env, AECEnv), isinstance(env, ParallelEnv)
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Execute a reset or step; return the reply frame, and whether the call counts as executed.
+        """Execute a reset or step; return the reply frame, and false if the call was refused.
 
         ``frame`` is the encoded message.
         """

@@ -1,4 +1,4 @@
-"""Several equal servers, each in a process of its own, under a parent process that ends with them."""
+"""Several replicas of one server, each a process, under a parent that restarts them; they end when it does."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ class Host(Protocol):
     """Whether :meth:`kill` can end a running call."""
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Execute a reset or step; return the reply frame, and whether the call counts as executed."""
+        """Execute a reset or step; return the reply frame, and false if the call was refused and changed nothing.
+
+        ``frame`` is the encoded message. A call in which the environment crashed counts as executed: true.
+        """
         ...
 
     def answer(self, message: Ask, frame: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Hosts in the server's own process, which all sessions share."""
+"""Hosts in the server's own process, one for each session."""
 
 from __future__ import annotations
 

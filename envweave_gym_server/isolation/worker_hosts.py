@@ -213,7 +213,7 @@ class WorkerHost:
         self._alive()
 
     def do(self, message: Reset | Step, frame: bytes) -> tuple[bytes, bool]:
-        """Execute a reset or step; return the reply frame, and whether the call counts as executed."""
+        """Execute a reset or step; return the reply frame, and false if the call was refused."""
         try:
             worker = self._alive()
             if isinstance(message, Reset):

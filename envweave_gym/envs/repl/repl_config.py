@@ -125,7 +125,7 @@ class ReplModelConfig(ReplConfig, frozen=True, kw_only=True):
 
 
 class ReplTeamConfig(ReplConfig, frozen=True, kw_only=True):
-    """The arguments of ``envweave/REPLTeam-v0``, where other agents answer sub-calls."""
+    """The arguments of ``envweave/REPLTeam-v0``, where other agents answer the prompts that a program sends."""
 
     subs: Annotated[int, wire("how many agents answer sub-calls")] = 4
     rewards: Annotated[

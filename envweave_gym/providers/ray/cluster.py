@@ -62,7 +62,7 @@ def address_of(ray: Any) -> str:
 
 
 def is_own(ray: Any) -> bool:
-    """Return whether this process started the cluster, so that no nodes are added to it."""
+    """Return whether this process started the cluster; if so, nobody will add a node with more resources."""
     return _own == address_of(ray)
 
 

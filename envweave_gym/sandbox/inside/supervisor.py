@@ -22,10 +22,10 @@ def _become(user: int) -> None:
 
 
 def main() -> None:
-    """Run the command in the arguments until it ends, and exit with its code.
+    """Run a zygote until it or the host process ends, remove the scratch folder, and exit with the zygote's code.
 
-    The arguments are the host process's PID, a UID (0: stay the same user), the scratch folder, and the command. The
-    command's last word is the number of the control socket's descriptor, which it inherits.
+    The arguments are the host process's PID, the zygote's UID (0: stay the same user), the scratch folder, and the
+    zygote's command. Its last word is the number of the control socket's descriptor, which the zygote inherits.
     """
     host, user, folder, *command = sys.argv[1:]
     control, wanted = int(command[-1]), int(user) or None

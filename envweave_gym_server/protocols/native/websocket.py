@@ -147,7 +147,7 @@ class Connection:
             self._ready.append(payload)
 
     def _refuse_size(self) -> None:
-        """Close the connection with a reason, and read on for a moment, or a client that sends would not see it."""
+        """Close the connection because a frame is too large, and read on for a moment, so that the client sees why."""
         self.close(TOO_BIG, f"a frame holds at most {self._largest} bytes")
         self.wake(socket.SHUT_WR)
         until = time.monotonic() + _LINGER_S
