@@ -3,6 +3,9 @@
 The owner process opens the listening socket at an address that never changes, and leaves it to the server. So
 early connections wait in the backlog, and the kernel ends them if the server dies. The server holds the other end
 of a pipe and ends when that closes, however its owner ends.
+
+The server is a supervisor with a forked worker. The supervisor forks another worker when one dies
+(``envweave_gym_server/program/private.py``); the owner only starts another supervisor (``providers/replica.py``).
 """
 
 from __future__ import annotations

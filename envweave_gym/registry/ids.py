@@ -9,8 +9,8 @@ from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.providers.base import provider_names, provider_of, release_unused
 from envweave_gym.registry.catalog import Api, cards
 from envweave_gym.registry.make_call import MakeCall
+from envweave_gym.registry.make_registered import make_registered
 from envweave_gym.registry.names import factories
-from envweave_gym.registry.registered import make_registered
 from envweave_gym.registry.schemes import scheme_of
 
 

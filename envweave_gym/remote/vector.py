@@ -24,7 +24,7 @@ from envweave_gym.remote.descriptions import create_message, describe, remote_na
 from envweave_gym.remote.served_environment import CALL_DEADLINE, LOSSES, space_of
 from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.shard_batches import copied, joined, merged, travels
-from envweave_gym.remote.shards import RowsReset, Shard, ShardCalls, ShardResult, ends_of, in_order
+from envweave_gym.remote.shard_calls import RowsReset, Shard, ShardCalls, ShardResult, ends_of, in_order
 from envweave_gym.vector.base import CheckedVector, Results
 from envweave_gym.vector.calls import as_batch
 from envweave_gym.vector.native import checked_choices

@@ -348,7 +348,8 @@ def judged(
 ) -> Score:
     """Return the score of a finished step, with the violations that inner wrappers found added.
 
-    ``name`` is the name of the environment in errors.
+    ``name`` is the name of the environment in errors. :class:`RewardTransform` and the environments of programs
+    (``envs/code/program_env.py``) write the parts of the score into ``info["reward_parts"]``.
     """
     try:
         return score_of(function, action, observation, info) + _inner_violation(info)

@@ -126,7 +126,7 @@ class Sandbox:
         if has_supervisor:
             trees = [*levels.trees_of(setup.python), here, *setup.readable]
             namespaces = levels.around(self._root, trees, setup.writable)
-            supervisor = [*python, _START.format("supervisor"), here]
+            supervisor = [*python, _START.format("zygote_supervisor"), here]
             command = [*supervisor, str(os.getpid()), str(self._user), self._root, *namespaces, *command]
         return Program(
             "inside.worker:prepare",

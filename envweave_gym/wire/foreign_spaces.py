@@ -164,7 +164,8 @@ def _whole(part: list[Any], package: str, from_data: Callable[[Data], Space[Any]
 class _Opaque(Space[Any]):
     """Base class of spaces whose class only the server has: ``contains`` and ``sample`` ask the server.
 
-    Each also derives from the nearest base class of its space that the client has. Samples depend on ``seed``, but differ from those of the original space with the same seed.
+    Each also derives from the nearest base class of its space that the client has. Samples depend on ``seed``, but
+    differ from those of the original space with the same seed.
     """
 
     _data: Data

@@ -1,4 +1,7 @@
-"""Access checks of every request: token, host and origin."""
+"""Access checks of every HTTP request: token, host and origin.
+
+Unix sockets have a check of their own, in ``protocols/native/framed_sessions.py``.
+"""
 
 from __future__ import annotations
 

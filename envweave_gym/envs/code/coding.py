@@ -1,4 +1,7 @@
-"""The environment Coding: actions are Python programs; observations are ``stdout``, ``stderr`` and an exit code."""
+"""The environment Coding, without a task: actions are Python programs; observations are their output and exit code.
+
+The default reward judges safety and quality of the program.
+"""
 
 from __future__ import annotations
 

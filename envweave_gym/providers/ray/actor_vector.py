@@ -15,7 +15,7 @@ from envweave_gym.core.spaces import placeholder
 from envweave_gym.episode.columns import Bools, Rows
 from envweave_gym.providers.ray.pipelined import PipelinedShard, first_answered
 from envweave_gym.remote.shard_batches import batch_of, part_of
-from envweave_gym.remote.shards import RowsReset, ShardCalls, ShardResult
+from envweave_gym.remote.shard_calls import RowsReset, ShardCalls, ShardResult
 from envweave_gym.remote.vector import RemoteVectorEnv
 from envweave_gym.vector.base import NOT_A_BATCH, Results
 from envweave_gym.vector.native import checked_choices

@@ -13,7 +13,7 @@ import numpy as np
 
 from envweave_gym.net.framed_socket import FramedSocket
 from envweave_gym.remote.session import RemoteSession
-from envweave_gym.remote.shards import Shard
+from envweave_gym.remote.shard_calls import Shard
 from envweave_gym.wire.messages import Reply, Reset, Step
 from envweave_gym.wire.values import ARRAY, array_header, unpack
 

@@ -1,4 +1,4 @@
-"""The part of the sandbox that runs inside its own processes (supervisor, zygote, workers).
+"""The part of the sandbox that runs in its own processes: zygote and workers, and the supervisor of a zygote.
 
 The zygote may run on another interpreter than the host process, so this code supports Python 3.6 and newer: newer
 features are guarded by ``sys.version_info``, and generics that are evaluated at run time come from ``typing``. It

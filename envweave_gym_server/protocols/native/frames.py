@@ -11,8 +11,8 @@ from envweave_gym_server.core.errors import BadRequest
 from envweave_gym_server.protocols.client_sockets import TAKEN
 from envweave_gym_server.protocols.current_app import service, websockets
 from envweave_gym_server.protocols.native.websocket import Connection
-from envweave_gym_server.protocols.rest.bodies import client, received
 from envweave_gym_server.protocols.rest.openapi import operation
+from envweave_gym_server.protocols.rest.schemas import client, received
 from envweave_gym_server.sessions.channel import ClientChannel, read_message
 
 frames = Blueprint("frames", __name__)

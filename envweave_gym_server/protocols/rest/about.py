@@ -12,28 +12,28 @@ from envweave_gym.core.version import __version__
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.offers.offers import Offer
 from envweave_gym_server.protocols.current_app import service
-from envweave_gym_server.protocols.rest import bodies
-from envweave_gym_server.protocols.rest.bodies import json_response, read_arrays
+from envweave_gym_server.protocols.rest import schemas
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.protocols.rest.openapi import document, operation
 from envweave_gym_server.protocols.rest.prometheus import exposition
+from envweave_gym_server.protocols.rest.schemas import json_response, read_arrays
 
 about = Blueprint("about", __name__)
 
 
 @about.get("/")
-@operation(bodies.Index)
+@operation(schemas.Index)
 def index() -> Response:
     """Return name, version and paths of the API."""
-    return json_response(bodies.Index("envweave-gym", __version__, "/v1/envs", "/openapi.json", "/metrics"))
+    return json_response(schemas.Index("envweave-gym", __version__, "/v1/envs", "/openapi.json", "/metrics"))
 
 
 @about.get("/health")
-@operation(bodies.Health, refuses=(503,))
+@operation(schemas.Health, refuses=(503,))
 def health() -> Response:
     """Return whether the server takes calls; needs no token."""
     stopping = service().sessions.stopped
-    return json_response(bodies.Health("stopping" if stopping else "healthy"), 503 if stopping else 200)
+    return json_response(schemas.Health("stopping" if stopping else "healthy"), 503 if stopping else 200)
 
 
 @about.get("/metrics")
@@ -51,18 +51,18 @@ def openapi() -> Response:
 
 
 @about.get("/v1/envs")
-@operation(bodies.Environments)
+@operation(schemas.Environments)
 def list_environments() -> Response:
     """List all environments that are served."""
-    return json_response(bodies.Environments([_environment(offer) for offer in service().offers.values()]))
+    return json_response(schemas.Environments([_environment(offer) for offer in service().offers.values()]))
 
 
-def _environment(offer: Offer) -> bodies.Environment:
-    return bodies.Environment(offer.name, offer.doc, list(offer.apis), list(offer.kwargs))
+def _environment(offer: Offer) -> schemas.Environment:
+    return schemas.Environment(offer.name, offer.doc, list(offer.apis), list(offer.kwargs))
 
 
 @about.get("/v1/envs/<path:env_id>")
-@operation(bodies.Description, query=("api", "arrays"), refuses=(404, 422, 503))
+@operation(schemas.Description, query=("api", "arrays"), refuses=(404, 422, 503))
 def describe_environment(env_id: str) -> Response:
     """Describe one environment, made with its default arguments or, if those need data, with its trial arguments."""
     arrays, server = read_arrays(), service()
@@ -71,4 +71,4 @@ def describe_environment(env_id: str) -> Response:
     rows = {"num_envs": 1} if api == "vector" else {}
     known = server.description(Create(offer.name, api, {**offer.trial, **rows}))
     about = {"id": offer.name, "doc": offer.doc, "apis": offer.apis, "kwargs": offer.arguments_for(api)}
-    return json_response(msgspec.convert({**plain(known, arrays), **about}, bodies.Description))
+    return json_response(msgspec.convert({**plain(known, arrays), **about}, schemas.Description))

@@ -16,10 +16,10 @@ from flask import Blueprint, Response, request
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.wire.messages import Began, Refused, Reply, Stepped, read_reply
 from envweave_gym_server.protocols.current_app import service
-from envweave_gym_server.protocols.rest.bodies import read_arrays
 from envweave_gym_server.protocols.rest.json_values import Arrays
 from envweave_gym_server.protocols.rest.openapi import operation
 from envweave_gym_server.protocols.rest.replies import lost, played
+from envweave_gym_server.protocols.rest.schemas import read_arrays
 from envweave_gym_server.sessions.service import SessionService
 from envweave_gym_server.sessions.session import Session
 

@@ -11,7 +11,7 @@ import msgspec
 from flask import Flask
 
 from envweave_gym.core.version import __version__
-from envweave_gym_server.protocols.rest.bodies import Problem
+from envweave_gym_server.protocols.rest.schemas import Problem
 
 _JSON = "application/json"
 _ABOUT = (

@@ -19,8 +19,8 @@ from envweave_gym.wire.messages import (
     read_reply,
 )
 from envweave_gym.wire.row_streams import take_results
-from envweave_gym_server.protocols.rest.bodies import Lost, Played
 from envweave_gym_server.protocols.rest.json_values import Arrays, plain
+from envweave_gym_server.protocols.rest.schemas import Lost, Played
 from envweave_gym_server.sessions.session import Left, Session
 
 _RESET = Request(-1, RequestKind.RESET, None, 0)

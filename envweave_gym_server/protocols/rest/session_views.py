@@ -26,9 +26,8 @@ from envweave_gym.wire.messages import (
 from envweave_gym_server.core.errors import STATUS_OF_KIND
 from envweave_gym_server.environments.questions import DESCRIBE
 from envweave_gym_server.protocols.current_app import service
-from envweave_gym_server.protocols.rest import bodies
+from envweave_gym_server.protocols.rest import schemas
 from envweave_gym_server.protocols.rest.actions import Actions
-from envweave_gym_server.protocols.rest.bodies import client, json_response, read_arrays, read_body
 from envweave_gym_server.protocols.rest.error_replies import reply_with
 from envweave_gym_server.protocols.rest.json_values import plain
 from envweave_gym_server.protocols.rest.openapi import operation
@@ -40,19 +39,20 @@ from envweave_gym_server.protocols.rest.replies import (
     requests_of,
     selection_of,
 )
+from envweave_gym_server.protocols.rest.schemas import client, json_response, read_arrays, read_body
 from envweave_gym_server.sessions.session import Left, Session
 
 sessions = Blueprint("sessions", __name__)
 
-_PLAYED = (bodies.Played, bodies.Lost)
+_PLAYED = (schemas.Played, schemas.Lost)
 _REFUSES = (400, 404, 409, 413, 422, 503)
 
 
 @sessions.post("/v1/sessions")
-@operation(bodies.Opened, takes=bodies.NewSession, status=201, refuses=(400, 404, 409, 413, 422, 503))
+@operation(schemas.Opened, takes=schemas.NewSession, status=201, refuses=(400, 404, 409, 413, 422, 503))
 def open_session() -> Response:
     """Make an environment."""
-    body, _ = read_body(bodies.NewSession)
+    body, _ = read_body(schemas.NewSession)
     server, create = service(), _create(body)
     session_id = uuid.uuid4().hex if body.session is None else body.session
     frame = encode(Create(create.env_id, create.api, pack(create.kwargs)))
@@ -60,10 +60,10 @@ def open_session() -> Response:
     given = read_reply(reply)
     if isinstance(given, Refused):
         return _refuse(given)
-    return json_response(bodies.Opened(session_id, session.env_id, create.api, session.core.committed), 201)  # pyright: ignore[reportArgumentType]
+    return json_response(schemas.Opened(session_id, session.env_id, create.api, session.core.committed), 201)  # pyright: ignore[reportArgumentType]
 
 
-def _create(body: bodies.NewSession) -> Create:
+def _create(body: schemas.NewSession) -> Create:
     offer = service().offers.find(body.id)
     kwargs = dict(body.kwargs)
     given = {"num_envs": body.num_envs, "autoreset_mode": body.autoreset_mode}
@@ -82,10 +82,10 @@ def _create(body: bodies.NewSession) -> Create:
 
 
 @sessions.post("/v1/sessions/<session_id>/reset")
-@operation(_PLAYED, takes=bodies.ResetCall, query=("arrays",), refuses=_REFUSES)
+@operation(_PLAYED, takes=schemas.ResetCall, query=("arrays",), refuses=_REFUSES)
 def reset(session_id: str) -> Response:
     """Start an episode."""
-    body, _ = read_body(bodies.ResetCall)
+    body, _ = read_body(schemas.ResetCall)
     options, mask = body.options, (body.options or {}).get("reset_mask")
     if options and isinstance(mask, list) and all(type(one) is bool for one in mask):
         options["reset_mask"] = np.array(mask, dtype=np.bool_)
@@ -98,10 +98,10 @@ def reset(session_id: str) -> Response:
 
 
 @sessions.post("/v1/sessions/<session_id>/step")
-@operation(_PLAYED, takes=bodies.StepCall, query=("arrays",), refuses=_REFUSES)
+@operation(_PLAYED, takes=schemas.StepCall, query=("arrays",), refuses=_REFUSES)
 def step(session_id: str) -> Response:
     """Act once."""
-    body, data = read_body(bodies.StepCall)
+    body, data = read_body(schemas.StepCall)
     session, digest, left = service().sessions.get(session_id), blake2b(data).digest(), client()
     actions = _actions(session, left)
 
@@ -148,14 +148,14 @@ def _refuse(reply: Reply) -> Response:
 
 
 @sessions.get("/v1/sessions/<session_id>")
-@operation(bodies.Session, refuses=(404, 503))
+@operation(schemas.Session, refuses=(404, 503))
 def look(session_id: str) -> Response:
     """Return the state of a session."""
     session, left = service().sessions.get(session_id), client()
     busy = session.busy
     requests = requests_of(session)
     return json_response(
-        bodies.Session(
+        schemas.Session(
             session=session.id,
             id=session.env_id,
             api=session.api,

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from envweave_gym.cli.check import Check, Status
-from envweave_gym.cli.provisions import provisions
+from envweave_gym.cli.doctor.check import Check, Status
+from envweave_gym.cli.doctor.machine import provisions
 from envweave_gym.cli.tables import print_json, screen_width, table
 from envweave_gym.containers.engine import is_elsewhere
 from envweave_gym.containers.ownership import OWNER, is_left_behind
@@ -42,7 +42,7 @@ _ENGINE_TIMEOUT_S = 2.0
 def run(args: argparse.Namespace) -> int:
     """Print the report; return 1 if something is broken, 0 if at most optional things are missing."""
     if args.sweep:
-        from envweave_gym.cli.sweep import sweep_all
+        from envweave_gym.cli.doctor.leftovers import sweep_all
 
         return sweep_all(as_json=args.json)
     checks = list(_checks())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from envweave_gym.cli.check import Check
+from envweave_gym.cli.doctor.check import Check
 
 _DEFAULT_LEVEL = "landlock"
 _NO_DATA = (
