@@ -36,7 +36,7 @@ from envweave_gym.sandbox.worker_process import FRAME_BYTES, WorkerDied, WorkerP
 
 MAX_SOURCE = 4 << 20
 """Limit of a program's length in characters."""
-MAX_TIMEOUT_S = 3600.0 * 24
+_MAX_TIMEOUT_S = 3600.0 * 24
 _MAX_REASON_CHARS = 500
 _KILL_TIMEOUT_S = 5.0
 _NO_REPLY = "the caller of the step must answer this tool call, and did not"
@@ -205,8 +205,10 @@ class Session:
         watch: Sequence[str] = (),
     ) -> None:
         process = self._require_idle()
-        if type(timeout) not in (int, float) or not 0 < timeout <= MAX_TIMEOUT_S:
-            raise InvalidArgument(f"timeout={shown(timeout)} is no number of seconds up to {MAX_TIMEOUT_S:g}")
+        if type(timeout) not in (int, float) or not 0 < timeout <= _MAX_TIMEOUT_S:
+            raise InvalidArgument(
+                f"timeout={shown(timeout)} is no number of seconds up to {_MAX_TIMEOUT_S:g}"
+            )
         before, no_copy = self._checkpoint() if checkpoint else (None, "")
         self._step = step = Step(timeout, snapshot, before, no_copy)
         process.out.restart()

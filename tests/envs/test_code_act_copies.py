@@ -279,12 +279,21 @@ def sandbox_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Sandbox]:
 
 
 def killed(sandbox: Sandbox) -> None:
-    """Kill the zygote, once a worker waits ready."""
-    assert settles(lambda: bool(sandbox._ready))
-    zygote = sandbox._forks._zygote
-    assert zygote is not None
-    assert zygote._process is not None
-    os.kill(zygote._process.pid, signal.SIGKILL)
+    """Kill the zygote, once a worker waits ready; one that was killed before is not killed again."""
+
+    def is_killed() -> bool:
+        zygote = sandbox._forks._zygote
+        if (
+            not sandbox._ready
+            or zygote is None
+            or zygote._process is None
+            or zygote._process.poll() is not None
+        ):
+            return False
+        os.kill(zygote._process.pid, signal.SIGKILL)
+        return True
+
+    assert settles(is_killed)
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.002, 0.1])

@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 from envweave_gym.core.config import Config, local, one_of, true_or_false, wire
 from envweave_gym.core.faults import InvalidArgument, shown
-from envweave_gym.sandbox.session import MAX_TIMEOUT_S
+
+
+_MAX_TIMEOUT_S = 86_400
+# The same limit as in sandbox/session.py, which is not imported here: the catalog of IDs imports this module.
 
 
 class ProgramConfig(Config, frozen=True, kw_only=True):
@@ -28,9 +31,9 @@ class ProgramConfig(Config, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         timeout = self.step_timeout
-        if type(timeout) not in (int, float) or not 0 < timeout <= MAX_TIMEOUT_S:
+        if type(timeout) not in (int, float) or not 0 < timeout <= _MAX_TIMEOUT_S:
             raise InvalidArgument(
-                f"step_timeout={shown(timeout)} is no number of seconds up to {MAX_TIMEOUT_S:g}"
+                f"step_timeout={shown(timeout)} is no number of seconds up to {_MAX_TIMEOUT_S:g}"
             )
         names = [] if isinstance(self.warm, str) or not isinstance(self.warm, Iterable) else list(self.warm)
         if not all(isinstance(name, str) and name for name in names) or (self.warm and not names):

@@ -201,7 +201,8 @@ class Worker:
                 raise Interrupted
 
     def _answer_value(self, value: Any) -> None:
-        """Store ``value`` as the final answer, and raise :class:`FinalAnswer`, which ends the program."""
+        """Give ``value`` as the final answer, which ends the episode at once."""
+        # Programs read this docstring with help(). The exception ends the program; nothing after it runs.
         try:
             as_is: Any = [as_json(value, _MAX_JSON_BYTES)]
         except ValueError:
@@ -214,7 +215,7 @@ class Worker:
         raise FinalAnswer
 
     def _answer_variable(self, name: str) -> None:
-        """Store the value of the variable with this name as the final answer, and end the program."""
+        """Give the value of the variable with this name as the final answer, which ends the episode at once."""
         if not isinstance(name, str):
             self._answer_value(name)
         elif name not in self._names:
