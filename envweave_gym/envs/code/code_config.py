@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from envweave_gym.core.config import Config, local, one_of, true_or_false, wire
 from envweave_gym.core.faults import InvalidArgument, shown
 
-
 _MAX_TIMEOUT_S = 86_400
 # The same limit as in sandbox/session.py, which is not imported here: the catalog of IDs imports this module.
 
