@@ -193,3 +193,55 @@ def test_a_process_of_another_user_is_refused_by_both_ends(
         with pytest.raises(PermissionError, match="12345"):
             connect(address, soon())
         client.close()
+
+
+class CountingSocket(socket.socket):
+    """A socket that counts the receive calls that do not wait."""
+
+    polls = 0
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        self.polls += bool(flags & socket.MSG_DONTWAIT)
+        return super().recv(size, flags)
+
+
+def test_a_slow_peer_is_polled_for_once_and_then_waited_for() -> None:
+    end, peer = socket.socketpair()
+    counting = CountingSocket(fileno=end.detach())
+    receiver, sender = FramedSocket(counting), FramedSocket(peer)
+
+    def reply_late(count: int) -> None:
+        for _ in range(count):
+            time.sleep(0.002)
+            sender.send(b"late")
+
+    try:
+        for _ in range(3):  # more than a poll may take, as a busy machine may stop the sender for longer
+            late = threading.Thread(target=reply_late, args=[1])
+            late.start()
+            assert receiver.receive() == b"late"
+            late.join()
+        polls = counting.polls
+        assert polls
+        late = threading.Thread(target=reply_late, args=[20])
+        late.start()
+        assert [receiver.receive() for _ in range(20)] == [b"late"] * 20
+        late.join()
+        assert counting.polls == polls
+    finally:
+        receiver.close()
+        sender.close()
+
+
+def test_frames_that_are_there_are_received_without_waiting() -> None:
+    end, peer = socket.socketpair()
+    counting = CountingSocket(fileno=end.detach())
+    receiver, sender = FramedSocket(counting), FramedSocket(peer)
+    try:
+        for number in range(10):
+            sender.send(b"%d" % number)
+            assert receiver.receive() == b"%d" % number
+        assert counting.polls == 10
+    finally:
+        receiver.close()
+        sender.close()
