@@ -35,7 +35,7 @@ def trainable(infos: Any) -> Any:
     if isinstance(infos.get("stream"), np.ndarray | StreamRows):
         return _trainable_rows(infos)
     infos = final_of(infos) or infos
-    return not isinstance(infos.get("fault"), Fault) and not untrainable_rows([infos.get("stream")])[0]
+    return not isinstance(infos.get("fault"), Fault) and not _is_untrainable(infos.get("stream"))
 
 
 def _trainable_rows(infos: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -51,10 +51,12 @@ def _trainable_rows(infos: Mapping[str, Any]) -> NDArray[np.bool_]:
 
 def untrainable_rows(streams: Iterable[Any]) -> NDArray[np.bool_]:
     """Return a mask of the rows whose streams have an event of :data:`UNTRAINABLE`; a row may have no stream."""
-    events = [stream.events if isinstance(stream, Stream) else () for stream in streams]
-    mask = np.zeros(len(events), np.bool_)
-    for row, own in enumerate(events):
-        for event in own:
+    return np.array([_is_untrainable(stream) for stream in streams], np.bool_)
+
+
+def _is_untrainable(stream: Any) -> bool:
+    if isinstance(stream, Stream):
+        for event in stream.events:  # any() with a generator costs another call for each stream
             if event.kind in UNTRAINABLE:
-                mask[row] = True
-    return mask
+                return True
+    return False
