@@ -276,6 +276,7 @@ def subprocess_table() -> None:
     contestants = {
         f"{name}, {rows}, {backend}": partial(vector_steps, backend, env_id, rows, steps, **kwargs)
         for name, env_id, rows, steps, kwargs in (
+            ("LineWorld, native", LINE, 1, 2000, {}),
             ("LineWorld, native", LINE, 1024, 400, {}),
             ("Counter, one by one", COUNTER, 64, 200, FOREVER),
         )
