@@ -6,6 +6,7 @@ import hmac
 import socket
 import threading
 import time
+from contextlib import suppress
 
 from envweave_gym.net.framed_socket import FramedSocket
 from envweave_gym.wire.messages import DELETE, HEALTH, NUMBERLESS, Answer, Ask, Hello, encode, read_hello
@@ -63,6 +64,10 @@ class FramedSessions:
         except (ValueError, RecursionError, Unauthorized) as error:
             problem = error if isinstance(error, Unauthorized) else BadRequest(f"that is no hello: {error}")
             peer.send(encode(self._service.refusal_of(problem, NUMBERLESS)), self._deadline())
+            with suppress(
+                OSError
+            ):  # a client sends its first call before it reads: closed earlier, that would fail
+                peer.receive(self._deadline())
             return None
         return hello
 
