@@ -417,7 +417,7 @@ def _removed(cleaned: dict[str, Any]) -> str:
 
 def _clean(known: FleetFile) -> dict[str, list[str]]:
     """Remove the leftovers of a fleet whose keeper is gone; return their names, and the errors."""
-    from envweave_gym.cli.doctor.leftovers import sweep_of
+    from envweave_gym.cli.doctor.remove_leftovers import sweep_of
 
     leftovers = sweep_of(known.backend, [known])
     removed = [name for names in leftovers.removed.values() for name in names]

@@ -16,8 +16,8 @@ from envweave_gym.registry.catalog import REGISTRIES, Api, cards
 from envweave_gym.registry.entry_points import single
 from envweave_gym.registry.foreign import on_servers, wrapped_game, wrapped_gym
 from envweave_gym.registry.make_call import MakeCall, no_api, vector_arguments
+from envweave_gym.registry.module_search import with_modules
 from envweave_gym.registry.names import import_module_of, registered_id, split_module, unknown
-from envweave_gym.registry.registering_modules import with_modules
 from envweave_gym.vector.singles import vector_of_singles
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from envweave_gym.sandbox.execution import Call, Execution, Final, Usage, Variable
+from envweave_gym.sandbox.limits import Limits
 from envweave_gym.sandbox.sandbox import Sandbox
 from envweave_gym.sandbox.session import Names, Session
-from envweave_gym.sandbox.setup import Limits, Setup
+from envweave_gym.sandbox.setup import Setup
 from envweave_gym.sandbox.sharing import SharedSandbox
 
 __all__ = [

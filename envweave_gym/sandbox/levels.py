@@ -16,7 +16,7 @@ from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import NotAvailable, shown
 from envweave_gym.sandbox.inside import landlock
 from envweave_gym.sandbox.inside.confinement import unused_user
-from envweave_gym.sandbox.inside.syscalls import machine
+from envweave_gym.sandbox.inside.syscall_numbers import machine
 
 LEVELS = ("process", "landlock", "namespace", "container")
 """Names of the levels, from the weakest to the strongest; each applies all layers of those before it.

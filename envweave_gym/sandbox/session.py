@@ -31,7 +31,7 @@ from envweave_gym.sandbox.execution import (
 )
 from envweave_gym.sandbox.folders import remove
 from envweave_gym.sandbox.inside.channel import Message
-from envweave_gym.sandbox.setup import Limits
+from envweave_gym.sandbox.limits import Limits
 from envweave_gym.sandbox.worker_process import FRAME_BYTES, WorkerDied, WorkerProcess
 
 MAX_SOURCE = 4 << 20

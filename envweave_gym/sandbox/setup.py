@@ -11,6 +11,7 @@ import msgspec
 from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 from envweave_gym.sandbox import levels
+from envweave_gym.sandbox.limits import Limits
 
 PROFILES = ("code", "shell")
 """Names of the profiles: programs under ``shell`` may start processes, such as tests and git; under ``code`` not."""
@@ -29,31 +30,6 @@ _SYSTEM = (
 """Paths that programs of both profiles may read."""
 _PROGRAMS = ("/bin", "/usr", "/etc")
 """Paths that programs of the profile ``shell`` may read in addition."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the resources of an episode."""
-
-    memory: int = 512 << 20
-    """Limit of private memory in bytes."""
-    file_size: int = 64 << 20
-    """Limit of the size of a file in bytes."""
-    files: int = 256
-    """Limit of open files."""
-    processes: int = 64
-    """Limit of processes and threads, in the profile ``shell`` and where each episode runs under its own UID."""
-    output: int = 8192
-    """Bytes retained of each of a step's ``stdout`` and ``stderr``; the middle of a longer output is dropped."""
-    most_output: int = 64 << 20
-    """Limit of bytes that a step may print before it is interrupted."""
-    text: int = 4096
-    """Limit of characters of a value's ``repr`` in the outcome."""
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if type(value) is not int or not 0 < value < 1 << 48:
-                raise InvalidArgument(f"limits: {name}={shown(value)} is not an int from 1 on")
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):

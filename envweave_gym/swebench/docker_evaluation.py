@@ -29,7 +29,7 @@ from envweave_gym.core.config import true_or_false
 from envweave_gym.core.faults import MissingExtra, NotAvailable
 from envweave_gym.core.sizes import memory_of
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.images import images_of
+from envweave_gym.swebench.image_cache import images_of
 from envweave_gym.swebench.workspace import NotHere, Ran, WorkspaceLost, check_pids
 
 MAX_LOG_BYTES = 16 << 20

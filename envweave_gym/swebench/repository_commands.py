@@ -17,12 +17,12 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.swebench_scripts import selected
 from envweave_gym.swebench.diffs import MAX_CHARS, diff_in, parse_diff
 from envweave_gym.swebench.evaluation import Trial
+from envweave_gym.swebench.evaluation_semaphore import slot
 from envweave_gym.swebench.grading import END, START
+from envweave_gym.swebench.open_workspaces import EpisodeWorkspace
 from envweave_gym.swebench.patch_rules import NO_DIFF, violations, violations_of_tree
 from envweave_gym.swebench.phases import apply_patch
-from envweave_gym.swebench.slots import slot
 from envweave_gym.swebench.workspace import Workspace
-from envweave_gym.swebench.workspace_cache import EpisodeWorkspace
 
 MAX_OUTPUT_CHARS = 16_000
 """Longer outputs lose their end; those of tests lose their beginning, as the summary is at the end."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from envweave_gym.core.faults import AtCapacity
 from envweave_gym.wire.messages import Create, encode, pack
-from envweave_gym_server.core.slots import Slots
+from envweave_gym_server.core.semaphore import Semaphore
 
 _MAX_CACHED = 256
 _PATIENCE_S = 60.0
@@ -35,7 +35,7 @@ class Descriptions:
         self._known: OrderedDict[bytes, Future[Description]] = OrderedDict()
         self._lock = threading.Lock()
         full = "environments are being made to be described, and none is done yet; come again"
-        self._slots = Slots(most_at_once, full, _PATIENCE_FOR_A_SLOT_S)
+        self._slots = Semaphore(most_at_once, full, _PATIENCE_FOR_A_SLOT_S)
 
     def of(self, create: Create) -> Description:
         """Return the description of the environment that a create message requests."""

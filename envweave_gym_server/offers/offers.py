@@ -20,8 +20,8 @@ from envweave_gym.core.arguments import check_deadline
 from envweave_gym.core.faults import MAX_NAME_LENGTH, InvalidArgument, UnknownEnvironment, nearest, shown
 from envweave_gym.registry.catalog import REGISTRIES, cards
 from envweave_gym.registry.entry_points import single
+from envweave_gym.registry.module_search import import_until_known
 from envweave_gym.registry.names import resolve
-from envweave_gym.registry.registering_modules import import_until_known
 from envweave_gym.typed import TypedEnv
 from envweave_gym.wire.messages import Create
 from envweave_gym_server.environments.hosted_env import HostedEnv

@@ -11,8 +11,8 @@ from envweave_gym.wire.messages import VERSION, Create, Refused
 from envweave_gym_server.core.errors import refusal_of, status_of
 from envweave_gym_server.core.logs import trace_of
 from envweave_gym_server.core.metrics import Metrics
+from envweave_gym_server.core.semaphore import Semaphore
 from envweave_gym_server.core.settings import Settings
-from envweave_gym_server.core.slots import Slots
 from envweave_gym_server.isolation.hosts import Host, host_factory
 from envweave_gym_server.offers.descriptions import Descriptions
 from envweave_gym_server.offers.offers import Offer, Offers
@@ -37,7 +37,7 @@ class SessionService:
         )
         self.before_stop: list[Callable[[], None]] = []
         """Functions of the transports that end their connections; called before the sessions end."""
-        self.listeners = Slots(settings.max_listeners, "listeners look on; end one or come again")
+        self.listeners = Semaphore(settings.max_listeners, "listeners look on; end one or come again")
         self._hosts = host_factory(offers, settings)
         self._descriptions = Descriptions(self._hosts.describe, settings.max_descriptions)
         self._watch_numbers()

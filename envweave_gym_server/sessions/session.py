@@ -25,7 +25,7 @@ from envweave_gym.wire.messages import (
 from envweave_gym_server.core.errors import ClientLeft, NoSession
 from envweave_gym_server.core.metrics import Metrics
 from envweave_gym_server.isolation.hosts import Host
-from envweave_gym_server.sessions.reply_log import ReplyLog
+from envweave_gym_server.sessions.event_stream_log import EventStreamLog
 from envweave_gym_server.sessions.session_core import SessionCore, Verdict
 
 CLIENT_CHECK_S = 0.2
@@ -87,7 +87,7 @@ class Session:
     ) -> None:
         self.create, self.id, self.env_id, self.api = create, session_id, create.env_id, create.api
         self.core = SessionCore(session_id, frame, time.monotonic())
-        self.replies = ReplyLog(log_size)
+        self.replies = EventStreamLog(log_size)
         self.notes: dict[str, Any] = {}
         """Values that protocols store with a session."""
         self._host = host

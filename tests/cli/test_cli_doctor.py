@@ -19,7 +19,7 @@ from cli_program import installed_plug_ins, run
 from engines import client
 
 from envweave_gym.cli import doctor, main
-from envweave_gym.cli.doctor import Check, Requirement, read_requirement, within
+from envweave_gym.cli.doctor import Check, Requirement, container_engine, read_requirement, within
 from envweave_gym.cli.fleet_files import FleetFile
 from envweave_gym.containers.ownership import OWNER as LABEL
 from envweave_gym.containers.ownership import labels_of_owner
@@ -376,7 +376,7 @@ def test_an_engine_of_another_machine_is_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("DOCKER_HOST", "tcp://engines.example:2375")
-    monkeypatch.setattr(doctor, "_get", lambda address, path: b"OK")
+    monkeypatch.setattr(container_engine, "_get", lambda address, path: b"OK")
     assert main(["doctor", "--json"]) == 0
     [check] = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["name"] == "docker engine"]
     assert check["status"] == "missing"

@@ -23,7 +23,7 @@ from envweave_gym.envs.swebench.patching import APPLIES, MAX_REPLY, SOME_PASS, S
 from envweave_gym.episode.message import messages_of
 from envweave_gym.episode.stream import EventKind, stream_of
 from envweave_gym.episode.trainable import trainable
-from envweave_gym.swebench import workspace_cache
+from envweave_gym.swebench import open_workspaces
 from envweave_gym.swebench.baselines import Baselines
 from envweave_gym.swebench.evaluation import Evaluation
 from envweave_gym.swebench.repository_commands import RepositoryCommand, command_in
@@ -323,7 +323,7 @@ def test_looks_and_the_patch_share_a_container_until_something_is_tested(client:
 def test_few_episodes_keep_a_container_between_their_steps(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_cache, "MAX_RETAINED", 1)
+    monkeypatch.setattr(open_workspaces, "MAX_RETAINED", 1)
     one, other = made(turns=4), made(turns=4)
     for env in (one, other, one):
         env.reset(options={"index": 0})

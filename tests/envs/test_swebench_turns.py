@@ -25,11 +25,10 @@ from servers import runs, until
 from envweave_gym.containers import host_slots
 from envweave_gym.core.faults import AtCapacity, InvalidArgument, NotAvailable
 from envweave_gym.os_support import parent_process
-from envweave_gym.swebench import images as swebench_images
-from envweave_gym.swebench import slots
+from envweave_gym.swebench import evaluation_semaphore, image_cache
 from envweave_gym.swebench.docker_evaluation import Options
-from envweave_gym.swebench.images import Images
-from envweave_gym.swebench.slots import check_at_once, slot
+from envweave_gym.swebench.evaluation_semaphore import check_at_once, slot
+from envweave_gym.swebench.image_cache import Images
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +74,7 @@ def test_looks_wait_for_looks_and_not_for_evaluations() -> None:
 def test_a_killed_process_gives_its_turn_back() -> None:
     program = (
         "import sys, tempfile\ntempfile.tempdir = sys.argv[1]\n"
-        "from envweave_gym.swebench.slots import slot\n"
+        "from envweave_gym.swebench.evaluation_semaphore import slot\n"
         "held = slot(1)\nheld.__enter__()\nprint('mine', flush=True)\nsys.stdin.read()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
@@ -254,7 +253,7 @@ def test_an_image_that_cannot_be_fetched_is_one_sentence_that_says_how_to() -> N
 def test_an_image_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     engine.events *= 3
-    monkeypatch.setattr(swebench_images, "PULL_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(image_cache, "PULL_TIMEOUT_S", -1.0)
     with pytest.raises(NotAvailable, match=r"the image a/b was not here after -1 s; .* docker pull a/b$"):
         images(engine).require("a/b")
     assert engine.here == set()
@@ -295,7 +294,7 @@ def test_a_waiting_evaluation_looks_for_the_slots_folder_once(monkeypatch: pytes
         return found[-1]
 
     with slot(1):
-        monkeypatch.setattr(slots, "folder_of_slots", counted)
+        monkeypatch.setattr(evaluation_semaphore, "folder_of_slots", counted)
         with pytest.raises(AtCapacity), slot(1, timeout=0.1):
             pass
     assert len(found) == 1

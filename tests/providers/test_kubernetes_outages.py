@@ -20,7 +20,7 @@ from envweave_gym.providers.kubernetes import leftover_pods as kubernetes_sweep
 from envweave_gym.providers.kubernetes.cluster_access import Cluster, cluster
 from envweave_gym.providers.kubernetes.manifests import PodTemplate
 from envweave_gym.providers.kubernetes.pod import KubernetesReplica
-from envweave_gym.providers.kubernetes.pod_state import why_deleted, why_over
+from envweave_gym.providers.kubernetes.pod_diagnosis import why_deleted, why_over
 
 __all__ = ["api", "here", "start"]
 COUNTER = "envweave/Counter-v0"

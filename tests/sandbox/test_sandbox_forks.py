@@ -15,7 +15,7 @@ from servers import until
 
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Names, Sandbox, Session, Setup, Variable, folders
-from envweave_gym.sandbox.inside.syscalls import number
+from envweave_gym.sandbox.inside.syscall_numbers import number
 from envweave_gym.sandbox.worker_process import WorkerDied
 from envweave_gym.tools import ToolRegistry
 

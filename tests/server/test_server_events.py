@@ -13,7 +13,7 @@ import requests
 from json_clients import JsonClient, sentence
 from servers import RunningServer, running_server
 
-from envweave_gym_server.sessions.reply_log import ReplyLog
+from envweave_gym_server.sessions.event_stream_log import EventStreamLog
 
 COUNTER = "envweave/Counter-v0"
 
@@ -80,8 +80,8 @@ def test_of_a_long_episode_the_oldest_calls_are_dropped_and_the_gap_is_reported(
     assert "gap" not in [event["event"] for event in seen(client, session, f"&since={missed}")]
 
 
-def test_a_reply_log_holds_no_more_than_it_may_but_always_the_last_reply():
-    log = ReplyLog(800)
+def test_an_event_stream_log_holds_no_more_than_it_may_but_always_the_last_reply():
+    log = EventStreamLog(800)
     for number in range(1, 1000):
         log.add(number, b"x" * 30)
     assert [number for number, _ in log.since(0)] == [997, 998, 999]
@@ -90,7 +90,7 @@ def test_a_reply_log_holds_no_more_than_it_may_but_always_the_last_reply():
 
 
 def test_an_event_log_retains_more_with_a_listener():
-    log = ReplyLog(800)
+    log = EventStreamLog(800)
     with log.listener():
         pass
     for number in range(1, 1000):

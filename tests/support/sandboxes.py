@@ -20,7 +20,7 @@ from typing import Any
 from envweave_gym.core.faults import NotAvailable
 from envweave_gym.sandbox import Execution, Names, Sandbox, Session, Setup, levels
 from envweave_gym.sandbox.forking import has_stopped_threads
-from envweave_gym.sandbox.inside import syscalls
+from envweave_gym.sandbox.inside import syscall_numbers
 from envweave_gym.tools import ToolRegistry
 
 Snippet = dict[str, Any]
@@ -39,7 +39,7 @@ FRAME = (
 
 CALL = (
     "import ctypes\nc = ctypes.CDLL(None, use_errno=True); c.syscall.restype = ctypes.c_long\n"
-    f"numbers = { {name: syscalls.number(name) for name in syscalls._NUMBERS} }\n"
+    f"numbers = { {name: syscall_numbers.number(name) for name in syscall_numbers._NUMBERS} }\n"
     "def call(name, *a):\n"
     "  found = c.syscall(*(ctypes.c_long(x) if type(x) is int else x for x in (numbers[name], *a)))\n"
     "  return found, ctypes.get_errno() if found < 0 else 0\n"

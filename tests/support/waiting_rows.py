@@ -21,7 +21,7 @@ class Evaluates(gym.Env[Any, Any]):
         return 0, {}
 
     def step(self, action: Any) -> Any:
-        from envweave_gym.swebench.slots import slot
+        from envweave_gym.swebench.evaluation_semaphore import slot
 
         with slot(1):
             print("begun", flush=True)

@@ -24,7 +24,7 @@ from toy_images import images
 from envweave_gym.containers.ownership import BOOT, OWNER
 from envweave_gym.containers.sweep import sweep
 from envweave_gym.os_support.process_identity import processes_seen
-from envweave_gym.swebench.slots import slot
+from envweave_gym.swebench.evaluation_semaphore import slot
 
 __all__ = ["client", "images"]
 ID, IMAGE = "envweave/SWEBenchLitePatch-v0", "envweave-swebench-patch"

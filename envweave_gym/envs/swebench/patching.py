@@ -21,6 +21,7 @@ from envweave_gym.swebench.baselines import BASELINES
 from envweave_gym.swebench.diffs import MAX_CHARS, diff_in
 from envweave_gym.swebench.evaluation import LOSSES, Evaluation, evaluate, loss_of
 from envweave_gym.swebench.grading import check_instance
+from envweave_gym.swebench.open_workspaces import EpisodeWorkspace
 from envweave_gym.swebench.repository_commands import (
     MAX_OUTPUT_CHARS,
     USAGE,
@@ -28,7 +29,6 @@ from envweave_gym.swebench.repository_commands import (
     command_in,
     run_command,
 )
-from envweave_gym.swebench.workspace_cache import EpisodeWorkspace
 
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 

@@ -38,7 +38,7 @@ from envweave_gym.providers.kubernetes.leftover_pods import (
     sweep_now_and_then,
 )
 from envweave_gym.providers.kubernetes.manifests import PORT, PodTemplate, check_name
-from envweave_gym.providers.kubernetes.pod_state import (
+from envweave_gym.providers.kubernetes.pod_diagnosis import (
     DELETED,
     is_ready,
     pull_error,

@@ -16,7 +16,7 @@ from typing import Any, Dict
 
 from . import landlock, seccomp
 from .kernel import be_killed_first, end_with_parent, syscall
-from .syscalls import machine
+from .syscall_numbers import machine
 
 Confinement = Dict[str, Any]
 """The rules of a confinement, as the host sends them.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from .syscalls import number
+from .syscall_numbers import number
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _SIGACTION_BYTES, _FLAGS_OFFSET, _SA_NOCLDSTOP = 256, 136, 1

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Tuple
 
 from .kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl, syscall
-from .syscalls import AUDIT, NEWEST, machine, number
+from .syscall_numbers import AUDIT, NEWEST, machine, number
 
 # fmt: off
 MEMORY_OF_OTHERS = ("kcmp", "migrate_pages", "move_pages", "pidfd_getfd", "process_madvise",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from envweave_gym.core.faults import AtCapacity
 
 
-class Slots:
+class Semaphore:
     """Semaphore with ``limit`` slots; ``full`` completes the message of ``AtCapacity``."""
 
     def __init__(self, limit: int, full: str, patience_s: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""A semaphore, made of file locks, that limits concurrent evaluations of all processes of this user.
+"""A semaphore, made of file locks, that limits concurrent evaluations and commands of all processes of this user.
 
 It counts those in containers too, as they mount the folder of the lock files.
 """

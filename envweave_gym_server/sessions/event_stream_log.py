@@ -11,7 +11,7 @@ Entry = tuple[int, bytes]
 """Number of a call that was executed, and its reply frame."""
 
 
-class ReplyLog:
+class EventStreamLog:
     """Queue of replies that drops the oldest when all together have more than ``size`` bytes.
 
     The limit is an eighth of that until somebody listens, because most sessions never have a listener. The
