@@ -63,6 +63,7 @@ def test_doctor_as_json_covers_every_extra_and_the_machine(capsys: pytest.Captur
         "ray",
         "swebench",
         "tinker",
+        "tinker-server",
         "notebook",
     ):
         check = named["extra", extra]
