@@ -7,8 +7,10 @@ I/O and reads no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
+from envweave_gym.core.call_results import no_finite_reward
 from envweave_gym.core.faults import REFUSALS, Fault, FaultStorm
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.record import EpisodeState
@@ -69,15 +71,23 @@ class GameRecord(EpisodeState):
     def acted(
         self, actions: Mapping[str, Any], rewards: Mapping[str, float], emitted: Sequence[Event] = ()
     ) -> None:
-        """Record a round: actions as JSON, events that the game emitted, and rewards."""
+        """Record a round: actions as JSON, events that the game emitted, and rewards.
+
+        Raise ``ValueError`` for a reward that is NaN or infinite.
+        """
         self.turn += 1
         acts = [Event(UNNUMBERED, EventKind.ACT, who, None, {"action": one}) for who, one in actions.items()]
         paid = [
-            Event(UNNUMBERED, EventKind.REWARD, agent, (agent,), {"reward": jsonable(float(reward))})
+            Event(UNNUMBERED, EventKind.REWARD, agent, (agent,), {"reward": self._finite(agent, reward)})
             for agent, reward in rewards.items()
             if reward
         ]
         self._append([*acts, *emitted, *paid])
+
+    def _finite(self, agent: str, reward: Any) -> float:
+        if not isfinite(reward):
+            raise no_finite_reward(self.name, reward, agent)
+        return float(reward)
 
     def ignored(self, actions: Mapping[str, Any]) -> None:
         """Record actions of agents that had no request; each is visible to its agent alone."""

@@ -7,7 +7,6 @@ does no I/O and reads no clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 from envweave_gym.core.faults import Fault, FaultCount, ResetNeeded
@@ -81,7 +80,7 @@ class EpisodeRecord(EpisodeState):
         return Stream((Request(self.seq, _ASK_ACT, AGENT, 0),), events)
 
     def acted(self, action: Any, reward: float, emitted: Sequence[Event] = ()) -> Stream:
-        """Record a step after which the episode goes on; ``emitted`` are events of the environment."""
+        """Record a step after which the episode goes on, with a finite reward and the events of the environment."""
         # The hot path of every step, so events are built with their numbers, in a tuple.
         seq = self.seq + 1
         self.turn = turn = self.turn + 1
@@ -91,8 +90,7 @@ class EpisodeRecord(EpisodeState):
             seq += len(emitted)
         if reward:
             seq += 1
-            paid = reward if isfinite(reward) else jsonable(reward)  # JSON has neither NaN nor infinity
-            events += (Event(seq, _REWARD, AGENT, None, {"reward": paid}),)
+            events += (Event(seq, _REWARD, AGENT, None, {"reward": reward}),)
         self.seq = seq
         return Stream((Request(seq, _ASK_ACT, AGENT, turn),), events)
 

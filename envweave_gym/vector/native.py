@@ -8,6 +8,7 @@ environments do under ``SyncVectorEnv``, seed for seed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envweave_gym.core.actions import contains
+from envweave_gym.core.call_results import no_finite_reward
 from envweave_gym.core.faults import InvalidAction, InvalidArgument, shown
 from envweave_gym.core.jsonable import jsonable
 from envweave_gym.episode.columns import (
@@ -138,10 +140,21 @@ class NativeVectorEnv(LocalVector):
         record = self._record
         rewards, terminated = self.advance(actions)
         truncated = record.act(rewards, terminated, waiting)
+        # A third of the cost of np.isfinite(rewards).all(); unlike dot(), vdot() does not warn of an overflow.
+        if not isfinite(np.vdot(rewards, rewards)):
+            self._refuse_infinite(rewards)
         # The caller may write to what a step returns; streams are built later, from these copies.
         copies = rewards.copy(), terminated.copy(), truncated.copy()
         step = StepColumns(actions, int(self._choices.start), *copies, record.seq, record.turns)
         return rewards, terminated, truncated, step
+
+    def _refuse_infinite(self, rewards: NDArray[np.float64]) -> None:
+        """Raise ``ValueError`` if a reward is NaN or infinite; the next call must be a reset then."""
+        rows = (~np.isfinite(rewards)).nonzero()[0]
+        if rows.size:  # else finite rewards were too large for their product
+            error = no_finite_reward(self.name, rewards[rows[0]].item(), f"row {rows[0]}")
+            self._record.stop(error)
+            raise error
 
     def _begin(
         self, rows: Rows, given: list[int | None] | None = None, options: Options = None, played: Any = None

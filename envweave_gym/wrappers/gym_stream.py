@@ -14,6 +14,7 @@ from gymnasium.wrappers import PassiveEnvChecker
 from envweave_gym.core.actions import REFUSED, admission
 from envweave_gym.core.arguments import check_faults, check_int, check_options, check_reproducible
 from envweave_gym.core.array_conversion import adapt_converters
+from envweave_gym.core.call_results import NOT_UNPACKED, no_finite_reward, with_name, wrong_result
 from envweave_gym.core.faults import (
     REFUSALS,
     RESET_DEADLINE_S,
@@ -48,8 +49,9 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     - After ``max_steps`` steps the episode is truncated. A ``TimeLimit`` outside of this wrapper would
       truncate while the stream still says ``act``; one inside costs a call at every step.
     - An exception of the environment is raised (``on_fault="raise"``) or ends the episode as a fault
-      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. The same holds for an
-      info that is no dict, a reward that is no number, and ``sys.exit``, which must not end a trainer.
+      (``"truncate"``): last observation, reward 0, ``truncated``, ``info["fault"]``. The same holds for a
+      result that is not five values, an info that is no dict, a reward that is no finite number, and
+      ``sys.exit``, which must not end a trainer.
       ``KeyboardInterrupt`` always passes, and so does a refusal of the environment (``InvalidAction``,
       ``InvalidArgument``), after which the episode goes on.
     - With ``"truncate"`` a failing reset is tried again for ``reset_deadline`` seconds, if its fault is
@@ -146,15 +148,20 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         while True:
             drain(self._emitter)  # events of a failed try are not part of this episode
             try:
-                observation, info = self.env.reset(seed=seed, options=options)
-                info = info.copy()
-                info["stream"] = None
+                result = self.env.reset(seed=seed, options=options)
+                try:
+                    observation, info = result
+                    info = info.copy()
+                    info["stream"] = None
+                except NOT_UNPACKED as error:
+                    raise wrong_result(self.name, "reset", result) from error
                 return observation, info
             except REFUSALS:
                 raise
-            except _FAULTS as error:
+            except _FAULTS as raised:
+                error = with_name(self.name, "reset", raised)
                 if not self._truncates:
-                    raise
+                    raise error  # noqa: B904 - with_name() has set the cause
                 fault = fault_of(error)
                 if not fault.retryable or time.monotonic() + pause > deadline:
                     return placeholder(self.observation_space), fault
@@ -171,22 +178,24 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if admitted is REFUSED:
             raise self._refusal(action)
         try:
-            observation, reward, terminated, truncated, info = self._inner.step(action)
-            info = info.copy()
-            info["stream"] = None  # an info that is no dict fails here, before the step is recorded
+            result = self._inner.step(action)
+            try:
+                observation, reward, terminated, truncated, info = result
+                info = info.copy()
+                info["stream"] = None  # an info that is no dict fails here, before the step is recorded
+            except NOT_UNPACKED as error:
+                raise wrong_result(self.name, "step", result) from error
             if self._scalar is not None:
                 reward = self._scalar(reward)
             earned: Any = reward if type(reward) is float else as_number(self.name, reward)
+            if earned - earned:  # nan, for NaN and infinities alone; isfinite() takes longer
+                raise no_finite_reward(self.name, reward)
             over = terminated or truncated
         except REFUSALS:
             drain(emitter)  # events of a step that was refused go with it
             raise
-        except BaseException as error:
-            record.abandon()  # nobody knows how far the step came, so the episode cannot go on
-            if not self._truncates or not isinstance(error, _FAULTS):
-                raise
-            info = record.lost(fault_of(error), admitted, drain(emitter))
-            return self._last, 0.0, False, True, info
+        except BaseException as error:  # noqa: BLE001 - it is raised again, or becomes a fault
+            return self._step_failed(admitted, error)
         if self._truncates:
             self._last = observation
         emitted = emitter._emitted or ()  # drain() inlined, as every step comes here
@@ -202,6 +211,17 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             info["stream"] = record.acted(admitted, earned, emitted)
         info["seq"] = record.seq
         return observation, reward, terminated, truncated, info
+
+    def _step_failed(
+        self, admitted: Any, error: BaseException
+    ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """End the episode as a fault, or raise the exception; how far the step came is unknown."""
+        self.record.abandon()
+        error = with_name(self.name, "step", error)
+        if not self._truncates or not isinstance(error, _FAULTS):
+            raise error
+        info = self.record.lost(fault_of(error), admitted, drain(self._emitter))
+        return self._last, 0.0, False, True, info
 
     def _step_without_episode(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Report the fault of a failed reset as a truncated step; raise ``ResetNeeded`` if there is none."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
+from envweave_gym.core.call_results import NOT_UNPACKED, wrong_result
 from envweave_gym.episode.emitter import drain
 from envweave_gym.episode.game_record import Infos, ParallelStep
 from envweave_gym.wrappers.game_stream import GameStream
@@ -31,7 +32,10 @@ class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
         return self.record.run(self._begin, self._reset_env(seed, options))
 
     def _begin(self, reply: Any) -> tuple[dict[str, Any], Infos]:
-        observations, infos = reply
+        try:
+            observations, infos = reply
+        except NOT_UNPACKED as error:
+            raise wrong_result(self.name, "reset", reply) from error
         return observations, self._with_stream(infos, -1)
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
@@ -43,7 +47,11 @@ class ParallelStream(GameStream, BaseParallelWrapper[str, Any, Any]):
 
     def _act(self, live: list[str], actions: dict[str, Any], admitted: dict[str, Any]) -> ParallelStep:
         record, chosen = self.record, {agent: actions[agent] for agent in live}
-        observations, rewards, terminations, truncations, infos = self.env.step(chosen)
+        result = self.env.step(chosen)
+        try:
+            observations, rewards, terminations, truncations, infos = result
+        except NOT_UNPACKED as error:
+            raise wrong_result(self.name, "step", result) from error
         before = record.seq
         if len(actions) > len(live):
             record.ignored({agent: action for agent, action in actions.items() if agent not in chosen})

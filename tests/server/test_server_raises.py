@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from broken_envs import PaysNaN
 from json_clients import JsonClient, sentence
 from served_envs import Raising
 from servers import TOKEN, running_server
@@ -15,6 +16,7 @@ from envweave_gym_server import offer_of_factory
 KINDS = ("KeyboardInterrupt", "GeneratorExit", "CancelledError", "Panic")
 FAULT = {"kind": "crash", "message": "KeyboardInterrupt: badly", "retryable": True}
 NAME = "served/Raising-v0"
+MEND = "no trainer learns from it, so mend the environment"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,22 @@ def test_a_step_that_raises_is_the_fault_of_its_episode(client: JsonClient, what
     assert "call reset()" in sentence(client.post(f"{session}/step", {"action": 0}, 409))
     assert client.post(f"{session}/reset")["call"] == 4
     assert client.post(f"{session}/step", {"action": 0})["truncated"] is False
+
+
+def test_a_reward_of_nan_is_the_fault_of_its_episode():
+    nan = JsonClient(offer_of_factory(PaysNaN, name="PaysNaN"))
+    fault = FAULT | {"message": "ValueError: local://PaysNaN: the reward nan is no finite number; " + MEND}
+    session = nan.open("PaysNaN")
+    nan.post(f"{session}/reset", {"seed": 0})
+    steps = [nan.post(f"{session}/step", {"action": 0}) for _ in range(3)]
+    assert [(one["truncated"], one["info"].get("fault")) for one in steps] == [(False, None)] * 2 + [
+        (True, fault)
+    ]
+    assert steps[2]["reward"] == 0.0
+    session = nan.open("PaysNaN", kwargs={"on_fault": "raise"})
+    nan.post(f"{session}/reset", {"seed": 0})
+    steps = [nan.post(f"{session}/step", {"action": 0}) for _ in range(3)]
+    assert steps[2] == {"call": 4, "fault": fault}
 
 
 def test_a_step_that_raises_is_in_the_stream_with_on_fault_raise_and_in_vectors(client: JsonClient):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from native_vectors import FIX, LINE, native, sync
 from offset_vector import Offset
 
-from envweave_gym import EventKind, InvalidAction, InvalidArgument, stream_of
+from envweave_gym import EventKind, InvalidAction, InvalidArgument, ResetNeeded, stream_of
 
 
 def test_choices_that_do_not_start_at_zero_are_recorded_as_chosen() -> None:
@@ -28,6 +32,39 @@ def test_choices_that_do_not_start_at_zero_are_recorded_as_chosen() -> None:
             InvalidAction, match=r"^Offset: action -?11 of row \d is not in Discrete\(21, start=-10\)"
         ):
             env.step(bad)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("reward", [math.nan, -math.inf])
+def test_a_reward_that_is_not_finite_is_an_error_that_names_its_row(
+    mode: AutoresetMode, reward: float
+) -> None:
+    class Broken(Offset):
+        def advance(self, actions: Any) -> Any:
+            rewards, terminated = super().advance(actions)
+            return np.where(rewards == 7, reward, 1e200), terminated
+
+    env = Broken(3, autoreset_mode=mode)
+    env.reset(seed=0)
+    assert env.step([0, 1, 2])[1].tolist() == [1e200] * 3, "large, and finite"
+    with pytest.raises(ValueError, match=rf"^Broken: the reward {reward} of row 1 is no finite number; "):
+        env.step([0, 7, 7])
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+        env.step([0, 0, 0])
+    env.reset(seed=0)
+    env.step([0, 0, 0])
+
+
+def test_a_reward_of_a_row_that_is_reset_is_dropped_and_may_be_anything() -> None:
+    class Broken(Offset):
+        def advance(self, actions: Any) -> Any:
+            over = self.seen == 1
+            return np.where(over, math.nan, 1.0), ~over
+
+    env = Broken(2)
+    env.reset(seed=0)
+    assert env.step([0, 0])[2].tolist() == [True, True]
+    assert env.step([0, 0])[1].tolist() == [0.0, 0.0]
 
 
 def test_options_reach_the_rows_that_are_reset_and_no_later_episode() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from toy_games import BOTH, CRASH, ID, Whisper, matching, whisper
 
@@ -137,10 +139,41 @@ def test_a_malformed_reward_ends_the_episode_of_turns() -> None:
 def test_a_malformed_reset_leaves_no_episode() -> None:
     env = matching()
     env.unwrapped.reset = lambda seed, options: {}
-    with pytest.raises(ValueError, match="unpack"):
+    with pytest.raises(TypeError, match=rf"^{ID}: reset\(\) returned no tuple: \{{\}}; .* 2 values"):
         env.reset(seed=0)
     with pytest.raises(ResetNeeded):
         env.step(BOTH)
+
+
+def test_a_malformed_step_of_a_parallel_game_ends_the_episode_and_says_what_came() -> None:
+    env = matching()
+    env.reset(seed=0)
+    env.unwrapped.step = lambda actions: ({}, {}, {}, {})
+    with pytest.raises(TypeError, match=rf"^{ID}: step\(\) returned 4 values: .*; it must return 5 values: "):
+        env.step(BOTH)
+    assert env.agents == []
+
+
+@pytest.mark.parametrize("reward", [math.nan, -math.inf, np.float32("nan")])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_reward_that_is_not_finite_ends_the_episode_and_is_named(parallel: bool, reward: Any) -> None:
+    env = matching() if parallel else whisper()
+    env.reset(seed=0)
+    step = env.unwrapped.step
+
+    def pay(action: Any) -> Any:
+        result = step(action)
+        if not parallel:
+            env.unwrapped.rewards["player_1"] = reward
+            return None
+        return result[0], {**result[1], "player_1": reward}, *result[2:]
+
+    env.unwrapped.step = pay
+    with pytest.raises(
+        ValueError, match=rf"^{ID}: the reward .*(nan|inf).* of player_1 is no finite number; "
+    ):
+        env.step(BOTH if parallel else 1)
+    assert env.agents == []
 
 
 @pytest.mark.parametrize(

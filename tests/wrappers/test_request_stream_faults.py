@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from scripted_envs import Scripted
 from scripted_streams import NAME, Malformed, faulty, kinds, scripted, seed_of
 
@@ -38,6 +41,83 @@ def test_a_reward_that_is_no_number_is_a_fault(reward: Any) -> None:
     _, given, _, truncated, info = env.step(0)
     assert (given, truncated) == (0.0, True)
     assert info["fault"].kind == FaultKind.CRASH
+
+
+@pytest.mark.parametrize("reward", [math.nan, -math.inf, np.float32("nan"), np.array(math.inf)])
+def test_a_reward_that_is_not_finite_is_a_fault_that_names_it(reward: Any) -> None:
+    env = scripted([reward])
+    env.reset(seed=0)
+    with pytest.raises(
+        ValueError, match=rf"^{NAME}: the reward .*(nan|inf).* is no finite number; "
+    ) as refused:
+        env.step(0)
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    env = faulty([reward, 1.0])
+    env.reset(seed=0)
+    _, given, terminated, truncated, info = env.step(0)
+    assert (given, terminated, truncated) == (0.0, False, True)
+    assert info["fault"] == Fault(FaultKind.CRASH, f"ValueError: {refused.value}", retryable=True)
+    assert kinds(info) == ["act", "fault", "episode_end"]
+
+
+@pytest.mark.parametrize("reward", [1.7e308, -1.7e308, 5e-324, 10**300, np.float32(3e38)])
+def test_the_largest_and_smallest_rewards_are_finite(reward: Any) -> None:
+    env = scripted([reward])
+    env.reset(seed=0)
+    assert env.step(0)[1] is reward
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "said"),
+    [
+        (
+            "step",
+            (0, 0.0, False, {}),
+            r"step\(\) returned 4 values: \(0, 0.0, False, \{\}\); .* 5 values: observation, ",
+        ),
+        (
+            "step",
+            7,
+            r"step\(\) returned no tuple: 7; it must return 5 values: observation, reward, terminated, ",
+        ),
+        (
+            "step",
+            (0, 0.0, False, False, None),
+            r"step\(\) returned an info that is no dict: None; .* 5 values",
+        ),
+        ("reset", 0, r"reset\(\) returned no tuple: 0; it must return 2 values: observation, info$"),
+        ("reset", (0, {}, 1), r"reset\(\) returned 3 values: \(0, \{\}, 1\); .* 2 values"),
+    ],
+)
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_result_of_the_wrong_form_names_the_environment(
+    call: str, answer: Any, said: str, checked: bool
+) -> None:
+    core = Malformed(answer)
+    if call == "reset":
+        core.reset = lambda *, seed=None, options=None: answer
+    # As gymnasium.make puts them: they unpack the result before our wrapper does.
+    env: Any = TimeLimit(OrderEnforcing(PassiveEnvChecker(core)), 5) if checked else core
+    env = RequestStream(env, name=NAME)
+    said = (
+        f"^{NAME}: (?s:.*)must return {2 if call == 'reset' else 5} values: "
+        if checked
+        else f"^{NAME}: {said}"
+    )
+    if call == "step":
+        env.reset(seed=0)
+    with pytest.raises(TypeError, match=said), warnings.catch_warnings(action="ignore"):
+        env.step(0) if call == "step" else env.reset(seed=0)
+
+
+def test_an_exception_of_the_environment_itself_keeps_its_type_inside_wrappers_of_gymnasium() -> None:
+    env = RequestStream(
+        TimeLimit(OrderEnforcing(PassiveEnvChecker(scripted([ValueError("to unpack")]).env)), 5)
+    )
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"^to unpack$"):
+        env.step(0)
 
 
 @pytest.mark.parametrize(
