@@ -152,6 +152,19 @@ CARDS = [
         image="envweave-echo",
     ),
     EnvCard(
+        id="envweave/PickLetter-v0",
+        doc="Answer `pick B` with B: four letters, one step, the smallest task for a language model.",
+        gym="envweave_gym.envs.toy.pick_letter:PickLetterEnv",
+        image="envweave-core",
+    ),
+    EnvCard(
+        id="envweave/Addition-v0",
+        doc="Sums in a few-shot prompt of plain text; the first line of the reply is the result or not.",
+        gym="envweave_gym.envs.toy.addition:AdditionEnv",
+        wire_kwargs=("split", "shots", "low", "high"),
+        image="envweave-core",
+    ),
+    EnvCard(
         id="envweave/LineWorld-v0",
         doc="Walk along a line to the goal; native vector form.",
         gym="envweave_gym.envs.toy.lineworld:LineWorldEnv",
