@@ -29,7 +29,7 @@ Admission = Callable[[Any], Any]
 
 
 def admission(space: Space[Any]) -> Admission:
-    """Return a function that converts a member of ``space`` to JSON, and returns :data:`REFUSED` for others."""
+    """Return a function that converts a member of ``space`` to JSON, and returns :data:`REFUSED` for other values."""
     make = _ADMISSIONS.get(type(space))
     return partial(_any_space, space) if make is None else make(space)
 

@@ -71,7 +71,7 @@ def check_deadline(name: str, which: str, seconds: Any, least: float = _MIN_DEAD
 
 
 def autoreset_mode_of(name: str, mode: str | AutoresetMode) -> AutoresetMode:
-    """Convert a string to its ``AutoresetMode``; raise ``InvalidArgument`` if there is none."""
+    """Convert a string to the ``AutoresetMode`` that it names; raise ``InvalidArgument`` if it names no mode."""
     try:
         return AutoresetMode(mode)
     except ValueError:
@@ -103,8 +103,8 @@ def check_options(
 ) -> None:
     """Raise ``InvalidArgument`` for reset options that the environment does not know.
 
-    An environment that lists its options in ``metadata["reset_options"]`` takes no others; without the list
-    it takes any. ``also`` are further options, of a wrapper, that the error lists as allowed.
+    An environment that lists its options in ``metadata["reset_options"]`` takes only these; without the
+    list it takes any option. ``also`` are further options, of a wrapper, that the error lists as allowed.
     """
     if options is None:
         return

@@ -18,8 +18,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, rename=_COLUMNS, gc=Fa
     """A row of SWE-bench Lite: an issue, the patch that closed it, and the tests that check a patch.
 
     Rows exist in two schemas. The classic one has twelve columns, with test names as JSON strings. The newer one has
-    lists of names, and columns that define the evaluation. Here both look the same: columns that a classic row lacks
-    are computed, and stay empty only for repositories that are not in Lite.
+    lists of names, and columns that define the evaluation. This class gives both the same attributes:
+    columns that a classic row lacks are computed, and stay empty only for repositories that are not in Lite.
     """
 
     instance_id: str

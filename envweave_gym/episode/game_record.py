@@ -111,9 +111,10 @@ class GameRecord(EpisodeState):
         acted: Mapping[str, Any] | None = None,
         ignored: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record the round in which the game is lost, or which reports an earlier fault; truncate the ``live`` agents.
+        """Record that a fault, such as a dead server, has ended the game; the ``live`` agents are truncated.
 
-        ``acted`` are the actions of agents that had a request, as JSON; ``ignored`` actions had no effect.
+        The fault may also be an earlier one, which happened outside of a step and is reported only now. ``acted``
+        are the actions of this step, as JSON, of the agents that had to act; ``ignored`` are those of other agents.
         """
         if self.pending_fault is None:  # a pending fault was counted when it was found
             self._count(fault)

@@ -103,7 +103,7 @@ class EpisodeRecord(EpisodeState):
         truncated: bool,
         fault: Fault | None = None,
     ) -> Stream:
-        """Record the last step; ``fault`` is a loss that the environment itself reports."""
+        """Record the last step; ``fault`` is given if the environment itself reports that the episode failed."""
         self._count(fault)
         events = self.acted(action, reward, emitted).events
         end = self._ended([], fault, terminated, truncated)
@@ -174,7 +174,7 @@ class EpisodeRecord(EpisodeState):
             self.lost_between_steps(fault)
 
     def adopt_step(self, info: dict[str, Any], is_over: bool) -> None:
-        """Set the numbers from the info of a step that a server has recorded."""
+        """Set event number and turn from the info of a step that a server has recorded."""
         request = info["stream"].requests[0]
         self.seq, self.turn = request.seq, request.turn
         if is_over:

@@ -103,7 +103,7 @@ _MISSING = _Missing()
 
 
 def _columns_of(rows: Sequence[dict[str, Any] | None]) -> VectorInfos | None:
-    """Merge infos that have the same keys, with values of the same types, by column; return ``None`` for others.
+    """Merge infos that have the same keys, with values of the same types, by column; else return ``None``.
 
     The result is that of Gymnasium's merge, which would take a third of the time of a step.
     """

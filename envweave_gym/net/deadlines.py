@@ -1,4 +1,4 @@
-"""Deadlines of network I/O: the time left until one, and sockets whose calls each take one.
+"""Deadlines of network I/O: the time left until a deadline, and sockets whose calls each take a deadline.
 
 A deadline is a value of ``time.monotonic``. A socket's own timeout applies to each piece that arrives, and a
 peer may send many pieces. So each wait is limited to the time that is left for the whole message.

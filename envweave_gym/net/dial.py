@@ -229,7 +229,7 @@ def _open_tunnel(plain: TimedSocket, proxy: str, url: str, deadline: float) -> N
 
 
 def trusted_certificates() -> str | None:
-    """Return the file or directory of trusted certificates from an environment variable, or ``None``."""
+    """Return the path in ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``, of trusted certificates, or ``None``."""
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
 
 

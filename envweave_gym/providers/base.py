@@ -168,8 +168,8 @@ _blocks = ProcessLocal(threading.local)
 def release_unused() -> Generator[None]:
     """At the end of the block, return replicas that were taken in it to their pools if no environment uses them.
 
-    That is so if more were taken than needed, or if no environment could be made. Of nested blocks only the
-    outermost one does it.
+    A replica is unused if more were taken than needed, or if no environment could be made. If blocks are nested,
+    only the end of the outermost one returns replicas.
     """
     block = _blocks.value  # a process that is forked in the block never reaches its end
     if getattr(block, "releases", None) is not None:

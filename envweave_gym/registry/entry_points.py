@@ -251,8 +251,8 @@ def as_gym(
 ) -> gym.Env[Any, Any]:
     """Wrap ``env`` in a ``RequestStream``, unless it has a stream; then ``max_steps`` and ``others`` are refused.
 
-    ``others`` are arguments of ``RequestStream``. By default the environment's first reset gets a seed, and
-    later resets without a seed reach it without one.
+    ``others`` are arguments of ``RequestStream``. By default, of the resets without a seed only the first
+    one gets a drawn seed; after that the environment continues its random generator.
     """
     if not has_stream(env):
         how: dict[str, Any] = {"reproducible": False, **others}

@@ -49,7 +49,10 @@ def wrapped_gym(env_id: str, call: MakeCall) -> Any:
 
 
 def wrapped_game(env_id: str, native: Api, call: MakeCall) -> Any:
-    """Make a game with a PettingZoo ID of another package, which registers it for the API ``native``."""
+    """Make a game of another package by its PettingZoo ID, and wrap it for the API that the caller asks for.
+
+    ``native`` is the API under which that package has registered the ID, which may be another one.
+    """
     refuse_for_games(env_id, call.num_envs, call.kwargs)
     make: Callable[..., Any] = pettingzoo.make
     return wrapped(env_id, partial(make, native, env_id), call)

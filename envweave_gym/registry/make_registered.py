@@ -54,8 +54,8 @@ def make_registered(call: MakeCall) -> Any:
 def _imported_if_here(name: str, backend: Any) -> str:
     """Return the ID in ``module:ID``; import the module if this process starts the server.
 
-    The server needs the module, this process does not. But its card may determine how a server is started, so
-    the module is imported if it is installed. For a server at a URL nothing is imported.
+    Only the server needs the module. But the card that it registers may determine how a server is started, so the
+    module is imported if it is installed. For a server at a URL nothing is imported.
     """
     if provider_of(backend) is None:
         return split_module(name)[1]

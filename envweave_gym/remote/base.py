@@ -35,9 +35,11 @@ class Remote:
         ``kwargs`` go to the environment's constructor on the server. ``token`` is a reference to the access token:
         ``env:NAME`` or ``file:PATH``. ``call_deadline`` and ``reset_deadline`` are in seconds.
 
-        ``on_fault="truncate"`` ends a lost episode with ``info["fault"]``; ``"raise"`` raises its error. If the
-        caller gives no seed, this client draws one for each reset. For an environment that can continue its random
-        generator it does so only at the first reset, unless ``reproducible=True``.
+        ``on_fault="truncate"`` ends a lost episode with ``info["fault"]``; ``"raise"`` raises its error.
+
+        A reset without a seed gets one that this client draws. But if the environment can continue its random
+        generator, the drawn seed is sent only with the first reset of a session. ``reproducible=True`` sends a seed
+        with every reset, so that each episode can be played again by itself.
         """
         faults: dict[str, Any] = {"on_fault": on_fault, "reset_deadline": reset_deadline}
         client: dict[str, Any] = {"token": token, "call_deadline": call_deadline}

@@ -145,7 +145,7 @@ class ServedEnvironment:
             raise
 
     def stop(self, error: BaseException) -> None:
-        """Record that ``error`` interrupted a step, so that nobody knows whether the server did it."""
+        """Record that ``error`` interrupted a step, so it is unknown whether the server executed the step."""
         self._cut_short = type(error).__name__
 
     def check_whole(self) -> None:

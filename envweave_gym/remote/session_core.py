@@ -51,7 +51,7 @@ _CONNECT, _SEND, _RECEIVE, _DELIVER = Operation.CONNECT, Operation.SEND, Operati
 
 
 class Call(msgspec.Struct, gc=False):
-    """Call or question in progress."""
+    """Message that is being sent and awaits its reply: a reset, a step, a question or the close."""
 
     frame: bytes
     number: int
@@ -99,7 +99,7 @@ class SessionCore:
         self._questions = NUMBERLESS
 
     def next_question(self) -> int:
-        """Return a new negative number for a question."""
+        """Return a new negative number, for a question or the close, which have no place in the sequence of calls."""
         self._questions -= 1
         return self._questions
 
@@ -120,11 +120,12 @@ class SessionCore:
         seconds: float | None = None,
         waits: int = _WAITS,
     ) -> Operation:
-        """Begin a call, or with a negative number a question.
+        """Begin to send the message ``frame`` at the time ``now``; return the first operation for the loop.
 
-        ``seconds`` is its time limit, by default that of the session. It is divided into ``waits`` equal parts;
-        after each part without a reply the frame is sent again. A server that cannot be reached is given up after
-        ``give_up_s`` seconds, but not before a second attempt.
+        ``number`` is in the message: positive for a reset or step, negative for a message that is no move in the
+        episode: a question or the close. ``seconds`` is the time limit, by default that of the session. It is
+        divided into ``waits`` equal parts; after each part without a reply the frame is sent again. A server that
+        cannot be reached is given up after ``give_up_s`` seconds, but not before a second attempt.
         """
         if seconds is None:
             seconds = self._deadline_s

@@ -60,7 +60,7 @@ def keep_up(url: str, upkeep: Upkeep | None) -> None:
 
 
 def ensure(url: str) -> None:
-    """Start the server at ``url`` unless it runs; does nothing if no callbacks are registered."""
+    """Start the server at ``url`` unless it runs; do nothing if :func:`keep_up` has not registered it."""
     if (upkeep := _kept.get(url)) is not None:
         upkeep.ensure()
 

@@ -71,8 +71,10 @@ class RemoteVectorEnv(CheckedVector):
         ``call_deadline`` and ``reset_deadline`` are in seconds.
 
         ``on_fault="truncate"`` ends the episodes of lost rows with ``info["fault"]``; ``"raise"`` raises the error.
-        If the caller gives no seeds, this client draws one for each reset of a row. For rows that can continue their
-        random generators it does so only at their first reset, unless ``reproducible=True``, which groups need.
+
+        A reset of a row without a seed gets one that this client draws. But if the rows can continue their random
+        generators, the drawn seeds are sent only with the first reset of a session. ``reproducible=True`` sends
+        seeds with every reset, so that each episode can be played again by itself; groups need it.
         """
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
@@ -151,9 +153,9 @@ class RemoteVectorEnv(CheckedVector):
 
     @cached_property
     def _choices(self) -> Discrete | None:
-        """Action space of one row if it is discrete and the vector native, else ``None``.
+        """Action space of one row if it is ``Discrete`` and the server has a ``NativeVectorEnv``; else ``None``.
 
-        Such actions are checked here, as a whole array.
+        The client checks a batch of such actions with one array operation, which is faster than row by row.
         """
         space = self.single_action_space
         return space if self.description["native"] and isinstance(space, Discrete) else None

@@ -28,7 +28,7 @@ _WRAPPED_NUMBER = re.compile(
 def equal(found: Any, expected: Any, tolerance: float) -> bool:
     """Return whether the answer ``found`` equals the expected one.
 
-    Numbers may differ by ``tolerance``; others must be equal by value or as texts.
+    Numbers may differ by ``tolerance``; answers that are no numbers must be equal by value or as texts.
     """
     found, expected = _plain(found), _plain(expected)
     left, right = _number(found), _number(expected)
@@ -93,7 +93,7 @@ def _close(left: Number, right: Number, tolerance: float) -> bool:
 
 
 def _literal(text: str) -> Any:
-    """Return the value of a Python literal; the text itself if it is none."""
+    """Return the value of a Python literal; if ``text`` is no literal, return it unchanged."""
     match parse(text.strip()):
         case ast.Module(body=[ast.Expr(value=node)]):
             try:

@@ -190,8 +190,8 @@ class Step:
         """Start both clocks, with a limit of ``timeout`` seconds of the program's own time.
 
         ``snapshot`` limits the characters of each variable's ``repr`` in the outcome. ``before`` is a forked copy of
-        the session, which takes its place if the process is lost. ``no_copy`` is the reason why there is none
-        although one was requested, else ``""``.
+        the session, which takes its place if the worker dies. ``no_copy`` is the reason why the requested copy
+        could not be made, else ``""``.
         """
         self.seq, self.timeout, self.snapshot = secrets.randbits(48), timeout, snapshot
         self.before, self.no_copy = before, no_copy

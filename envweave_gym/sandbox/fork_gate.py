@@ -55,9 +55,10 @@ class ForkGate:
             self._grandparents.discard(pid)
 
     def answer(self) -> None:
-        """Allow or deny the fork of one pending notification, if there is one.
+        """Read one pending seccomp notification and let its fork go on, or fail with ``EPERM``.
 
-        Another session may have answered it already.
+        A fork goes on only if :meth:`allow_copy` has permitted it. Do nothing if no notification is pending, as
+        another session may have answered it already.
         """
         with self._lock:
             if any(event & select.POLLIN for _, event in self._poll.poll(0)):  # else the ioctl would block

@@ -228,7 +228,7 @@ class Session:
             return None, f"it was not copied before: {text_of(str(error), _MAX_REASON_CHARS)}"
 
     def wait(self) -> Execution | list[Call]:
-        """Wait for the step's end and return its outcome, or return the deferred tool calls that have come first.
+        """Wait for the step's end and return its outcome, or return the deferred tool calls made before that.
 
         If all open calls are deferred ones, the step is paused and its process frozen until the next ``wait``.
         """

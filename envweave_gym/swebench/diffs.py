@@ -137,7 +137,10 @@ class _Reader:
         return "".join(self.kept[: self._end])
 
     def read(self, line_end: str = "") -> None:
-        """Read a header, a hunk, or a line of prose; content lines get ``line_end``, if given."""
+        """Parse the header line, hunk or line of prose at :attr:`index`, store it, and advance past it.
+
+        ``line_end`` replaces the ``\\n`` of the hunk's content lines: ``\\r\\n`` makes a diff for a CRLF file.
+        """
         line = self.lines[self.index].rstrip("\r\n")
         if line.startswith("diff --git "):
             self._begin(line)

@@ -32,7 +32,8 @@ def slot(
     """Context manager that holds one of ``at_once`` slots of the semaphore named ``of``; ``None``: one for each core.
 
     Wait for a free slot, and raise ``AtCapacity`` after ``timeout`` seconds. A slot is a file lock, so the kernel
-    releases it however the process ends. As a side effect, a worker process of a vector now ends with its parent.
+    releases it however the process ends. In a worker of ``AsyncVectorEnv`` the call has a lasting side effect: the
+    worker is killed when its parent ends. Otherwise an orphan would hold its slot while others wait.
     """
     end_with_parent()
     limit = at_once or os.cpu_count() or 1

@@ -146,7 +146,7 @@ def _official_for(instance: Instance) -> Any:
 
 
 def _statuses(instance: Instance, log: str) -> tuple[dict[str, str], bool]:
-    """Parse a log with the official function; return the status of each test, and whether any counts."""
+    """Parse a log with the official function; return the status of each test, and whether the log shows a test run."""
     official = official_grading()
     with tempfile.TemporaryDirectory(prefix="envweave-log-") as folder:
         path = Path(folder) / "test_output.txt"

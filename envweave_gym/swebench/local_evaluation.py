@@ -2,7 +2,7 @@
 
 The sandbox profile ``shell`` confines the commands. They may read the system's programs, their Python and the
 copy, write to the copy alone, and reach no network and no other process. Unlike in a container there are no
-sockets and no shared memory at all, so tests that need those fail here.
+sockets and no shared memory at all, so tests that need them fail in this way of evaluation.
 """
 
 from __future__ import annotations

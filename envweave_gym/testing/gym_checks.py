@@ -75,7 +75,10 @@ def check_passive_api(subject: Subject) -> None:
 
 
 def check_spec_survives_json(subject: Subject) -> None:
-    """Check that the spec after JSON, and ``gym.spec(ID).make``, make an environment that plays the same."""
+    """Check that the spec makes an environment that plays the same, also after a round trip through JSON.
+
+    ``gym.spec(ID).make`` must make the same too.
+    """
     form = subject.stack()
     with form.open() as player:
         spec = player.env.spec

@@ -125,8 +125,8 @@ def _resolved(name: str) -> Any:
 def rebuilt(data: Data, from_data: Callable[[Data], Space[Any]]) -> Space[Any] | None:
     """Import the class of a space and build the space; return ``None`` if that is not possible here.
 
-    ``from_data`` builds the spaces inside it. Call this only with data of a trusted server, because the import runs
-    code that the server names.
+    ``from_data`` builds the spaces that it contains. Call this only with data of a trusted server, because the
+    import runs code that the server names.
     """
     kind, recipe = _resolved(data["class"]), data["recipe"]
     if recipe is None or not (isinstance(kind, type) and issubclass(kind, Space)):

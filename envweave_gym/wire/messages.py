@@ -3,7 +3,8 @@
 A *session* is one environment, one vector or one game on a server. The client chooses its id and numbers the
 calls that change it: ``create`` is call 0, and every ``reset`` and ``step`` is one more. The server executes
 the next call, repeats its reply if the last one comes again, and refuses any other number. So a call is
-executed once, however often it is sent. Questions, which change nothing, are not numbered so.
+executed once, however often it is sent. A question, such as ``render``, changes nothing; it has a negative number
+outside of this sequence.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class RequestStream(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment, record the step, and return its result with the stream in the info."""
+        """Step the environment, record the step, and return its result with the stream as ``info["stream"]``."""
         record, emitter = self.record, self._emitter
         if not record.live:
             return self._step_without_episode(action)

@@ -14,7 +14,7 @@ from envweave_gym.vector.calls import OF_ROWS
 
 @dataclass(frozen=True)
 class ResetOptions:
-    """The names of the reset options that clients may give to one environment; :meth:`check` refuses others."""
+    """The names of the reset options that clients may give to one environment; :meth:`check` refuses the rest."""
 
     name: str
     named: tuple[str, ...] | None

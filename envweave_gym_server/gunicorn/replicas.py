@@ -39,8 +39,8 @@ class Replicas:
     """Parent process of several servers: runs a Flask application once per socket, until SIGTERM.
 
     The parent passes SIGTERM on to all replicas, and a second SIGTERM too. A replica that ends without SIGTERM
-    is restarted. But if no replica at its index has ever accepted clients, all are ended, as others would fail
-    too. All replicas end when the parent is killed.
+    is restarted on the same socket. But if no replica of that socket has ever accepted clients, the parent ends
+    all replicas, because a restarted one would fail in the same way. All replicas end when the parent is killed.
     """
 
     def __init__(

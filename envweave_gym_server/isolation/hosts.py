@@ -44,7 +44,7 @@ class HostFactory(Protocol):
         ...
 
     def describe(self, create: Create) -> dict[str, Any]:
-        """Return the description of an environment, which is made and closed for this."""
+        """Make an environment to describe it, close it, and return the description."""
         ...
 
     def close(self) -> None:

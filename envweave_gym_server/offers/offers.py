@@ -141,7 +141,7 @@ class Offer:
         """Make the environment that a client requests, and return it as a :class:`HostedEnv`.
 
         ``threads`` says that its calls may come from several threads. Then an environment of another package,
-        or one whose card says ``thread_affine``, is made and played in a thread of its own.
+        or one whose ``EnvCard`` says ``thread_affine``, is made and played in a thread of its own.
         """
         thread = OwnThread(self.name) if threads and self._is_bound_to_a_thread else None
         try:
@@ -321,8 +321,8 @@ def _ids() -> set[str]:
 def _makes_environments(found: Any) -> bool:
     """Return whether an object can be an environment class or a factory, judging by class and annotations.
 
-    Functions of the standard library or of C modules are not; nor is a factory annotated with another return
-    type.
+    Return ``False`` for functions of the standard library or of C modules, and for a factory that is annotated
+    with the type of something else.
     """
     made = found if isinstance(found, type) else _returned(found)
     if isinstance(made, type) and made is not object:

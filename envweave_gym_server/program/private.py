@@ -69,7 +69,7 @@ class Supervisor:
                 time.sleep(_PAUSE_S)
 
     def _end(self, *_: Any) -> None:
-        """Pass SIGTERM to the worker, which finishes its calls, or at a second SIGTERM does not; then end."""
+        """Pass SIGTERM to the worker, and end after it; the worker finishes its calls, except at a second SIGTERM."""
         self._is_ending = True
         with suppress(ProcessLookupError):
             if self._worker:

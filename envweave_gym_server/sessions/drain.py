@@ -36,7 +36,7 @@ class Drain:
         os.set_blocking(self._signals, False)
 
     def start(self) -> None:
-        """Install the signal handlers, in the main thread, and start the threads before others use them up."""
+        """Install the signal handlers, in the main thread; start both threads before requests use up all threads."""
         for number in (signal.SIGTERM, signal.SIGQUIT):
             signal.signal(number, lambda *_: os.write(self._signal, b"\0"))
             signal.siginterrupt(number, False)

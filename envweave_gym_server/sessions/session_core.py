@@ -1,7 +1,7 @@
 """State machines of sessions, without I/O: numbering of calls, repeats, leases and capacity.
 
 They hold no locks and read no clock: methods that need the time take it as an argument. ``session.py`` and
-``session_table.py`` drive them under locks, and the simulation does on a virtual clock.
+``session_table.py`` drive them under locks; the simulation of the tests drives them on a virtual clock.
 """
 
 from __future__ import annotations

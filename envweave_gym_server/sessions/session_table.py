@@ -107,7 +107,7 @@ class Sessions:
         return slot
 
     def close(self, session_id: str) -> None:
-        """Close one session; if a call is running, do it in a thread that waits for its end."""
+        """Close one session; if a call is running, a thread waits for its end and then closes the session."""
         session = self.get(session_id)
         if session.busy:
             # The thread first: if none can be started, the session stays in the table.

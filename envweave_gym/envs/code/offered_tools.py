@@ -31,7 +31,7 @@ class OfferedTools:
         self._check(ToolRegistry([one for one in self._given if not isinstance(one, McpServer | ServerSpec)]))
 
     def begin(self) -> ToolRegistry:
-        """Return the registry for a new episode; with ``per_episode``, new servers are started."""
+        """Return the registry for a new episode; with ``per_episode``, the MCP servers are started anew."""
         if self._per_episode:
             self.close()
         return self.registry()

@@ -285,7 +285,7 @@ class CodeFixVectorEnv(NativeVectorEnv):
         self._shown = np.zeros((num_envs, sum(WIDTHS)), np.int64)
 
     def begin(self, rows: NDArray[np.intp], seeds: NDArray[np.uint64], options: dict[str, Any]) -> None:
-        """Show the programs of the seeds in ``rows``."""
+        """Draw a program for each of ``rows`` from its seed, as the first observation."""
         self._variants[rows], self._shown[rows] = self._tables.draw(seeds)
 
     def advance(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -141,7 +141,7 @@ def pods_of(cluster: Cluster, owner: str) -> list[str]:
 
 
 def sweep_now_and_then(cluster: Cluster) -> None:
-    """Sweep the namespace, unless this process did so less than a minute ago."""
+    """Sweep the namespace, unless this process has swept it less than a minute ago."""
     pods, namespace, now = _pods.value, (cluster.host, cluster.namespace), time.monotonic()
     with pods.lock:
         if now - pods.swept.get(namespace, -_SWEEP_INTERVAL_S) < _SWEEP_INTERVAL_S:

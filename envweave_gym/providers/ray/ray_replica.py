@@ -133,7 +133,7 @@ class RayReplica(Replica):
         return None
 
     def answers(self, timeout: float) -> bool:
-        """Return whether the actor has not ended; a busy one counts as answering. ``timeout`` is not used."""
+        """Return whether the actor still runs; a busy one counts as answering. ``timeout`` is not used."""
         with self._lock:  # _ended notes a changed process id
             return self._ended() is None
 

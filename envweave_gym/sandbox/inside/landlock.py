@@ -71,7 +71,7 @@ def ruleset(rules: Iterable[tuple[str, int]]) -> int:
 def keep_out_of_others() -> bool:
     """Keep this process from tracing processes outside of its Landlock domain, and so from reading their memory.
 
-    Entering any domain does that, so the rules allow everything. Return whether the kernel supports it.
+    Entering any domain has this effect, so the rules allow everything. Return whether the kernel supports it.
     """
     spoken = version()
     if spoken < 2:  # version 1 cannot allow moving files between folders

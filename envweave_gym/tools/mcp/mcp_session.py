@@ -244,7 +244,7 @@ def response_to(request: Message) -> Message:
 
 
 def cancellation(request_id: int) -> Message:
-    """Return the notification ``notifications/cancelled``: nobody waits for the response to a request any more."""
+    """Return the notification ``notifications/cancelled``: the client no longer waits for the response."""
     params = {"requestId": request_id, "reason": "it took too long"}
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
 

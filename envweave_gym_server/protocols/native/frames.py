@@ -78,7 +78,7 @@ def one_frame(session_id: str) -> Response:
 
 @frames.post("/v1/describe")
 def describe_frame() -> Response:
-    """Describe an environment, before a client makes one."""
+    """Return the description of the environment that a create message would make; no session is opened."""
     message = read_message(received())
     if not isinstance(message, Create):
         raise BadRequest("send the message that would create the session")

@@ -98,7 +98,7 @@ def read_json(name: str, space: Space[Any], value: Any) -> Any:
 
 
 class _Reader(JsonReader):
-    """Reads arrays in base64 too, and refuses unknown members of objects."""
+    """JSON reader that also accepts arrays in base64, and refuses unknown members of objects."""
 
     def array(self, value: Any) -> Any:
         """Return nested lists unchanged, and the array in an object with ``dtype``, ``shape`` and ``base64``."""
