@@ -24,7 +24,7 @@ ELSEWHERE = {"trainers.md"}
 BLOCK = re.compile(r"(?<!-->\n)^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DOCKER_BLOCK = re.compile(r"^<!-- docker -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BACKEND = re.compile(r'backend="(docker|kubernetes|ray)"')
-EXTRA_ROW = re.compile(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", re.MULTILINE)
+EXTRA_ROW = re.compile(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
