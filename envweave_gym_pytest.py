@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SUITE = Path(__file__).parent / "envweave_gym" / "testing" / "suite.py"
-"""The file that pytest collects; :mod:`envweave_gym.testing.suite` makes one test item of each check."""
+SUITE = Path(__file__).parent / "envweave_gym" / "testing" / "pytest_collectors.py"
+"""The file that pytest collects; :mod:`envweave_gym.testing.pytest_collectors` makes one test item of each check."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,6 +54,6 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     """Collect the checks of the suite instead of test functions."""
     if module_path != SUITE or not parent.config.getoption("envweave_id"):
         return None
-    from envweave_gym.testing.suite import Suite
+    from envweave_gym.testing.pytest_collectors import Suite
 
     return Suite.from_parent(parent, path=module_path, nodeid="envweave")

@@ -78,7 +78,7 @@ class ShardReset(NamedTuple):
 
     shard: Shard
     seeding: Any
-    """Packed seeds: the argument of the server's ``environments.rows.reset_rows``."""
+    """Packed seeds: the argument of the server's ``environments.vector_resets.reset_rows``."""
     options: dict[str, Any] | None
     is_whole: bool
     """Whether every row of the shard is reset, so that a new session can do the reset too."""

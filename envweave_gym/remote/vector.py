@@ -26,8 +26,8 @@ from envweave_gym.remote.session import RemoteSession
 from envweave_gym.remote.shard_batches import copied, joined, merged, travels
 from envweave_gym.remote.shard_calls import RowsReset, Shard, ShardCalls, ShardResult, ends_of, in_order
 from envweave_gym.vector.base import CheckedVector, Results
-from envweave_gym.vector.calls import as_batch
 from envweave_gym.vector.native import checked_choices
+from envweave_gym.vector.reset_arguments import as_batch
 from envweave_gym.vector.row_groups import groups_of
 from envweave_gym.wire.messages import Create
 

@@ -26,10 +26,10 @@ from envweave_gym.core.faults import (
 )
 from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.swebench.diffs import MAX_CHARS, Diff, missing_end, parse_diff
+from envweave_gym.swebench.evaluation_scripts import BY_PATCH, Applied, apply_and_test, run_tests
 from envweave_gym.swebench.evaluation_semaphore import check_at_once, slot
 from envweave_gym.swebench.grading import Tests, Verdict, check_instance, check_tests, grade
 from envweave_gym.swebench.patch_rules import violations, violations_by_patch, violations_of_tree
-from envweave_gym.swebench.phases import BY_PATCH, Applied, apply_and_test, run_tests
 from envweave_gym.swebench.workspace import SIGNALS, NotHere, Workspace
 
 TESTS_TIMEOUT_S = 1800.0

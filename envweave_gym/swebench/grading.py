@@ -23,7 +23,7 @@ from envweave_gym.core.config import one_of
 from envweave_gym.core.faults import InvalidArgument, nearest, need, shown
 from envweave_gym.core.seeding import mix
 from envweave_gym.data.swebench_lite import Instance
-from envweave_gym.swebench.phases import official_script
+from envweave_gym.swebench.evaluation_scripts import official_script
 
 Tests = Literal["all", "fail_to_pass"]
 TESTS = ("all", "fail_to_pass")

@@ -17,11 +17,11 @@ from envweave_gym.data.swebench_lite import Instance
 from envweave_gym.data.swebench_scripts import selected
 from envweave_gym.swebench.diffs import MAX_CHARS, diff_in, parse_diff
 from envweave_gym.swebench.evaluation import Trial
+from envweave_gym.swebench.evaluation_scripts import apply_patch
 from envweave_gym.swebench.evaluation_semaphore import slot
 from envweave_gym.swebench.grading import END, START
 from envweave_gym.swebench.open_workspaces import EpisodeWorkspace
 from envweave_gym.swebench.patch_rules import NO_DIFF, violations, violations_of_tree
-from envweave_gym.swebench.phases import apply_patch
 from envweave_gym.swebench.workspace import Workspace
 
 MAX_OUTPUT_CHARS = 16_000

@@ -20,8 +20,8 @@ from envweave_gym.core.faults import InvalidAction, shown
 from envweave_gym.core.protocols import state_of
 from envweave_gym.episode.columns import Bools, Options, RecordColumns, Rows
 from envweave_gym.episode.vector_infos import VectorInfos
-from envweave_gym.vector.calls import ResetCall, as_batch, read_reset
 from envweave_gym.vector.group_faults import GroupFaults
+from envweave_gym.vector.reset_arguments import ResetCall, as_batch, read_reset
 from envweave_gym.vector.row_groups import Groups
 
 NOT_A_BATCH = (TypeError, ValueError, KeyError, IndexError, AttributeError, CustomSpaceError)

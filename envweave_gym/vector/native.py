@@ -33,7 +33,7 @@ from envweave_gym.episode.columns import (
 from envweave_gym.episode.stream import Event
 from envweave_gym.episode.vector_infos import StreamRows, VectorInfos
 from envweave_gym.vector.base import LocalVector
-from envweave_gym.vector.calls import as_batch
+from envweave_gym.vector.reset_arguments import as_batch
 
 
 class NoNativeForm(InvalidArgument):

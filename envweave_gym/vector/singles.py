@@ -19,8 +19,8 @@ from envweave_gym.core.protocols import layers
 from envweave_gym.episode.columns import Bools, Options, RecordColumns, Rows, options_of
 from envweave_gym.episode.vector_infos import VectorInfos, infos_of_rows
 from envweave_gym.vector.base import LocalVector
-from envweave_gym.vector.calls import ResetCall, as_batch
 from envweave_gym.vector.processes import AsyncVector
+from envweave_gym.vector.reset_arguments import ResetCall, as_batch
 from envweave_gym.vector.row_groups import groups_of
 from envweave_gym.vector.row_threads import RowThreads
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from envweave_gym.wire.keys import EXTENSION_HEAD, HEADS, OPAQUE, TEXT_HEAD, check_keys
+from envweave_gym.wire.hash_collisions import EXTENSION_HEAD, HEADS, OPAQUE, TEXT_HEAD, check_keys
 from envweave_gym.wire.values import (
     COMPLEX,
     FAULT,
@@ -68,7 +68,7 @@ def check_call(frame: bytes) -> None:
     """Check a frame from a client against all limits; raise ``ValueError`` if it exceeds one.
 
     Small frames cannot exceed a limit and are not counted, so that most steps pay nothing. Callers skip this
-    function for frames below ``SMALL_FRAME`` (:mod:`envweave_gym.wire.keys`).
+    function for frames below ``SMALL_FRAME`` (:mod:`envweave_gym.wire.hash_collisions`).
     """
     if len(frame) > _SMALL_CALL and _exceeds(frame, MOST_VALUES, lazy_by_size=True):
         raise TooManyValues(_refusal(MOST_VALUES))

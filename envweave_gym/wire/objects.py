@@ -99,7 +99,9 @@ def _pack_foreign_array(value: Any) -> Any:
 def read_set(data: memoryview) -> Any:
     """Decode a set or a frozen set; return a list if a member cannot be hashed in its plain form."""
     frozen, members = values.loads(data)
-    if type(members) is not list:  # wire/keys.py counts what a list holds, and not an array or a tuple
+    if (
+        type(members) is not list
+    ):  # wire/hash_collisions.py counts what a list holds, and not an array or a tuple
         raise ValueError("a set whose members are no list")
     try:
         return frozenset(members) if frozen else set(members)

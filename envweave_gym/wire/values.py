@@ -29,7 +29,7 @@ ARRAY, SCALAR, TUPLE, OBJECTS, STREAM, FAULT, BIG_INT, GRAPH, STREAMS, NATIVE, T
 RESULT, SET, COMPLEX, MOMENT, RECORD = range(13, 18)
 """The kinds of msgpack extensions."""
 HASHED = frozenset({PAIRS, SET})
-"""The kinds whose items become keys of dicts and sets (:mod:`envweave_gym.wire.keys`)."""
+"""The kinds whose items become keys of dicts and sets (:mod:`envweave_gym.wire.hash_collisions`)."""
 
 _KINDS = "biufcSUmM"
 """The ``dtype.kind`` letters that may be sent: numbers, bytes, text and times, but no Python objects."""
@@ -198,7 +198,7 @@ def _objects() -> Any:
 def _read_pairs(pairs: Any) -> Any:
     """Return the dict of a list of ``[key, value]`` lists.
 
-    Tuples and arrays are refused in place of lists, because ``wire/keys.py`` does not count the keys in them.
+    Tuples and arrays are refused in place of lists, because ``hash_collisions.py`` does not count their keys.
     """
     if type(pairs) is not list or any(type(pair) is not list for pair in cast("list[Any]", pairs)):
         raise ValueError("a dict whose pairs are no lists")

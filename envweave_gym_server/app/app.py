@@ -16,9 +16,9 @@ from envweave_gym_server.offers.offers import offers_of
 from envweave_gym_server.protocols.current_app import attach_service
 from envweave_gym_server.protocols.native.frames import frames
 from envweave_gym_server.protocols.native.websocket import WebSockets
-from envweave_gym_server.protocols.rest.about import about
 from envweave_gym_server.protocols.rest.error_replies import handle_errors
 from envweave_gym_server.protocols.rest.event_stream import events
+from envweave_gym_server.protocols.rest.server_views import about
 from envweave_gym_server.protocols.rest.session_views import sessions
 from envweave_gym_server.sessions.service import SessionService
 

@@ -13,7 +13,7 @@ from envweave_gym.core.protocols import layers
 from envweave_gym.vector.native import NativeVectorEnv
 from envweave_gym.wire.spaces import space_to_data
 from envweave_gym_server.environments.reset_options import ResetOptions
-from envweave_gym_server.environments.rows import goes_on
+from envweave_gym_server.environments.vector_resets import goes_on
 
 
 def describe(env: Any, options: ResetOptions | None = None) -> dict[str, Any]:

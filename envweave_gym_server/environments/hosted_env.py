@@ -38,7 +38,7 @@ from envweave_gym_server.environments.description import describe
 from envweave_gym_server.environments.own_thread import OwnThread
 from envweave_gym_server.environments.questions import answer_to
 from envweave_gym_server.environments.reset_options import ResetOptions
-from envweave_gym_server.environments.rows import as_rows, reset_rows
+from envweave_gym_server.environments.vector_resets import as_rows, reset_rows
 
 _RESULTS = ("rewards", "terminations", "truncations")
 """Attributes of a turn-based game that are sent as reward, terminated and truncated of a step."""

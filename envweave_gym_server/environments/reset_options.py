@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 
 from envweave_gym.core.arguments import check_options
 from envweave_gym.core.faults import InvalidArgument, nearest, shown
-from envweave_gym.vector.calls import OF_ROWS
+from envweave_gym.vector.reset_arguments import OF_ROWS
 
 
 @dataclass(frozen=True)

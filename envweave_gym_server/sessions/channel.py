@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.wire.frame_limits import TooManyValues, check_call
-from envweave_gym.wire.keys import SMALL_FRAME
+from envweave_gym.wire.hash_collisions import SMALL_FRAME
 from envweave_gym.wire.messages import (
     NUMBERLESS,
     Answer,

@@ -24,7 +24,7 @@ from envweave_gym.episode.message import messages_of
 from envweave_gym.episode.stream import EventKind, stream_of
 from envweave_gym.episode.trainable import trainable
 from envweave_gym.swebench import open_workspaces
-from envweave_gym.swebench.baselines import Baselines
+from envweave_gym.swebench.baseline_pass_rates import Baselines
 from envweave_gym.swebench.evaluation import Evaluation
 from envweave_gym.swebench.repository_commands import RepositoryCommand, command_in
 from envweave_gym.wire.messages import Create

@@ -14,8 +14,8 @@ import pytest
 from msgspec.msgpack import Ext
 from servers import RunningServer, running_server
 
-from envweave_gym.wire import keys
-from envweave_gym.wire.keys import MOST_COMPARISONS, check_keys
+from envweave_gym.wire import hash_collisions
+from envweave_gym.wire.hash_collisions import MOST_COMPARISONS, check_keys
 from envweave_gym.wire.messages import Answer, Ask, Create, Refused, Reset, encode, pack, read_reply
 from envweave_gym.wire.values import ARRAY, BIG_INT, OBJECTS, PAIRS, SCALAR, SET, STREAM, TUPLE, dumps
 from envweave_gym_server.core.errors import BadRequest
@@ -185,7 +185,7 @@ def test_sets_that_people_send_are_read_and_those_of_replies_have_any_size():
 
 def test_frames_without_large_maps_or_hashed_items_are_not_walked(monkeypatch: pytest.MonkeyPatch):
     walked: list[bytes] = []
-    monkeypatch.setattr(keys, "_comparisons", lambda frame: walked.append(frame) or 0)
+    monkeypatch.setattr(hash_collisions, "_comparisons", lambda frame: walked.append(frame) or 0)
     check_keys(dumps(["a text"] * 10_000))
     check_keys(dumps([{"a": number, "b": (number, None)} for number in range(20, 99)] * 100))
     assert not walked

@@ -33,7 +33,7 @@ from envweave_gym.data.toy_repo import diff_between
 from envweave_gym.swebench.diffs import parse_diff
 from envweave_gym.swebench.docker_evaluation import open_workspace
 from envweave_gym.swebench.evaluation import Evaluation, Trial, evaluate
-from envweave_gym.swebench.phases import apply_patch
+from envweave_gym.swebench.evaluation_scripts import apply_patch
 
 __all__ = ["client", "images"]
 MODE = "diff --git a/toolbox/text.py b/toolbox/text.py\nold mode 100644\nnew mode 100755\n"

@@ -12,6 +12,7 @@ from swebench_rows import TEXT, TOY, row_of, rows_here
 
 from envweave_gym.core.faults import InvalidArgument
 from envweave_gym.data.swebench_lite import Instance
+from envweave_gym.swebench.evaluation_scripts import APPLY_COMMANDS, official_script
 from envweave_gym.swebench.grading import (
     END,
     EXIT_CODE,
@@ -21,7 +22,6 @@ from envweave_gym.swebench.grading import (
     grade,
     graded_to_pass,
 )
-from envweave_gym.swebench.phases import APPLY_COMMANDS, official_script
 
 SETUP = "+ git status\n+ git apply -v -\nChecking patch tests/test_text.py...\n"
 ALL = [*TEXT.fail_to_pass, *TEXT.pass_to_pass]

@@ -26,8 +26,8 @@ from envweave_gym.data.toy_files import FILES
 from envweave_gym.sandbox import levels
 from envweave_gym.swebench.checkouts import Recipe
 from envweave_gym.swebench.evaluation import Trial, baseline, evaluate
+from envweave_gym.swebench.evaluation_scripts import official_script
 from envweave_gym.swebench.local_evaluation import LocalWorkspace, open_workspace
-from envweave_gym.swebench.phases import official_script
 from envweave_gym.swebench.workspace import WorkspaceLost
 
 SOURCE = "toolbox/text.py"

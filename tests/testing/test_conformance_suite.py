@@ -150,7 +150,7 @@ def test_plug_in_says_in_one_line_that_there_is_no_such_id(tmp_path: Path) -> No
 
 
 def test_plug_in_loads_nothing_of_the_kit_unless_asked(tmp_path: Path) -> None:
-    parts = ["suite", "runs", "subject", "traces", "gym_checks", "game_checks"]
+    parts = ["pytest_collectors", "runs", "subject", "traces", "gym_checks", "game_checks"]
     loaded = f"[p for p in {parts} if f'envweave_gym.testing.{{p}}' in sys.modules]"
     (tmp_path / "test_own.py").write_text(f"import sys\n\ndef test_own():\n    assert {loaded} == []\n")
     run = pytest_in(tmp_path, "-q")

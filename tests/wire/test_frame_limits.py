@@ -26,7 +26,7 @@ from envweave_gym.wire.frame_limits import (
     check_call,
     check_reply,
 )
-from envweave_gym.wire.keys import OPAQUE, SMALL_FRAME
+from envweave_gym.wire.hash_collisions import OPAQUE, SMALL_FRAME
 from envweave_gym.wire.messages import Answer, Create, Step, encode
 from envweave_gym.wire.row_streams import ROWS_APART
 from envweave_gym.wire.values import (
