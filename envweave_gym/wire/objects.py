@@ -99,9 +99,8 @@ def _pack_foreign_array(value: Any) -> Any:
 def read_set(data: memoryview) -> Any:
     """Decode a set or a frozen set; return a list if a member cannot be hashed in its plain form."""
     frozen, members = values.loads(data)
-    if (
-        type(members) is not list
-    ):  # wire/hash_collisions.py counts what a list holds, and not an array or a tuple
+    # wire/hash_collisions.py counts the items of a list, but not those of an array or a tuple.
+    if type(members) is not list:
         raise ValueError("a set whose members are no list")
     try:
         return frozenset(members) if frozen else set(members)
