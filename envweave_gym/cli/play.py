@@ -245,7 +245,7 @@ def _read(prompt: str) -> str:
 
 
 def _line(prompt: str) -> str:
-    """Read a line from stdin. If it is no terminal, print the line, so that the transcript is complete."""
+    """Read a line from stdin. If stdin is no terminal, print the line too, so that the transcript is complete."""
     try:
         line = input(prompt)
     except EOFError:

@@ -94,10 +94,10 @@ def _found(client: Any) -> Any:
 
 
 def _made(client: Any) -> Any:
-    """Create the network.
+    """Create the network on a free subnet, with an unused address of that subnet as the default gateway.
 
-    It is created twice. The first time lets the engine pick a free subnet, and is removed. The second uses that
-    subnet, with an unused address in it as the default gateway.
+    Only the engine knows a free subnet, and a gateway can be set only together with a subnet. So a first network is
+    created to learn the subnet, and is removed before the network proper is created on it.
     """
     from docker.types import IPAMConfig, IPAMPool
 

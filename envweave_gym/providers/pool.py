@@ -162,7 +162,7 @@ class Pool:
                 self._used.append(replica)
 
     def _take_back(self, replica: Replica) -> None:
-        """Stop a replica whose last environment was closed, unless another one uses it by now."""
+        """Stop a replica whose last environment was closed, unless another environment uses it by now."""
         if not self._owner.is_here():
             return
         with self._changed:
