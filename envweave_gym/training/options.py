@@ -55,7 +55,7 @@ class CommonOptions:
     def __post_init__(self) -> None:
         """Raise ``InvalidArgument`` for numbers out of range, a run name that is a path, or an image without Docker."""
         for field in dataclasses.fields(self):
-            if isinstance(field.default, int | float):
+            if isinstance(field.default, int | float) and not isinstance(field.default, bool):
                 _check_number(field, getattr(self, field.name))
         if self.run in (".", "..") or {"/", "\\"} & {*self.run}:
             raise ValueError(
@@ -97,7 +97,12 @@ def parse_options(kind: type[Options], description: str, argv: Sequence[str] | N
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         flag, default = f"--{field.name.replace('_', '-')}", field.default
         line = field.metadata["help"] + (f" (default: {default})" if default != "" else "")
-        parser.add_argument(flag, type=type(default), default=default, help=line)
+        if isinstance(default, bool):
+            parser.add_argument(
+                flag, action=argparse.BooleanOptionalAction, default=default, help=field.metadata["help"]
+            )
+        else:
+            parser.add_argument(flag, type=type(default), default=default, help=line)
     values = vars(parser.parse_args(argv))
     try:
         return kind(**values)

@@ -14,10 +14,11 @@ from envweave_gym.core.faults import InvalidArgument, need
 class RunMetrics:
     """Context manager that appends each update to a file at once, and draws curves at the end, also after Ctrl-C."""
 
-    def __init__(self, folder: str | Path, curves: tuple[str, ...]) -> None:
+    def __init__(self, folder: str | Path, curves: tuple[str, ...], *, resume: bool = False) -> None:
         """Create the folder and the file; ``curves`` are the metrics to draw, each in its own panel.
 
-        A folder that cannot be written to raises an error here, before the training.
+        ``resume`` goes on with the rows of an earlier run instead of replacing them. A folder that cannot be
+        written to raises an error here, before the training.
         """
         need("matplotlib", "demo", "drawing metrics.png")
         self.folder = Path(folder)
@@ -33,6 +34,7 @@ class RunMetrics:
         self.rows: list[dict[str, Any]] = []
         self._curves = curves
         self._file: TextIO | None = None
+        self._resume = resume
         self._started = time.perf_counter()
 
     @property
@@ -41,9 +43,22 @@ class RunMetrics:
         return time.perf_counter() - self._started
 
     def __enter__(self) -> RunMetrics:
-        self._file = self._path.open("w", encoding="utf-8")
-        self._started = time.perf_counter()
+        if self._resume:
+            self.rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n")[:-1]]
+        before = self.rows[-1]["seconds"] if self.rows else 0.0
+        self._started = time.perf_counter() - before
+        self.keep(len(self.rows))
         return self
+
+    def keep(self, count: int) -> None:
+        """Drop all rows but the first ``count``: training goes on from an earlier state."""
+        if self._file is not None:
+            self._file.close()
+        del self.rows[count:]
+        self._file = self._path.open("w", encoding="utf-8")
+        for row in self.rows:
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
 
     def write(self, **values: float) -> None:
         """Append the metrics of one update."""

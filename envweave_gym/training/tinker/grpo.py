@@ -1,0 +1,325 @@
+"""The training loop: groups of episodes of the same task, group-centred advantages, updates of LoRA adapters.
+
+Each update samples ``groups`` tasks ``group`` times, and trains on how much better than the others of its group each
+episode was. Lost episodes are played again; a group goes on without those that stay lost, and one whose rewards are
+equal teaches nothing and is left out. All seeds are derived from ``--seed``, so with a deterministic server two runs
+end with the same adapter, also if one of them was interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import envweave_gym
+from envweave_gym.core.faults import NotAvailable, need
+from envweave_gym.training.run_metrics import RunMetrics, summary
+from envweave_gym.training.tinker.connection import Connection, ServerLost
+from envweave_gym.training.tinker.datums import (
+    TrainingRow,
+    centred,
+    mean_reply_logprob,
+    with_entropy_bonus,
+)
+from envweave_gym.training.tinker.episodes import AGENT, Episode, Limits, Policies, Task, play
+from envweave_gym.training.tinker.learner import Learner
+from envweave_gym.training.tinker.local_server import LocalServer
+from envweave_gym.training.tinker.prompts import Prompts
+from envweave_gym.training.tinker.rollouts import Rollouts
+from envweave_gym.training.tinker.run_state import RunState, settings_of
+from envweave_gym.training.tinker.sampling import SharedRequest, seed_of
+from envweave_gym.training.tinker.self_play import as_parallel, is_game, play_game
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+from envweave_gym.training.tinker.transcripts import Transcripts
+from envweave_gym.training.tinker.update_metrics import of_episodes, of_steps
+
+CURVES = ("reward", "success", "held_out_success", "kl")
+DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
+"""The base model where the server has it and none is given."""
+MOST_LOSSES = 5
+"""Times in a row that the server may be lost without an update in between."""
+AVERAGED = 0.1
+"""Weight of the newest update in the moving average of success."""
+_HELD_OUT = 1 << 30
+"""Seeds of held-out tasks are from here on, those of training below."""
+
+RowsOf = Callable[[Sequence[Episode], TinkerOptions, int], dict[str, list[TrainingRow]]]
+"""Function that makes the training rows of each agent from the episodes of an update and its number."""
+
+
+def training_rows(
+    episodes: Sequence[Episode], options: TinkerOptions, update: int
+) -> dict[str, list[TrainingRow]]:
+    """Return the rows of each agent, with advantages that are centred in its group."""
+    groups: dict[tuple[int, str], list[Any]] = {}
+    for episode in episodes:
+        for agent, trajectory in episode.trajectories.items():
+            if episode.fault is None and trajectory.counts:
+                groups.setdefault((episode.task.group, agent), []).append(trajectory)
+    rows: dict[str, list[TrainingRow]] = {}
+    for (_, agent), group in groups.items():
+        advantages = centred([trajectory.reward for trajectory in group])
+        if not any(advantages) and not options.entropy:
+            continue
+        baseline = mean_reply_logprob([row for trajectory in group for row in trajectory.rows])
+        rows.setdefault(agent, []).extend(
+            with_entropy_bonus(row, advantage, options.entropy, baseline)
+            for trajectory, advantage in zip(group, advantages, strict=True)
+            for row in trajectory.rows
+        )
+    return rows
+
+
+class Trainer:
+    """A run on one ID; a context manager that closes environments and connection, and writes the last records."""
+
+    def __init__(
+        self,
+        env_id: str,
+        options: TinkerOptions,
+        arguments: Mapping[str, Any] | None = None,
+        held_out: Mapping[str, Any] | None = None,
+        rows_of: RowsOf = training_rows,
+    ) -> None:
+        """Check options, environment and server; ``arguments`` go to ``make``, ``held_out`` too for evaluations."""
+        self.options, self._env_id, self._rows_of = options, env_id, rows_of
+        need("tqdm", "tinker", "the progress bar")
+        settings = settings_of(options, env_id=env_id, arguments=arguments or {}, held_out=held_out or {})
+        self.state = RunState(settings=settings)
+        self.log = RunMetrics(options.folder, CURVES, resume=options.resume)
+        if options.resume:
+            self.state = RunState.load(options.folder, settings)
+            self.state.settings = settings
+        self._exit = contextlib.ExitStack()
+        with contextlib.ExitStack() as opening:
+            self.connection = Connection(options.base_url, local=self._local_server(opening))
+            opening.callback(self._close_connection)
+            self.model = self.connection.choose_model(options.model, DEFAULT_MODEL)
+            self._agents = [AGENT]
+            self._training = opening.enter_context(self._rollouts({**(arguments or {})}))
+            self._held_out = (
+                opening.enter_context(self._rollouts({**(arguments or {}), **held_out}))
+                if held_out
+                else self._training
+            )
+            self.transcripts = Transcripts(f"{env_id}, {self.model}", options.folder / "transcripts.html")
+            self._exit = opening.pop_all()
+        self._status = "errored"
+        self.learners: dict[str, Learner] = {}
+        self.prompts: Prompts | None = None
+        self.bar: Any = None
+        self._losses = 0
+
+    def _local_server(self, opening: contextlib.ExitStack) -> LocalServer | None:
+        """Start the local server, whose checkpoints are in the folder of the run."""
+        if not self.options.local:
+            return None
+        arguments = ["--deterministic"] if self.options.deterministic else []
+        return opening.enter_context(LocalServer(*arguments, folder=self.options.folder / "checkpoints"))
+
+    def _rollouts(self, arguments: dict[str, Any]) -> Rollouts:
+        """Return a pool of environments, of which the first is made now, to see what it is."""
+        options = self.options
+
+        def make() -> Any:
+            env = envweave_gym.make(self._env_id, **{**options.backend_arguments, **arguments})
+            return as_parallel(env) if is_game(env) else env
+
+        first = [make()]
+        game = is_game(first[0])
+        self._agents = list(first[0].possible_agents) if game else [AGENT]
+        return Rollouts(
+            lambda: first.pop() if first else make(),
+            play_game if game else play,
+            num_envs=options.num_envs,
+            attempts=options.attempts,
+            deadline_s=options.episode_timeout,
+        )
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._exit.close()
+
+    def _close_connection(self) -> None:
+        self.connection.close(self._status)
+
+    # The run
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end, resuming from the last checkpoint when the server was lost; return the results."""
+        from tqdm import tqdm
+
+        with (
+            self.log,
+            tqdm(total=self.options.episodes or None, unit="episode", desc=self._env_id) as self.bar,
+        ):
+            while True:
+                try:
+                    self._train()
+                    break
+                except ServerLost as error:
+                    self._recover(error)
+            self.transcripts.write()
+            result = self._finish()
+        self._status = "success"
+        print(summary(f"{self._env_id}, {self.model}, backend {self.options.backend}", result))
+        return result
+
+    def _recover(self, error: ServerLost) -> None:
+        self._losses += 1
+        if self._losses > MOST_LOSSES:
+            raise NotAvailable(f"{error}, {self._losses} times without an update in between") from error
+        print(f"{error}; going on from update {self.state.update}", file=sys.stderr, flush=True)
+        self.connection.reconnect(self.options.server_wait)
+        self.learners = {}
+
+    def _train(self) -> None:
+        if not self.learners:
+            self._restore()
+        if not self.log.rows:
+            self.log.write(episodes=0, **self.evaluate())
+        while not self._is_done():
+            self._one_update()
+
+    def _restore(self) -> None:
+        """Create the adapters, or go back to the last checkpoint."""
+        paths = self.state.checkpoints
+        names = self._agents if self.options.adapters == "role" else ["all"]
+        self.learners = {
+            name: Learner(self.connection, self.options, self.model, name, paths.get(name, ""))
+            for name in names
+        }
+        if self.prompts is None:
+            tokenizer = next(iter(self.learners.values())).tokenizer()
+            self.prompts = Prompts(tokenizer, self.options.prompt, self.options.stop)
+        self._updates = self.state.update
+        self._success = self.state.success
+        self.log.keep(self._updates + 1 if paths else 0)
+        self.bar.n = 0
+        self.bar.update(self._updates * self.options.batch)
+
+    def _is_done(self) -> bool:
+        options = self.options
+        if options.target_success_rate:
+            reached = self.log.rows[-1].get("held_out_success") if options.eval_every else self._success
+            if reached is not None and reached >= options.target_success_rate:
+                return True
+        return options.updates is not None and self._updates >= options.updates
+
+    def _one_update(self) -> None:
+        """Play the episodes of an update, train on them, evaluate and save where that is due."""
+        options, number = self.options, self._updates
+        started = self.log.seconds
+        played = self._training.play(self._tasks(number), self.policies(), self.bar.update)
+        rows = self._by_learner(self._rows_of(played.episodes, options, number))
+        sampled = self.log.seconds
+        rate = options.rate_at(number)
+        steps = [self.learners[name].update(part, rate) for name, part in rows.items() if part]
+        self._updates += 1
+        values = {
+            "episodes": self._updates * options.batch,
+            **of_episodes(played, options),
+            **of_steps([step for one in steps for step in one], options),
+            "learning_rate": rate,
+            "sample_seconds": round(sampled - started, 3),
+            "train_seconds": round(self.log.seconds - sampled, 3),
+        }
+        self._success += AVERAGED * (values.get("success", 0.0) - self._success)
+        self.transcripts.add(f"update {self._updates}", played.episodes[: options.group])
+        if options.eval_every and (
+            self._updates % options.eval_every == 0 or self._updates == options.updates
+        ):
+            values |= self.evaluate()
+        self.log.write(**values)
+        self.bar.set_postfix(success=f"{self._success:.2f}", reward=f"{values.get('reward', 0.0):.2f}")
+        if options.save_every and self._updates % options.save_every == 0:
+            self._checkpoint()
+        self._losses = 0
+
+    def _by_learner(self, rows: dict[str, list[TrainingRow]]) -> dict[str, list[TrainingRow]]:
+        if self.options.adapters == "role":
+            return {agent: rows.get(agent, []) for agent in self._agents}
+        return {"all": [row for agent in self._agents for row in rows.get(agent, [])]}
+
+    def _tasks(self, update: int) -> list[Task]:
+        seed, group = self.options.seed, self.options.group
+        tasks: list[Task] = []
+        for index in range(self.options.groups):
+            key = ("train", seed, update, index)
+            opening = SharedRequest(group, seed_of(*key, "opening"))
+            task_seed = seed_of("task", *key) % _HELD_OUT
+            tasks += [Task(key, index, member, task_seed, opening) for member in range(group)]
+        return tasks
+
+    def policies(self, temperature: float | None = None) -> Policies:
+        """Return samplers of the newest weights, by default with the temperature of training."""
+        assert self.prompts is not None, "the adapters are created first"
+        options, stop = self.options, self.prompts.stop_tokens
+        temperature = options.temperature if temperature is None else temperature
+        samplers = {name: one.sampler(stop, temperature) for name, one in self.learners.items()}
+        limits = Limits(options.max_turns, options.invalid_replies, options.invalid_reward)
+        return Policies(self.prompts, lambda agent: samplers[agent if len(samplers) > 1 else "all"], limits)
+
+    def evaluate(self) -> dict[str, float]:
+        """Play held-out tasks greedily, and return the success rate and the mean reward."""
+        options = self.options
+        if not options.eval_every:
+            return {}
+        tasks = [
+            Task(("held out", index), index, 0, _HELD_OUT + index, SharedRequest(1, index))
+            for index in range(options.eval_episodes)
+        ]
+        played = self._held_out.play(tasks, self.policies(temperature=0.0))
+        self.transcripts.add("held out", played.episodes)
+        values = of_episodes(played, options)
+        return {f"held_out_{name}": values[name] for name in ("success", "reward") if name in values}
+
+    def _checkpoint(self) -> None:
+        """Save all adapters, and then the state that names them."""
+        name = f"update-{self._updates:06d}"
+        self.state.checkpoints = {key: learner.save(name) for key, learner in self.learners.items()}
+        self.state.update, self.state.success = self._updates, self._success
+        self.state.save(self.options.folder)
+        self.transcripts.write()
+
+    def _finish(self) -> dict[str, Any]:
+        if self.state.update != self._updates or not self.state.checkpoints:
+            self._checkpoint()
+        weights = {name: learner.save_for_sampling("final") for name, learner in self.learners.items()}
+        first, last = self.log.rows[0], self.log.rows[-1]
+        held_out = {
+            "success on held-out tasks": last.get("held_out_success"),
+            "success before training": first.get("held_out_success"),
+        }
+        return {
+            **{name: value for name, value in held_out.items() if value is not None},
+            "success in training": self._success,
+            "updates": self._updates,
+            "episodes": self._updates * self.options.batch,
+            "faults": sum(row.get("faults", 0) for row in self.log.rows),
+            "seconds": round(self.log.seconds, 1),
+            "checkpoint": ", ".join(self.state.checkpoints.values()),
+            "weights": ", ".join(weights.values()),
+            "files": f"{self.log.folder}/metrics.jsonl, metrics.png, transcripts.html, state.json",
+        }
+
+
+def train(
+    env_id: str,
+    options: TinkerOptions,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    held_out: Mapping[str, Any] | None = None,
+    rows_of: RowsOf = training_rows,
+) -> dict[str, Any]:
+    """Train a language model on an ID, and return the results.
+
+    ``arguments`` go to ``make``, and ``held_out`` too in evaluations, such as ``{"split": "test"}``. ``rows_of``
+    replaces the advantages of :func:`training_rows`.
+    """
+    with Trainer(env_id, options, arguments, held_out, rows_of) as trainer:
+        return trainer.run()

@@ -1,0 +1,104 @@
+"""One LoRA adapter on the server: its updates, its samplers and its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envweave_gym.core.faults import need
+from envweave_gym.training.tinker.connection import Connection
+from envweave_gym.training.tinker.datums import TrainingRow
+from envweave_gym.training.tinker.sampling import Sampler, seed_of
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+
+ADAM_EPSILON = 1e-8
+_CLIPPED = ("ppo", "cispo")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The rows of an optimiser step, with the log-probabilities that the trainer computed for their targets."""
+
+    rows: Sequence[TrainingRow]
+    logprobs: Sequence[NDArray[np.float64]]
+
+
+class Learner:
+    """A training client of the SDK, with the sampling client of its newest weights."""
+
+    def __init__(
+        self, connection: Connection, options: TinkerOptions, model: str, name: str, path: str = ""
+    ) -> None:
+        """Create the adapter ``name``, or restore it with its optimiser from the checkpoint at ``path``."""
+        self._connection, self._options, self._model = connection, options, model
+        self._types = need("tinker.types", "tinker", "training with Tinker")
+        self.name = name
+        service = connection.service
+        if path:
+            self.client = connection.call(service.create_training_client_from_state_with_optimizer, path)
+        else:
+            self.client = connection.call(
+                service.create_lora_training_client,
+                model,
+                rank=options.rank,
+                seed=seed_of("adapter", options.seed, name),
+                train_unembed=options.train_unembed,
+            )
+        self._sampling = connection.call(self.client.save_weights_and_get_sampling_client)
+
+    def tokenizer(self) -> Any:
+        """Load the tokenizer of the base model."""
+        if self._options.tokenizer:
+            transformers = need("transformers", "tinker", "loading a tokenizer")
+            return transformers.AutoTokenizer.from_pretrained(self._options.tokenizer)
+        return self._connection.call(self.client.get_tokenizer)
+
+    def sampler(self, stop: Sequence[int], temperature: float) -> Sampler:
+        """Return a sampler of the newest weights."""
+        return Sampler(
+            self._sampling,
+            self._connection.result,
+            max_tokens=self._options.max_tokens,
+            stop=stop,
+            temperature=temperature,
+            context=self._connection.context_of(self._model),
+        )
+
+    def update(self, rows: Sequence[TrainingRow], learning_rate: float) -> list[Step]:
+        """Make the optimiser steps of an update, and take a sampling client of the new weights.
+
+        All requests are sent before the first result is waited for, so that the server never idles.
+        """
+        options, pending = self._options, list[tuple[Sequence[TrainingRow], Any, Any]]()
+        adam = self._types.AdamParams(learning_rate=learning_rate, eps=ADAM_EPSILON)
+        for part in range(options.substeps):
+            if chosen := rows[part :: options.substeps]:
+                datums = [row.datum() for row in chosen]
+                passed = self.client.forward_backward(datums, options.loss, self._loss_config())
+                pending.append((chosen, passed, self.client.optim_step(adam)))
+        sampling = self.client.save_weights_and_get_sampling_client()
+        steps = [Step(chosen, self._logprobs(passed, stepped)) for chosen, passed, stepped in pending]
+        self._sampling = self._connection.result(sampling)
+        return steps
+
+    def _loss_config(self) -> dict[str, float] | None:
+        if self._options.loss not in _CLIPPED:
+            return None
+        return {"clip_low_threshold": self._options.clip_low, "clip_high_threshold": self._options.clip_high}
+
+    def _logprobs(self, passed: Any, stepped: Any) -> list[NDArray[np.float64]]:
+        outputs = self._connection.result(passed).loss_fn_outputs
+        self._connection.result(stepped)
+        return [np.asarray(output["logprobs"].tolist(), np.float64) for output in outputs]
+
+    def save(self, name: str) -> str:
+        """Save weights and optimiser, and return the path of the checkpoint."""
+        return self._connection.result(self.client.save_state(name)).path
+
+    def save_for_sampling(self, name: str) -> str:
+        """Save the weights for sampling, and return their path."""
+        return self._connection.result(self.client.save_weights_for_sampler(name)).path

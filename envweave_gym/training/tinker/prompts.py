@@ -1,0 +1,137 @@
+"""Prompts as tokens: chat messages by the tokenizer's template or as plain text, extended without re-tokenising.
+
+The tokens of a conversation only grow: a reply is appended as it was sampled, and of the next prompt only the text
+after that reply is tokenised. If the rendered history does not begin with what the row contains, as when a template
+drops earlier reasoning, the conversation begins a new row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from envweave_gym.core.faults import InvalidArgument, need, shown
+from envweave_gym.training.tinker.datums import TokenRow
+
+KINDS = ("chat", "plain")
+_MARK = "\u2402reply\u2402"
+_CACHED_TEXTS = 4096
+
+Message = dict[str, Any]
+
+
+class Prompts:
+    """A tokenizer with one way to write messages as text; safe for threads."""
+
+    def __init__(self, tokenizer: Any, kind: str = "chat", stop: str = "") -> None:
+        """Choose ``kind`` "chat" or "plain"; ``stop`` ends a reply, besides the end of a turn or of a text."""
+        if kind not in KINDS:
+            raise InvalidArgument(f"--prompt {shown(kind)} is unknown; give {' or '.join(KINDS)}")
+        if kind == "chat" and not getattr(tokenizer, "chat_template", None):
+            raise InvalidArgument("the tokenizer of this model has no chat template; give --prompt plain")
+        if kind == "chat":
+            need("jinja2", "tinker", "rendering a chat template")
+        self._tokenizer, self._kind, self._stop = tokenizer, kind, stop
+        # The fast tokenizers raise "Already borrowed" if two threads use one at once.
+        self._lock = threading.Lock()
+        self._encode = lru_cache(_CACHED_TEXTS)(self._encode_uncached)
+        self.stop_tokens = self._find_stop_tokens()
+
+    def render(self, messages: Sequence[Message], *, reply_next: bool = True) -> str:
+        """Return the messages as one text, at whose end the model replies."""
+        if self._kind == "plain":
+            return _plain(messages)
+        with self._lock:
+            return self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=reply_next
+            )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, without tokens that the tokenizer would add around it."""
+        return list(self._encode(text))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included."""
+        with self._lock:
+            return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    def reply_text(self, tokens: Sequence[int]) -> str:
+        """Return the text of a reply, without the token or text that ended it."""
+        ended = bool(tokens) and tokens[-1] in self.stop_tokens
+        text = self.decode(tokens[:-1] if ended else tokens)
+        return text.partition(self._stop)[0] if self._stop else text
+
+    def _encode_uncached(self, text: str) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _find_stop_tokens(self) -> list[int]:
+        """Return the tokens that end a reply: end of text, end of turn by the template, ``stop`` if it is a token."""
+        stops = {self._tokenizer.eos_token_id} - {None}
+        if self._kind == "chat":
+            exchange = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+            stops.update(
+                self.encode(self.render(exchange, reply_next=False).rpartition(_MARK)[2].strip())[:1]
+            )
+        if self._stop:
+            tokens = self.encode(self._stop)
+            if len(tokens) != 1:
+                raise InvalidArgument(
+                    f"--stop {shown(self._stop)} is {len(tokens)} tokens of this model; give one"
+                )
+            stops.update(tokens)
+        return sorted(stops)
+
+
+class Conversation:
+    """What one agent reads and writes in an episode: as messages, and as token rows for training."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._prompts = prompts
+        self.messages: list[Message] = []
+        self.rows: list[TokenRow] = []
+        self._text = ""
+        """The text of the last row, as far as it is tokenised."""
+
+    def read(self, messages: Sequence[Message], *, anew: bool = False) -> None:
+        """Append messages to the history, or begin it ``anew`` with them."""
+        self.messages = [*([] if anew else self.messages), *messages]
+
+    def prompt(self) -> list[int]:
+        """Return the tokens that the model continues: the last row with the new messages, or a new row."""
+        text = self._prompts.render(self.messages)
+        if self.rows and text.startswith(self._text):
+            added = text[len(self._text) :]
+        else:
+            self.rows.append(TokenRow())
+            added = text
+        self.rows[-1].add_prompt(self._prompts.encode(added))
+        self._text = text
+        return list(self.rows[-1].tokens)
+
+    def answer(self, tokens: Sequence[int], logprobs: Sequence[float]) -> str:
+        """Append a sampled reply, and return its text."""
+        self.rows[-1].add_reply(tokens, logprobs)
+        self._text += self._prompts.decode(tokens)
+        reply = self._prompts.reply_text(tokens)
+        self.messages.append({"role": "assistant", "content": reply})
+        return reply
+
+
+def _content(message: Message) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
+
+
+def _plain(messages: Sequence[Message]) -> str:
+    """Join the contents: a reply follows its prompt directly, every other message begins on a line of its own."""
+    text = ""
+    for message in messages:
+        if text and message["role"] != "assistant" and not text.endswith("\n"):
+            text += "\n"
+        text += _content(message)
+    return text

@@ -1,0 +1,237 @@
+"""Rollouts: a fixed number of environments, each in a thread, play the tasks of an update.
+
+A slow episode holds up only its own thread. One that spends longer than its deadline in its environment is a fault;
+its thread is abandoned and another one, with a new environment, takes its place. A fault never reaches the trainer as
+a reward: the task is played again, with the same seeds, a limited number of times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from envweave_gym.core.faults import (
+    Fault,
+    FaultKind,
+    FaultStorm,
+    InvalidArgument,
+    NotAvailable,
+    UnknownEnvironment,
+)
+from envweave_gym.training.tinker.connection import ServerLost
+from envweave_gym.training.tinker.episodes import Episode, Policies, Stopwatch, Task, Trajectory, lost
+
+POLL_S = 0.25
+"""Interval at which deadlines are checked."""
+CLOSE_S = 5.0
+"""Time for environments to close at the end; threads that take longer are left behind."""
+
+Play = Callable[[Any, Task, Policies, Stopwatch], dict[str, Trajectory]]
+
+
+@dataclass
+class _Job:
+    index: int
+    task: Task
+    policies: Policies
+    attempt: int = 1
+
+
+@dataclass
+class _Outcome:
+    job: _Job
+    player: Player
+    episode: Episode
+    fatal: BaseException | None = None
+    is_late: bool = False
+    """Whether the deadline has passed; what the player itself still returns is ignored."""
+
+
+class Player:
+    """Thread with an environment of its own that plays the jobs of a queue."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        play: Play,
+        jobs: queue.SimpleQueue[_Job | None],
+        outcomes: queue.SimpleQueue[_Outcome],
+    ) -> None:
+        self._make, self._play, self._jobs, self._outcomes = make, play, jobs, outcomes
+        self._env: Any = None
+        self.watch = Stopwatch()
+        self.job: _Job | None = None
+        self.abandoned = False
+        self.thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while not self.abandoned and (job := self._jobs.get()) is not None:
+            self.watch = Stopwatch()
+            self.job = job
+            outcome = self._outcome(job)
+            self.job = None
+            self._outcomes.put(outcome)
+        self._close()
+
+    def _outcome(self, job: _Job) -> _Outcome:
+        try:
+            if self._env is None:
+                with self.watch:
+                    self._env = self._make()
+            trajectories = self._play(self._env, job.task, job.policies, self.watch)
+            return _Outcome(job, self, Episode(job.task, trajectories))
+        except LOST_RUN as error:
+            return _Outcome(job, self, Episode(job.task), error)
+        except Exception as error:  # noqa: BLE001 - an environment may raise anything; it becomes a fault
+            self._close()
+            return _Outcome(job, self, lost(job.task, error))
+
+    def _close(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            with suppress(Exception):  # a broken environment may be unable to close
+                env.close()
+
+
+LOST_RUN = (InvalidArgument, NotAvailable, UnknownEnvironment, FaultStorm, ServerLost)
+"""Exceptions of an episode that end the update: another try would end in the same way."""
+
+
+@dataclass
+class Played:
+    """The episodes of an update in the order of their tasks, and the number of attempts that were lost."""
+
+    episodes: list[Episode]
+    faults: int = 0
+    messages: list[str] = field(default_factory=list[str])
+    """The messages of faults, each one once."""
+
+
+class Rollouts:
+    """Pool of environments that play tasks; use it as a context manager."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        play: Play,
+        *,
+        num_envs: int,
+        attempts: int = 3,
+        deadline_s: float = 600.0,
+    ) -> None:
+        """Make environments with ``make`` when they are needed, at most ``num_envs`` at once.
+
+        A task is tried ``attempts`` times; ``deadline_s`` limits the time in the environment of each.
+        """
+        self._make, self._play, self._num_envs = make, play, num_envs
+        self._attempts, self._deadline_s = attempts, deadline_s
+        self._storm = max(10, 2 * num_envs)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._players: list[Player] = []
+        self._in_a_row = 0
+
+    def __enter__(self) -> Rollouts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def play(self, tasks: Sequence[Task], policies: Policies, on_episode: Callable[[], Any] = int) -> Played:
+        """Play the tasks; an episode that was lost at every attempt has a fault.
+
+        Call ``on_episode`` after each. Raise ``FaultStorm`` if faults in a row show that trying again does not help.
+        """
+        order = sorted(range(len(tasks)), key=lambda index: (tasks[index].member, index))
+        self._start(len(tasks))
+        for (
+            index
+        ) in order:  # the first member of every group first: its request has the replies of the others
+            self._jobs.put(_Job(index, tasks[index], policies))
+        done: dict[int, Episode] = {}
+        played = Played([])
+        try:
+            while len(done) < len(tasks):
+                for outcome in self._finished():
+                    if (episode := self._settle(outcome, played)) is not None:
+                        done[outcome.job.index] = episode
+                        on_episode()
+        except BaseException:
+            self._abandon_all()
+            raise
+        played.episodes = [done[index] for index in range(len(tasks))]
+        return played
+
+    def _start(self, jobs: int) -> None:
+        while len(self._players) < min(self._num_envs, jobs):
+            self._players.append(Player(self._make, self._play, self._jobs, self._outcomes))
+
+    def _finished(self) -> Iterable[_Outcome]:
+        """Wait a moment for outcomes, and yield them, then those of players beyond their deadline."""
+        with suppress(queue.Empty):
+            yield self._outcomes.get(timeout=POLL_S)
+            while True:
+                yield self._outcomes.get_nowait()
+        for player in list(self._players):
+            job, seconds = player.job, player.watch.seconds
+            if job is not None and seconds > self._deadline_s and not player.abandoned:
+                self._replace(player)
+                message = f"an episode spent more than {self._deadline_s:g} s in its environment"
+                fault = Fault(FaultKind.TIMEOUT, message, retryable=True)
+                yield _Outcome(job, player, Episode(job.task, fault=fault), is_late=True)
+
+    def _settle(self, outcome: _Outcome, played: Played) -> Episode | None:
+        """Return the episode of a task that is done, or put it into the queue again."""
+        if outcome.player.abandoned and not outcome.is_late:
+            return None
+        if outcome.fatal is not None:
+            raise outcome.fatal
+        fault = outcome.episode.fault
+        if fault is None:
+            self._in_a_row = 0
+            return outcome.episode
+        self._count(fault, played)
+        if not fault.retryable or outcome.job.attempt >= self._attempts:
+            return outcome.episode
+        self._jobs.put(dataclasses.replace(outcome.job, attempt=outcome.job.attempt + 1))
+        return None
+
+    def _count(self, fault: Fault, played: Played) -> None:
+        played.faults += 1
+        self._in_a_row += 1
+        if fault.message not in played.messages:
+            played.messages.append(fault.message)
+        if self._in_a_row >= self._storm:
+            raise FaultStorm(f"{self._in_a_row} episodes in a row were lost, the last: {fault.message}")
+
+    def _replace(self, player: Player) -> None:
+        player.abandoned = True
+        self._players.remove(player)
+        self._players.append(Player(self._make, self._play, self._jobs, self._outcomes))
+
+    def _abandon_all(self) -> None:
+        """Leave jobs that are not done to players that nobody listens to; the next tasks get new ones."""
+        for player in self._players:
+            player.abandoned = True
+        self._end_players()
+        self._jobs, self._outcomes = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def _end_players(self) -> list[Player]:
+        with suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
+        players, self._players = self._players, []
+        for _ in players:
+            self._jobs.put(None)
+        return players
+
+    def close(self) -> None:
+        """End the threads, which close their environments."""
+        for player in self._end_players():
+            player.thread.join(CLOSE_S)

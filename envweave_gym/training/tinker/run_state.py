@@ -1,0 +1,81 @@
+"""The state of a run on disk: where to resume after this process or the server was killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envweave_gym.core.faults import InvalidArgument, shown
+
+FILE = "state.json"
+
+SETTINGS_THAT_MAY_CHANGE = frozenset(
+    {
+        "backend",
+        "base_url",
+        "docker_image",
+        "episodes",
+        "eval_every",
+        "local",
+        "num_envs",
+        "out",
+        "resume",
+        "run",
+        "save_every",
+        "server_wait",
+        "target_success_rate",
+        "tokenizer",
+    }
+)
+"""Options that may differ when a run is resumed; with the others it would be another run."""
+
+
+@dataclass
+class RunState:
+    """The last checkpoint, and what the loop needs to go on as if it had not been interrupted."""
+
+    update: int = 0
+    """Updates that are in the checkpoint."""
+    checkpoints: dict[str, str] = field(default_factory=dict[str, str])
+    """The path of the checkpoint of each adapter; empty before the first one."""
+    success: float = 0.0
+    """The moving average of success."""
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def save(self, folder: Path) -> None:
+        """Write the state; a reader finds either the old file or the new one, also after a crash."""
+        path, scratch = folder / FILE, folder / f"{FILE}.new"
+        with scratch.open("w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(self), file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+
+    @classmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> RunState:
+        """Read the state of a run; raise ``InvalidArgument`` if there is none, or it had other settings."""
+        path = folder / FILE
+        try:
+            state = cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise InvalidArgument(
+                f"--resume: {folder} has no {FILE}; give the --run and --out of a run"
+            ) from None
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(f"--resume: {path} cannot be read: {error}") from error
+        for name, value in settings.items():
+            if name not in SETTINGS_THAT_MAY_CHANGE and state.settings.get(name) != value:
+                raise InvalidArgument(
+                    f"--resume: the run had {name}={shown(state.settings.get(name))}, not {shown(value)}; "
+                    "give the same, or another --run"
+                )
+        return state
+
+
+def settings_of(options: Any, **others: Any) -> dict[str, Any]:
+    """Return the options of a run, and what else decides its course, as JSON."""
+    return json.loads(json.dumps({**dataclasses.asdict(options), **others}, default=str))

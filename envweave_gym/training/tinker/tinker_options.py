@@ -1,0 +1,110 @@
+"""Command-line options of training with Tinker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from envweave_gym.training.options import CommonOptions, option
+from envweave_gym.training.tinker.prompts import KINDS
+
+LOSSES = ("importance_sampling", "ppo", "cispo")
+SCHEDULES = ("constant", "linear")
+ADAPTERS = ("one", "role")
+_CHOICES = {"loss": LOSSES, "schedule": SCHEDULES, "prompt": KINDS, "adapters": ADAPTERS}
+
+
+@dataclass
+class TinkerOptions(CommonOptions):
+    """The options of every run that trains a language model with Tinker."""
+
+    demo: ClassVar[str] = "tinker"
+
+    # The server and the model
+    model: str = option("", "base model (default: the server's first one)")
+    base_url: str = option("", "URL of the Tinker server (default: TINKER_BASE_URL, else the hosted service)")
+    local: bool = option(False, "start a local Tinker server for this run")
+    tokenizer: str = option("", "folder or name of the tokenizer (default: the one that the server names)")
+    server_wait: float = option(300.0, "longest wait, in seconds, for a Tinker server that was lost", least=0)
+    # Episodes
+    num_envs: int = option(32, "environments, each in a thread")
+    group: int = option(8, "episodes of one task, whose rewards are compared")
+    groups: int = option(16, "tasks of each update")
+    episodes: int = option(4096, "episodes to train on; 0: until --target-success-rate is reached", least=0)
+    target_success_rate: float = option(
+        0.0, "stop when this share of episodes succeeds; 0: no target", least=0, most=1
+    )
+    success_reward: float = option(1.0, "return of an episode from which it counts as a success")
+    max_turns: int = option(16, "longest episode, in replies")
+    max_tokens: int = option(64, "longest reply, in tokens")
+    invalid_replies: int = option(
+        0, "replies without an action after which the model is asked again", least=0
+    )
+    invalid_reward: float = option(
+        0.0, "reward of an episode that a reply without an action ends", least=-1e9
+    )
+    attempts: int = option(
+        3, "times that an episode is played again if it was lost, before its group goes on without it"
+    )
+    episode_timeout: float = option(
+        600.0, "time in its environment, in seconds, after which an episode is lost"
+    )
+    prompt: str = option("chat", "chat (the tokenizer's template) or plain (the contents of the messages)")
+    stop: str = option("", "text of one token that ends a reply, besides the end of a turn")
+    temperature: float = option(1.0, "temperature of the samples")
+    # Updates
+    learning_rate: float = option(1e-4, "step size of Adam")
+    schedule: str = option(
+        "constant", "course of the learning rate: constant, or linear (to 0 at the last episode)"
+    )
+    rank: int = option(16, "rank of the LoRA adapter")
+    loss: str = option("importance_sampling", f"loss: {', '.join(LOSSES)}")
+    clip_low: float = option(
+        0.8, "lowest ratio of probabilities that is not clipped, of ppo and cispo", least=0
+    )
+    clip_high: float = option(1.2, "highest ratio of probabilities that is not clipped, of ppo and cispo")
+    substeps: int = option(1, "optimiser steps of each update, each on a part of its groups")
+    entropy: float = option(0.0, "weight of an entropy bonus on the advantages", least=0)
+    adapters: str = option("one", "adapters of a game: one for all its agents, or one for each role")
+    train_unembed: bool = option(False, "adapt the output layer, too")
+    # Evaluation, checkpoints, records
+    eval_every: int = option(10, "updates between two evaluations; 0: none", least=0)
+    eval_episodes: int = option(64, "held-out episodes of an evaluation, played greedily")
+    save_every: int = option(10, "updates between two checkpoints; 0: only the last", least=0)
+    deterministic: bool = option(
+        False, "with --local: the same seeds give the same adapter, bit for bit, but slower"
+    )
+    resume: bool = option(False, "go on with the run of this name from its last checkpoint")
+
+    def __post_init__(self) -> None:
+        """Raise ``InvalidArgument`` for values that are out of range or contradict each other."""
+        super().__post_init__()
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"--{name} {getattr(self, name)} is unknown; give {', '.join(choices)}")
+        if self.group < 2:
+            raise ValueError("--group 1 leaves nothing to compare; give 2 or more")
+        if self.substeps > self.groups:
+            raise ValueError(f"--substeps {self.substeps} is more than --groups {self.groups}; give fewer")
+        if not self.episodes and not self.target_success_rate:
+            raise ValueError("--episodes 0 needs a --target-success-rate at which training ends")
+        if not self.episodes and self.schedule != "constant":
+            raise ValueError("--schedule linear needs a number of --episodes")
+        if self.local and self.base_url:
+            raise ValueError("--local and --base-url name two servers; give one of them")
+
+    @property
+    def batch(self) -> int:
+        """The number of episodes of one update."""
+        return self.group * self.groups
+
+    @property
+    def updates(self) -> int | None:
+        """The number of updates, ``None`` if only the target ends training."""
+        return -(-self.episodes // self.batch) if self.episodes else None
+
+    def rate_at(self, update: int) -> float:
+        """Return the learning rate of an update, counted from 0."""
+        if self.schedule == "constant" or not self.updates:
+            return self.learning_rate
+        return self.learning_rate * (1 - update / self.updates)

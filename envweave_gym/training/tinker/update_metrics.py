@@ -1,0 +1,65 @@
+"""Metrics of an update: from the episodes that were played, and from the log-probabilities of the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from envweave_gym.training.tinker.learner import Step
+from envweave_gym.training.tinker.rollouts import Played
+from envweave_gym.training.tinker.tinker_options import TinkerOptions
+
+
+def of_episodes(played: Played, options: TinkerOptions) -> dict[str, float]:
+    """Return rewards, success, tokens and faults of the episodes; without episodes only the faults.
+
+    The success of a game is that of all its agents, each of which counts as one.
+    """
+    whole = [one for one in played.episodes if one.fault is None]
+    counts: dict[str, float] = {"faults": played.faults, "lost_episodes": len(played.episodes) - len(whole)}
+    parts = [part for one in whole for part in one.trajectories.values() if part.counts]
+    if not parts:
+        return counts
+    rewards = np.array([part.reward for part in parts])
+    rows = [row for part in parts for row in part.rows]
+    replies = [row.logprobs[start:end] for row in rows for start, end in row.spans]
+    logprobs = np.concatenate([np.array(reply) for reply in replies])
+    return {
+        "reward": float(rewards.mean()),
+        "success": float((rewards >= options.success_reward).mean()),
+        "turns": sum(len(row.spans) for row in rows) / len(parts),
+        "invalid_replies": sum(part.invalid for part in parts) / len(parts),
+        "sampled_tokens": len(logprobs),
+        "tokens": sum(len(row.tokens) for row in rows),
+        "entropy": float(-logprobs.mean()) if len(logprobs) else 0.0,
+        **counts,
+    }
+
+
+def of_steps(steps: Sequence[Step], options: TinkerOptions) -> dict[str, float]:
+    """Return how far the trainer's probabilities of the sampled tokens are from the sampler's.
+
+    ``kl`` is the estimate ``mean((log p - log q)**2) / 2``, of the first optimiser step of each adapter only if
+    there are several, as the later ones see newer weights.
+    """
+    differences = [_differences(step) for step in steps]
+    first = [one for one in differences[:: options.substeps] if len(one)]
+    if not first:
+        return {"trained_rows": 0}
+    on_policy = np.concatenate(first)
+    ratios = np.exp(np.concatenate(differences))
+    clipped = (ratios < options.clip_low) | (ratios > options.clip_high)
+    return {
+        "trained_rows": sum(len(step.rows) for step in steps),
+        "kl": float((on_policy**2).mean() / 2),
+        "clip_fraction": float(clipped.mean()),
+    }
+
+
+def _differences(step: Step) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    parts = [
+        logprobs[row.mask()] - np.array(row.row.logprobs[1:])[row.mask()]
+        for row, logprobs in zip(step.rows, step.logprobs, strict=True)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,200 @@
+"""Rollouts with a fake sampler: shared first requests, seeds, limits, faults, hung episodes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from absent import needs_module
+from fake_tinker import FakeClient, group, policies
+
+import envweave_gym
+from envweave_gym.core.faults import Fault, FaultStorm, InvalidArgument
+from envweave_gym.training.tinker.episodes import AGENT, Episode, play
+from envweave_gym.training.tinker.rollouts import Rollouts
+
+needs_module("tinker", "tinker")
+needs_module("jinja2")
+
+
+class Sums(gym.Env[str, int]):
+    """Each of two turns asks for a digit; the reward is 1 for the right one."""
+
+    observation_space = envweave_gym.Unicode(64)
+    action_space = gym.spaces.Discrete(10)
+
+    def __init__(self, before_step: Any = None) -> None:
+        self._before_step = before_step
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.turn, self.right = 0, int(self.np_random.integers(10))
+        return self._shown()
+
+    def _shown(self) -> tuple[str, dict[str, Any]]:
+        return f"digit {self.turn}: {self.right}", {}
+
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self._before_step is not None:
+            self._before_step(self)
+        reward = float(action == self.right)
+        self.turn += 1
+        observation, info = self._shown()
+        return observation, reward, self.turn == 2, False, info
+
+
+def rollouts(make: Any = Sums, **settings: Any) -> Rollouts:
+    envweave_gym.register("local://sums", factory=make)
+    return Rollouts(
+        lambda: envweave_gym.make("local://sums"), play, **{"num_envs": 3, "deadline_s": 30.0, **settings}
+    )
+
+
+def last_digit(prompt: str, seed: int, index: int) -> str:
+    return next(char for char in reversed(prompt) if char.isdigit())
+
+
+def rewards(episodes: list[Episode]) -> list[float]:
+    return [one.trajectories[AGENT].reward for one in episodes]
+
+
+@pytest.mark.usefixtures("registries")
+def test_the_first_turn_of_a_group_is_one_request_and_every_later_one_has_its_own_seed():
+    client = FakeClient(last_digit)
+    tasks = [*group(4), *group(4, seed=8, index=1)]
+    with rollouts() as pool:
+        played = pool.play(tasks, policies(client))
+    assert rewards(played.episodes) == [2.0] * 8
+    assert [one.task for one in played.episodes] == tasks
+    counts = sorted(request.count for request in client.requests)
+    assert counts == [1] * 8 + [4] * 2
+    seeds = [request.seed for request in client.requests]
+    assert len(set(seeds)) == len(seeds)
+    trajectory = played.episodes[0].trajectories[AGENT]
+    assert [len(row.spans) for row in trajectory.rows] == [2]
+    assert [message["role"] for message in trajectory.messages] == ["user", "assistant"] * 2 + ["user"]
+
+
+@pytest.mark.usefixtures("registries")
+def test_the_same_tasks_make_the_same_requests_with_one_environment_or_many():
+    made: list[set[Any]] = []
+    for num_envs in (1, 5):
+        client = FakeClient(lambda prompt, seed, index: str((seed + index) % 10))
+        with rollouts(num_envs=num_envs) as pool:
+            played = pool.play([*group(3), *group(3, seed=9, index=1)], policies(client))
+        rows = {tuple(row.tokens) for one in played.episodes for row in one.trajectories[AGENT].rows}
+        made.append(
+            {(tuple(request.prompt), request.seed, request.count) for request in client.requests} | rows
+        )
+    assert made[0] == made[1]
+
+
+@pytest.mark.usefixtures("registries")
+def test_replies_without_an_action_are_asked_for_again_up_to_a_limit_and_then_end_the_episode():
+    client = FakeClient(
+        lambda prompt, seed, index: "well" if prompt.count("well") < 4 else last_digit(prompt, 0, 0)
+    )
+    with rollouts(num_envs=1) as pool:
+        (patient,) = pool.play(group(1), policies(client, invalid_replies=9)).episodes
+        (strict,) = pool.play(group(1), policies(client, invalid_replies=1, invalid_reward=-1.0)).episodes
+    assert patient.trajectories[AGENT].invalid >= 2
+    assert patient.trajectories[AGENT].reward == 2.0
+    assert strict.trajectories[AGENT].invalid == 2
+    assert strict.trajectories[AGENT].reward == -1.0
+    assert strict.fault is None
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_lost_episode_is_played_again_with_the_same_seeds_and_counts_as_a_fault():
+    broken = iter([True, False, True, False])
+
+    def crash(env: Sums) -> None:
+        if env.turn == 1 and next(broken, False):
+            raise ConnectionError("the simulator is gone")
+
+    client = FakeClient(last_digit)
+    with rollouts(lambda: Sums(crash), num_envs=1) as pool:
+        played = pool.play(group(2), policies(client))
+    assert rewards(played.episodes) == [2.0, 2.0]
+    assert played.faults == 2
+    assert played.messages == ["ConnectionError: the simulator is gone"]
+    later = [request.seed for request in client.requests if request.count == 1]
+    assert len(later) == 4
+    assert len(set(later)) == 2
+
+
+@pytest.mark.usefixtures("registries")
+def test_an_episode_that_stays_lost_has_a_fault_and_no_reward():
+    def crash(env: Sums) -> None:
+        if env.right == Sums().reset(seed=7)[0][-1:]:
+            raise AssertionError
+
+    def crash_on_seed(env: Sums) -> None:
+        if env.np_random_seed == 7:
+            raise OSError("disk full")
+
+    client = FakeClient(last_digit)
+    tasks = [*group(2), *group(2, seed=8, index=1)]
+    with rollouts(lambda: Sums(crash_on_seed), attempts=2) as pool:
+        played = pool.play(tasks, policies(client))
+    assert [one.fault is None for one in played.episodes] == [False, False, True, True]
+    assert all(not one.trajectories for one in played.episodes[:2])
+    assert played.faults == 4
+
+
+@pytest.mark.usefixtures("registries")
+def test_faults_in_a_row_end_the_run_with_one_sentence():
+    def crash(env: Sums) -> None:
+        raise OSError("disk full")
+
+    with (
+        rollouts(lambda: Sums(crash), num_envs=2) as pool,
+        pytest.raises(FaultStorm, match="10 episodes in a row were lost, the last: OSError: disk full"),
+    ):
+        pool.play(group(8), policies(FakeClient(last_digit)))
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_hung_episode_is_a_fault_that_holds_up_no_other():
+    release, hung = threading.Event(), threading.Event()
+
+    def hang(env: Sums) -> None:
+        if not hung.is_set():
+            hung.set()
+            release.wait(60)
+
+    with rollouts(lambda: Sums(hang), num_envs=2, deadline_s=0.3) as pool:
+        played = pool.play(group(6), policies(FakeClient(last_digit)))
+        assert rewards(played.episodes) == [2.0] * 6
+        assert played.faults == 1
+        assert "more than 0.3 s in its environment" in played.messages[0]
+        release.set()
+        again = pool.play(group(2), policies(FakeClient(last_digit)))
+    assert rewards(again.episodes) == [2.0, 2.0]
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_wrong_argument_of_the_environment_ends_the_run_and_the_next_tasks_are_played():
+    def refuse(env: Sums) -> None:
+        if env.np_random_seed == 7:
+            raise InvalidArgument("no such data set")
+
+    with rollouts(lambda: Sums(refuse)) as pool:
+        with pytest.raises(InvalidArgument, match="no such data set"):
+            pool.play(group(6), policies(FakeClient(last_digit)))
+        assert rewards(pool.play(group(2, seed=8), policies(FakeClient(last_digit))).episodes) == [2.0, 2.0]
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_fault_that_the_environment_reports_is_no_reward():
+    class Reports(Sums):
+        def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            fault = Fault(envweave_gym.FaultKind.LOST, "its server is gone", retryable=False)
+            return "", 0.0, False, True, {"fault": fault}
+
+    with rollouts(Reports, num_envs=1) as pool:
+        (episode,) = pool.play(group(1), policies(FakeClient(last_digit))).episodes
+    assert episode.fault is not None
+    assert "its server is gone" in episode.fault.message
