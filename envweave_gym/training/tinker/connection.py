@@ -7,7 +7,6 @@ first, and while a request is waited for.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -154,8 +153,11 @@ class Connection:
         self._last_answer = time.monotonic()
         return True
 
-    def reconnect(self, wait_s: float) -> None:
-        """Wait until the server answers again, and open a new session; raise ``NotAvailable`` after ``wait_s``."""
+    def reconnect(self, wait_s: float, report: Callable[[str], Any]) -> None:
+        """Wait until the server answers again, and open a new session; raise ``NotAvailable`` after ``wait_s``.
+
+        A longer wait is reported.
+        """
         self._discard("errored")
         if self.local is not None and not self.local.is_running:
             self.local.restart()
@@ -168,10 +170,8 @@ class Connection:
                 )
             if waited > NOTICE_S and not reported:
                 reported = True
-                print(
-                    f"the Tinker server at {self.base_url} does not answer; waiting up to {wait_s:g} s for it",
-                    file=sys.stderr,
-                    flush=True,
+                report(
+                    f"the Tinker server at {self.base_url} does not answer; waiting up to {wait_s:g} s for it"
                 )
             time.sleep(POLL_S)
         self.service = self._new_service()

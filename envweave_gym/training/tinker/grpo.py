@@ -92,6 +92,7 @@ class Trainer:
         if options.resume:
             self.state = RunState.load(options.folder, settings)
             self.state.settings = settings
+        self._status = "errored"
         self._exit = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:
             self.connection = Connection(options.base_url, local=self._local_server(opening))
@@ -106,7 +107,6 @@ class Trainer:
             )
             self.transcripts = Transcripts(f"{env_id}, {self.model}", options.folder / "transcripts.html")
             self._exit = opening.pop_all()
-        self._status = "errored"
         self.learners: dict[str, Learner] = {}
         self.prompts: Prompts | None = None
         self.bar: Any = None
@@ -173,9 +173,12 @@ class Trainer:
         self._losses += 1
         if self._losses > MOST_LOSSES:
             raise NotAvailable(f"{error}, {self._losses} times without an update in between") from error
-        print(f"{error}; going on from update {self.state.update}", file=sys.stderr, flush=True)
-        self.connection.reconnect(self.options.server_wait)
+        self._report(f"{error}; going on from update {self.state.update}")
+        self.connection.reconnect(self.options.server_wait, self._report)
         self.learners = {}
+
+    def _report(self, line: str) -> None:
+        self.bar.write(line, file=sys.stderr)  # above the progress bar
 
     def _train(self) -> None:
         if not self.learners:
