@@ -360,11 +360,17 @@ def _name_of(row: Any) -> Any:
 def register_card(row: EnvCard | Mapping[str, Any], *, package: str = PACKAGE) -> None:
     """Validate a card, or a dict with its fields, and add it to the table and the registries.
 
-    ``package`` is the distribution that declares it. Raise ``InvalidArgument`` if another card has its ID.
+    ``package`` is the distribution that declares it. Raise ``InvalidArgument`` for a field with a wrong value, or if
+    another card has the ID.
     """
     # Structs skip validation when they are built in Python; conversion from a dict validates types and limits.
     fields = msgspec.structs.asdict(row) if isinstance(row, EnvCard) else row
-    card = msgspec.convert(fields, EnvCard)
+    try:
+        card = msgspec.convert(fields, EnvCard)
+    except msgspec.ValidationError as error:
+        from envweave_gym.registry.card_errors import refusal
+
+        raise refusal(fields, EnvCard, error) from None
     if _cards.get(card.id, card) != card:
         raise InvalidArgument(f"{card.id} is declared by {package_of(card.id)} already; choose another")
     # All registries are checked before the first is written, so a clash in one leaves the others unchanged.
