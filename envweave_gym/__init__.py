@@ -12,7 +12,7 @@ import pkgutil
 import re
 from typing import Any
 
-from envweave_gym.core.module_aliases import alias_modules
+from envweave_gym.core.module_aliases import alias_modules, hint_at_moved_names
 from envweave_gym.core.version import __version__ as __version__
 from envweave_gym.registry.catalog import register_all
 
@@ -23,13 +23,20 @@ __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
     home = importlib.import_module(_HOMES[name])
     is_module = hasattr(home, "__path__")  # the stub imports only modules from packages
     value = importlib.import_module(f"{home.__name__}.{name}") if is_module else getattr(home, name)
     # The next access finds the name without __getattr__.
     globals()[name] = value
     return value
+
+
+def _hint(name: str) -> str:
+    """Return where a former name of this module is, or an empty text."""
+    from envweave_gym.core.moved_names import hint
+
+    return hint(name)
 
 
 def __dir__() -> list[str]:
@@ -40,4 +47,5 @@ def __dir__() -> list[str]:
 alias_modules(
     {f"{__name__}.{old}": f"{__name__}.compat.{old}" for old in ("clients", "envtorch", "examples", "repl")}
 )
+hint_at_moved_names(__name__, _hint)
 register_all()

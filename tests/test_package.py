@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import configparser
 import email
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import pytest
 
 import envweave_gym
 from envweave_gym.core.faults import MissingExtra, need
+from envweave_gym.core.moved_names import HOMES
 from envweave_gym.registry.catalog import CARDS
 
 ROOT = Path(__file__).parent.parent
@@ -174,6 +177,37 @@ def test_the_root_has_about_thirty_names_and_type_checkers_see_the_same():
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'envweave_gym' has no attribute 'maek'"):
         _ = envweave_gym.maek  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("name", "home"), [(name, home) for home, names in HOMES.items() for name in names.split()]
+)
+def test_a_name_that_has_moved_is_an_error_that_says_where_it_is(name: str, home: str):
+    said = f"; it is in envweave_gym.{home}: from envweave_gym.{home} import {name}"
+    with pytest.raises(AttributeError) as missing:
+        getattr(envweave_gym, name)
+    assert str(missing.value) == f"module 'envweave_gym' has no attribute '{name}'{said}"
+    assert not hasattr(envweave_gym, name)
+    for statement in (f"from envweave_gym import {name}", f"import envweave_gym.{name}"):
+        with pytest.raises(ImportError, match=re.escape(f"cannot import '{name}' from 'envweave_gym'{said}")):
+            exec(statement)
+    exec(f"from envweave_gym.{home} import {name}")
+
+
+def test_every_name_that_the_changelog_calls_moved_says_where_it_is():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    rows = re.findall(r"^  \| (`\w+`.*?) \| `envweave_gym\.([\w.]+)` \|$", text, re.MULTILINE)
+    moved = {name: home for names, home in rows for name in re.findall(r"`(\w+)`", names)}
+    assert len(moved) > 40
+    del moved["register_all"]  # the root still has it, as it calls it
+    assert {name: home for name, home in moved.items() if name not in HOMES[home].split()} == {}
+
+
+def test_a_module_that_is_nowhere_is_missing_as_ever():
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'envweave_gym\.nowhere'$"):
+        importlib.import_module("envweave_gym.nowhere")
+    with pytest.raises(ImportError, match=r"^cannot import name 'nowhere' from 'envweave_gym' "):
+        exec("from envweave_gym import nowhere")
 
 
 def test_the_version_is_that_of_the_distribution():
