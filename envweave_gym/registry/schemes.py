@@ -18,6 +18,7 @@ from envweave_gym.providers.base import urls_of
 from envweave_gym.registry.foreign import on_servers, wrapped
 from envweave_gym.registry.make_call import MakeCall
 from envweave_gym.registry.names import factories, unknown
+from envweave_gym.remote.address import is_server_url, url_like
 
 SCHEMES = {
     "local": f"{__name__}:make_local",
@@ -70,6 +71,8 @@ def make_on_server(call: MakeCall) -> Any:
     url, _, env_id = call.name.partition("#")
     if not url.partition("://")[2].strip("/"):
         raise InvalidArgument(f"make({shown(call.name)}) names no server; give one: http://host:port#ID")
+    if not is_server_url(url):
+        raise InvalidArgument(f"make({shown(call.name)}): {shown(url)} is not a URL like {url_like(url)}")
     return on_servers(env_id, urls_of(call.name, call.backend, call.kwargs) or [url], call)
 
 

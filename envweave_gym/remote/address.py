@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from envweave_gym.core.faults import InvalidArgument, shown
 from envweave_gym.remote import upkeep
@@ -36,7 +36,7 @@ class Address:
         """Check a URL and a token reference, and return the address; ``name`` is for error messages."""
         parts = _parts(url)
         if parts is None:
-            raise InvalidArgument(f"{name}: backend={shown(url)} is not a URL like 'http://host:port'")
+            raise InvalidArgument(f"{name}: backend={shown(url)} is not a URL like {url_like(url)}")
         if parts.username or parts.password:
             raise InvalidArgument(f"{name}: the URL holds a secret; give token='env:NAME' or 'file:PATH'")
         if parts.query or parts.fragment:
@@ -96,6 +96,19 @@ class Address:
     def scheme(self) -> str:
         """Scheme of the URL, which selects the transport."""
         return self.url.partition(":")[0]
+
+
+def is_server_url(url: str) -> bool:
+    """Return whether ``url`` has the form of a server's URL."""
+    return _parts(url) is not None
+
+
+def url_like(url: Any) -> str:
+    """Return, for errors about ``url``, a URL of a server that has the right form."""
+    scheme, _, path = url.partition("://") if isinstance(url, str) else ("", "", "")
+    if scheme not in _SOCKETS:
+        return "'http://host:port'"
+    return f"'{scheme}://{quote(unquote(path) or '/path/of/socket', safe='')}', with %2F for / and %40 for @"
 
 
 def _parts(url: Any) -> SplitResult | None:

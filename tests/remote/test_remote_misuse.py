@@ -84,6 +84,25 @@ def test_a_file_that_no_file_can_be() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "like"),
+    [
+        ("unix:///tmp/x.sock", "'unix://%2Ftmp%2Fx.sock', with %2F for / and %40 for @"),
+        ("http+unix:///tmp/x.sock", "'http+unix://%2Ftmp%2Fx.sock', with %2F for / and %40 for @"),
+        ("unix://@x", "'unix://%40x', with %2F for / and %40 for @"),
+        ("http://a:99999", "'http://host:port'"),
+    ],
+)
+def test_a_name_with_an_invalid_url_is_refused_without_a_word_of_a_backend(given: str, like: str) -> None:
+    for name in (given, f"{given}#{LINE}"):
+        with pytest.raises(ew.InvalidArgument) as refused:
+            ew.make(name)
+        assert str(refused.value) == f"make({name!r}): {given!r} is not a URL like {like}"
+    with pytest.raises(ew.InvalidArgument) as refused:
+        ew.make(LINE, backend=given)
+    assert str(refused.value) == f"{LINE}: backend={given!r} is not a URL like {like}"
+
+
+@pytest.mark.parametrize(
     "wrong",
     ["http://[::1", "http://a:99999", "http://a:abc", "http://a:0", f"http://{'x' * 64}.org"],
 )
