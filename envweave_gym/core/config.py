@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar, get_args
 
 import msgspec
 
-from envweave_gym.core.faults import InvalidArgument, shown
+from envweave_gym.core.faults import InvalidArgument, NotAvailable, shown
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -136,13 +136,14 @@ def takes_arguments_of(
 
 @contextmanager
 def named(name: str) -> Generator[None]:
-    """Put ``name`` before the text of every :class:`InvalidArgument` that the ``with`` block raises."""
+    """Put ``name`` before the text of each ``InvalidArgument`` or ``NotAvailable`` that the ``with`` block raises."""
     try:
         yield
-    except InvalidArgument as error:
-        if str(error).startswith(f"{name}: "):
+    except (InvalidArgument, NotAvailable) as error:
+        if str(error).startswith(name):
             raise
-        raise InvalidArgument(f"{name}: {error}") from None
+        kind = type(error) if isinstance(error, NotAvailable) else InvalidArgument
+        raise kind(f"{name}: {error}") from error.__cause__
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:

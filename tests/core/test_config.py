@@ -13,12 +13,13 @@ from envweave_gym.core.config import (
     arguments_table,
     configured,
     local,
+    named,
     one_of,
     takes_arguments_of,
     wire,
     wire_names,
 )
-from envweave_gym.core.faults import InvalidArgument
+from envweave_gym.core.faults import InvalidArgument, MissingExtra, NotAvailable
 
 
 class Base(Config, frozen=True, kw_only=True):
@@ -49,6 +50,19 @@ def test_the_signature_has_the_fields_of_the_derived_struct_first() -> None:
 
 def test_remote_clients_may_give_what_the_fields_say() -> None:
     assert wire_names(Derived) == ("data=a", "data=b", "mode")
+
+
+@pytest.mark.parametrize("kind", [NotAvailable, MissingExtra])
+def test_what_is_not_available_keeps_its_type_and_cause_and_gets_the_name(kind: type[NotAvailable]) -> None:
+    for said in ("no file 'x'", "tests/Player-v0: no file 'x'"):
+        cause = OSError("gone")
+        with (
+            pytest.raises(kind, match=r"^tests/Player-v0: no file 'x'$") as refused,
+            named("tests/Player-v0"),
+        ):
+            raise kind(said) from cause
+        assert type(refused.value) is kind
+        assert refused.value.__cause__ is cause
 
 
 def test_wrong_arguments_are_refused_with_the_name() -> None:

@@ -16,7 +16,7 @@ from code_episodes import CODE_ACT, ran, settles, value
 from sandboxes import WORKER
 
 import envweave_gym as ew
-from envweave_gym.core.faults import InvalidAction, InvalidArgument, ResetNeeded
+from envweave_gym.core.faults import InvalidAction, InvalidArgument, NotAvailable, ResetNeeded
 from envweave_gym.envs.code.program_env import MAX_CODE
 from envweave_gym.rewards import RewardFailed, math_transform
 
@@ -373,6 +373,7 @@ def test_a_transform_that_fails_is_no_reward(code_act: Make) -> None:
         ({"isolation": "none"}, "isolation"),
         ({"transform": "math"}, "a transform is a function"),
         ({"memory": "much"}, "memory"),
+        ({"python": 3}, "python=3 is no path of an interpreter"),
         ({"warm": "json"}, "warm='json' .*names of modules"),
         ({"warm": [5]}, "warm=.5. .*names of modules"),
         ({"tols": []}, "takes no argument 'tols'"),
@@ -383,6 +384,14 @@ def test_wrong_arguments_are_refused_by_name(kwargs: dict[str, Any], said: str) 
     with pytest.raises(InvalidArgument, match=said) as refusal:
         ew.make(CODE_ACT, **kwargs)
     assert CODE_ACT in str(refusal.value)
+
+
+@pytest.mark.parametrize("env_id", [CODE_ACT, "envweave/Coding-v0", "envweave/REPL-v0"])
+def test_an_interpreter_that_does_not_run_is_refused_with_the_id(env_id: str) -> None:
+    env = ew.make(env_id, python="/no/python")
+    with pytest.raises(NotAvailable, match=f"^{env_id}: python='/no/python' does not run: .*; name another"):
+        env.reset(seed=1)
+    env.close()
 
 
 def test_an_episode_may_follow_a_first_reset_that_was_refused() -> None:

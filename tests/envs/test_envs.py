@@ -10,7 +10,15 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import envweave_gym
-from envweave_gym import EventKind, InvalidAction, InvalidArgument, messages_of, state_of, stream_of
+from envweave_gym import (
+    EventKind,
+    InvalidAction,
+    InvalidArgument,
+    NotAvailable,
+    messages_of,
+    state_of,
+    stream_of,
+)
 from envweave_gym.compat.examples import CounterEnv, EchoEnv, LineWorldEnv
 from envweave_gym.envs.toy.lineworld import MAX_LENGTH, LineWorldVectorEnv
 
@@ -265,3 +273,12 @@ def test_lineworld_paints_the_line() -> None:
     assert len(colours) == 1
     assert tuple(cells[state["place"]]) not in colours
     assert tuple(cells[state["goal"]]) not in colours | {tuple(cells[state["place"]])}
+
+
+@pytest.mark.parametrize("name", ["GSM8K", "GSM8KMCQ", "SWEBenchLiteLocMCQ", "SWEBenchLitePatch"])
+def test_a_data_set_that_is_not_there_is_refused_with_the_id(name: str) -> None:
+    env_id = f"envweave/{name}-v0"
+    with pytest.raises(
+        NotAvailable, match=rf"^{env_id}: dataset='/no/data': there is no such file or folder; "
+    ):
+        envweave_gym.make(env_id, dataset="/no/data")

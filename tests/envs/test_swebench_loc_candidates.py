@@ -130,13 +130,19 @@ def test_a_folder_without_git_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(NotAvailable, match=r"^candidates: there is no '.*none'; give 'rows', [^\n]*$"):
+    with pytest.raises(
+        NotAvailable,
+        match=r"^envweave/SWEBenchLiteLocMCQ-v0: candidates: there is no '.*none'; give 'rows', [^\n]*$",
+    ):
         toy(str(tmp_path / "none"))
 
 
 def test_a_folder_that_is_no_checkout_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    with pytest.raises(NotAvailable, match=r"has no checkout of toy/toolbox; clone it there as toy__toolbox"):
+    with pytest.raises(
+        NotAvailable,
+        match=r"^envweave/SWEBenchLiteLocMCQ-v0: candidates: .* has no checkout of toy/toolbox; clone it there as toy",
+    ):
         toy(str(tmp_path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from os import PathLike
 from typing import Annotated, Any
 
 from envweave_gym.core.config import Config, local, one_of, true_or_false, wire
@@ -34,6 +35,8 @@ class ProgramConfig(Config, frozen=True, kw_only=True):
             raise InvalidArgument(
                 f"step_timeout={shown(timeout)} is no number of seconds up to {_MAX_TIMEOUT_S:g}"
             )
+        if not isinstance(self.python, str | PathLike | None):
+            raise InvalidArgument(f"python={shown(self.python)} is no path of an interpreter")
         names = [] if isinstance(self.warm, str) or not isinstance(self.warm, Iterable) else list(self.warm)
         if not all(isinstance(name, str) and name for name in names) or (self.warm and not names):
             raise InvalidArgument(f"warm={shown(self.warm)} must be names of modules, such as ('numpy',)")

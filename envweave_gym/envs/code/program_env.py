@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from gymnasium.spaces import Dict, Discrete
 
+from envweave_gym.core.config import named
 from envweave_gym.core.faults import NotAvailable, ResetNeeded, shown
 from envweave_gym.core.reply_parsing import require_text
 from envweave_gym.core.seeding import HashedRandomness
@@ -204,7 +205,9 @@ class ProgramEnv(Emitter, HashedRandomness[dict[str, Any], str]):
         close the session and raise.
         """
         self._end_session()
-        session = self._adopt(self._sandbox.open())
+        with named(self.name):  # the interpreter, for example, may not run
+            opened = self._sandbox.open()
+        session = self._adopt(opened)
         try:
             self._replay(session)
         except BaseException as error:
