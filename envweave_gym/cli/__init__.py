@@ -1,4 +1,4 @@
-"""The program ``envweave``, with the commands list, play, info, doctor, serve, fleet and k8s.
+"""The program ``envweave``, with the commands list, play, info, doctor, serve, tinker, fleet and k8s.
 
 Exit codes: 0 done, 1 the environment or the command failed, 2 wrong usage or an unknown name. As shells count
 signals, 130 means Ctrl-C, and 141 that the reader of the output went away. An error is one line on stderr;
@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from envweave_gym.cli import fleet, k8s
+from envweave_gym.cli import fleet, k8s, tinker
 from envweave_gym.cli.serve import add_options
 from envweave_gym.core.faults import EnvweaveError, InvalidArgument, UnknownEnvironment, shown
 from envweave_gym.core.version import __version__
@@ -138,6 +138,12 @@ def _parser() -> Parser:
     def part(commands: Any, name: str, text: str) -> Parser:
         return commands.add_parser(name, help=text, description=text, parents=[shared, as_json])
 
+    def alone(commands: Any, name: str, text: str) -> Parser:
+        return commands.add_parser(name, help=text, description=text, parents=[shared])
+
+    tinker.add_options(
+        command("tinker", "tinker", "Train language models with the Tinker SDK, on this machine."), alone
+    )
     fleet.add_options(command("fleet", "fleet", "Keep several servers up together."), part, _kwarg)
     k8s.add_options(command("k8s", "k8s", "Print Kubernetes manifests that serve an environment."), part)
     return parser

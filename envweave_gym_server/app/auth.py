@@ -27,12 +27,12 @@ _PORTS = {"http": 80, "https": 443}
 def protect(app: Flask, settings: Settings) -> None:
     """Check host, origin and token of every request before its view runs, also of WebSocket handshakes."""
     token = None if settings.token is None else settings.token.encode()
-    hosts = {_name(host) for host in settings.hosts}
+    hosts = {host_name(host) for host in settings.hosts}
 
     @app.before_request
     def check() -> None:
-        _check_host(hosts)
-        _check_origin()
+        check_host(hosts)
+        check_origin()
         if token is not None and request.path not in OPEN:
             _check_token(token)
 
@@ -58,7 +58,7 @@ def _given_token() -> bytes | None:
     return None
 
 
-def _check_host(hosts: set[str]) -> None:
+def check_host(hosts: set[str]) -> None:
     """Refuse a request whose ``Host`` header is not one of this server's names.
 
     A web page may point a name of its own at this machine (DNS rebinding).
@@ -67,11 +67,11 @@ def _check_host(hosts: set[str]) -> None:
         return
     given = request.headers.get("Host", "")
     match = _HOST.fullmatch(given)
-    if match is None or _name(match[1]) not in hosts:
+    if match is None or host_name(match[1]) not in hosts:
         raise Forbidden(f"the host {shown(given)} is not served; there are {', '.join(sorted(hosts))}")
 
 
-def _check_origin() -> None:
+def check_origin() -> None:
     """Refuse requests of web pages from other origins; programs send no ``Origin``."""
     origin = request.headers.get("Origin")
     if origin is None:
@@ -89,11 +89,11 @@ def _check_origin() -> None:
 def _place(text: str, scheme: str) -> tuple[str, int] | None:
     """Return host name and port of ``host:port``, or ``None`` if it is malformed; ``scheme`` gives the default port."""
     match = _HOST.fullmatch(text)
-    return None if match is None else (_name(match[1]), int(match[2] or _PORTS[scheme]))
+    return None if match is None else (host_name(match[1]), int(match[2] or _PORTS[scheme]))
 
 
 @lru_cache(maxsize=256)
-def _name(host: str) -> str:
+def host_name(host: str) -> str:
     """Return a host name or IP address in one canonical spelling, for comparisons."""
     bare = host.strip("[]").rstrip(".").lower()
     try:

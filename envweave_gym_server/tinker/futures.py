@@ -1,0 +1,211 @@
+"""Submitted operations and their results, by request ids that derive from the client's own sequence numbers.
+
+A repeated request has the same id and finds the first one's future, so nothing is done twice. Results are dropped
+some time after the client has fetched them, which bounds the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from envweave_gym_server.tinker.api_errors import Busy, Gone
+
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
+Category = Literal["user", "server"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The result of an operation, as bytes that are sent to the client."""
+
+    body: bytes
+    mimetype: str = JSON
+    failed: bool = False
+
+
+def json_reply(**fields: Any) -> Reply:
+    """Return a JSON object as a reply."""
+    return Reply(json.dumps(fields).encode())
+
+
+def failure(error: str, category: Category) -> Reply:
+    """Return the reply that the SDK raises as ``RequestFailedError``."""
+    return Reply(json.dumps({"error": error, "category": category}).encode(), failed=True)
+
+
+@dataclass(eq=False, slots=True)
+class Future:
+    """One operation; ``reply`` is set when it is done."""
+
+    request_id: str
+    session_id: str
+    completions: CompletionLog | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    reply: Reply | None = None
+    cancelled: bool = False
+    fetched_at: float | None = None
+    cursor: int = 0
+
+
+class CompletionLog:
+    """The requests of one sampling client that are done and not fetched, in the order in which they ended.
+
+    The SDK polls it with the number of the last entry that it has seen, which drops the entries up to there.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._last = 0
+        self._changed = threading.Condition()
+
+    def add(self, future: Future, reply: Reply) -> None:
+        """Append a request that is done."""
+        entry: dict[str, Any] = {"request_id": future.request_id, "state": "failed"}
+        if not reply.failed:
+            entry |= {"state": "finished", "response_payload_uncompressed_size": len(reply.body)}
+        with self._changed:
+            self._last += 1
+            future.cursor = self._last
+            self._entries[self._last] = entry
+            self._changed.notify_all()
+
+    def remove(self, future: Future) -> None:
+        """Drop the entry of a request whose result is known to the client."""
+        with self._changed:
+            self._entries.pop(future.cursor, None)
+
+    def wait(self, seen: int, seconds: float) -> tuple[int, list[dict[str, Any]]]:
+        """Return the last number and the entries after ``seen``; wait for one if there is none."""
+        with self._changed:
+            while self._entries and next(iter(self._entries)) <= seen:
+                self._entries.popitem(last=False)
+            if not self._entries and seconds > 0:
+                self._changed.wait(seconds)
+            entries = list(self._entries.items())
+        return (entries[-1][0] if entries else seen), [entry for _, entry in entries]
+
+
+@dataclass(frozen=True)
+class FutureLimits:
+    """Limits of the table of futures."""
+
+    pending: int = 20_000
+    """Operations that wait; more are refused, and the SDK repeats them."""
+    fetched: int = 512
+    """Results that are kept after they were fetched, in case the reply was lost."""
+    fetched_s: float = 60.0
+    result_bytes: int = 1 << 30
+    """Bytes of all results; the oldest go first."""
+
+
+class Futures:
+    """The table of futures, for all clients together."""
+
+    def __init__(self, limits: FutureLimits = FutureLimits()) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._by_id: dict[str, Future] = {}
+        self._done: OrderedDict[str, Future] = OrderedDict()
+        self._fetched: OrderedDict[str, Future] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, request_id: str) -> Future | None:
+        """Return the future of a request that was submitted before, or ``None``."""
+        return self._by_id.get(request_id)
+
+    def add(
+        self, request_id: str, session_id: str, completions: CompletionLog | None = None
+    ) -> tuple[Future, bool]:
+        """Return the future of a request, and whether it is a new one; raise :class:`Busy` over the limit."""
+        with self._lock:
+            known = self._by_id.get(request_id)
+            if known is not None:
+                return known, False
+            pending = len(self._by_id) - len(self._done)
+            if pending >= self._limits.pending:
+                raise Busy(f"{pending} operations wait here; come again when some are done")
+            future = self._by_id[request_id] = Future(request_id, session_id, completions)
+            return future, True
+
+    def finish(self, future: Future, reply: Reply) -> None:
+        """Set the result of a future, and wake its client."""
+        with self._lock:
+            if future.reply is not None or self._by_id.get(future.request_id) is not future:
+                return
+            future.reply = reply
+            self._done[future.request_id] = future
+            self._bytes += len(reply.body)
+            self._drop_oldest()
+        future.done.set()
+        if future.completions is not None:
+            future.completions.add(future, reply)
+
+    def wait(self, request_id: str, seconds: float) -> Reply | None:
+        """Return the result of a request, or ``None`` if it takes longer; raise :class:`Gone` if it is unknown."""
+        future = self._by_id.get(request_id)
+        if future is None:
+            raise Gone("this request is not known: its result was dropped, or the server was restarted")
+        if not future.done.wait(seconds):
+            return None
+        with self._lock:
+            if future.fetched_at is None and future.request_id in self._done:
+                future.fetched_at = time.monotonic()
+                self._fetched[request_id] = future
+                while len(self._fetched) > self._limits.fetched:
+                    self._drop(next(iter(self._fetched)))
+        if future.completions is not None:
+            future.completions.remove(future)
+        return future.reply
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop results that their client has read."""
+        with self._lock:
+            for request_id in request_ids:
+                if request_id in self._done:
+                    self._drop(request_id)
+
+    def cancel(self, request_id: str) -> None:
+        """Mark an operation that waits as not wanted any more."""
+        future = self._by_id.get(request_id)
+        if future is not None:
+            future.cancelled = True
+
+    def drop_session(self, session_id: str) -> None:
+        """Drop all futures of a session that has ended."""
+        with self._lock:
+            for request_id, future in list(self._by_id.items()):
+                if future.session_id == session_id:
+                    future.cancelled = True
+                    self._drop(request_id)
+
+    def sweep(self) -> None:
+        """Drop results that were fetched some time ago."""
+        oldest = time.monotonic() - self._limits.fetched_s
+        with self._lock:
+            while self._fetched:
+                request_id, future = next(iter(self._fetched.items()))
+                if future.fetched_at is not None and future.fetched_at > oldest:
+                    return
+                self._drop(request_id)
+
+    def _drop_oldest(self) -> None:
+        """Drop results until their bytes are within the limit, those that were fetched first."""
+        while self._bytes > self._limits.result_bytes and len(self._done) > 1:
+            self._drop(next(iter(self._fetched or self._done)))
+
+    def _drop(self, request_id: str) -> None:
+        future = self._by_id.pop(request_id, None)
+        self._fetched.pop(request_id, None)
+        if self._done.pop(request_id, None) is not None and future is not None and future.reply is not None:
+            self._bytes -= len(future.reply.body)
+        if future is not None and future.completions is not None:
+            future.completions.remove(future)

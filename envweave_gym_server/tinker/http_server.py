@@ -1,0 +1,86 @@
+"""WSGI server with one thread for each connection, up to a limit: results are long polls, which hold a thread.
+
+A connection over the limit gets status 429 with ``Retry-After`` and is closed; the SDK waits and comes again.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from flask import Flask
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+
+from envweave_gym_server.tinker.api_errors import RETRY_AFTER_S
+
+MOST_CONNECTIONS, MOST_REFUSALS = 1024, 64
+IDLE_S = 120.0
+"""A connection without a request for this time is closed."""
+_REFUSAL_S = 2.0
+_BODY = b'{"detail": "too many connections are open here; come again"}'
+_REFUSAL = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\nRetry-After: %d\r\nConnection: close\r\n\r\n%s"
+) % (len(_BODY), RETRY_AFTER_S, _BODY)
+
+
+class _Handler(WSGIRequestHandler):
+    """One connection; small replies leave in one packet and are not delayed."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    timeout = IDLE_S
+
+    def log_request(self, code: Any = "-", size: Any = "-") -> None:
+        """Log nothing: failed requests are logged where they fail."""
+
+    def log_error(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Log nothing: what ends here is a connection that was idle, or not HTTP."""
+
+
+class HttpServer(ThreadedWSGIServer):
+    """The server of an application on a listening socket."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, app: Flask, listener: socket.socket, most: int = MOST_CONNECTIONS) -> None:
+        """Serve on ``listener``, at most ``most`` connections at a time."""
+        host, port = listener.getsockname()[:2]
+        super().__init__(host, port, app, handler=_Handler, fd=listener.fileno())
+        self._slots = threading.BoundedSemaphore(most)
+        self._refusals = threading.BoundedSemaphore(MOST_REFUSALS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a connection, or of its refusal."""
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        elif self._refusals.acquire(blocking=False):
+            threading.Thread(target=self._refuse, args=(request,), daemon=True).start()
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection until it closes."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do nothing: the client of a connection has gone away."""
+
+    def _refuse(self, connection: socket.socket) -> None:
+        """Read the head of a request, so that the reply is not lost by a reset, and send the refusal."""
+        try:
+            with suppress(OSError):
+                connection.settimeout(_REFUSAL_S)
+                connection.recv(1 << 16)
+                connection.sendall(_REFUSAL)
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1 << 16)
+        finally:
+            connection.close()
+            self._refusals.release()

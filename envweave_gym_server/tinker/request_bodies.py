@@ -1,0 +1,233 @@
+"""JSON bodies of requests, as typed structs; fields that this server does not use are left out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from flask import request
+
+from envweave_gym_server.tinker.api_errors import BadInput
+
+Body = TypeVar("Body")
+
+
+class LoraConfig(msgspec.Struct, frozen=True):
+    """The shape of an adapter, and the seed of its first factors."""
+
+    rank: int = 32
+    seed: int | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+
+class ClientConfig(msgspec.Struct):
+    """The first request of every client."""
+
+    sdk_version: str = ""
+
+
+class CreateSession(msgspec.Struct):
+    """Open a session."""
+
+    user_metadata: dict[str, Any] | None = None
+    display_name: str | None = None
+
+
+class Heartbeat(msgspec.Struct):
+    """The client of a session is there."""
+
+    session_id: str
+
+
+class FinishSession(msgspec.Struct):
+    """The client has ended, for this reason."""
+
+    reason: dict[str, Any] = {}
+    detail: str | None = None
+
+
+class CreateModel(msgspec.Struct):
+    """Make a new adapter."""
+
+    session_id: str
+    model_seq_id: int
+    base_model: str
+    lora_config: LoraConfig | None = None
+    optimizer_config: dict[str, Any] | None = None
+    user_metadata: dict[str, Any] | None = None
+
+
+class ModelId(msgspec.Struct):
+    """A question about one model."""
+
+    model_id: str
+
+
+class AdamParams(msgspec.Struct, forbid_unknown_fields=True):
+    """The settings of one step."""
+
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+    def check(self) -> None:
+        """Refuse settings with which a step makes no sense."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0) or (name.startswith("beta") and value >= 1):
+                wanted = "from 0 to below 1" if name.startswith("beta") else "a finite number from 0 on"
+                raise BadInput(f"{name} {value} is not {wanted}")
+
+
+class OptimStep(msgspec.Struct):
+    """Make one step of the optimiser."""
+
+    model_id: str
+    seq_id: int = 0
+    adam_params: AdamParams | None = None
+    optimizer_params: dict[str, Any] | None = None
+
+
+class SaveWeights(msgspec.Struct):
+    """Write a checkpoint that training can go on from."""
+
+    model_id: str
+    path: str | None = None
+    seq_id: int = 0
+    ttl_seconds: int | None = None
+    overwrite: bool = False
+    user_metadata: dict[str, str] | None = None
+
+
+class SaveForSampler(msgspec.Struct):
+    """Write a checkpoint for sampling, or make a sampler of the weights without one."""
+
+    model_id: str
+    path: str | None = None
+    sampling_session_seq_id: int | None = None
+    kind: Literal["snapshot", "inflight"] = "snapshot"
+    seq_id: int = 0
+    ttl_seconds: int | None = None
+    user_metadata: dict[str, str] | None = None
+
+
+class LoadWeights(msgspec.Struct):
+    """Load a checkpoint into a model, or make a model of it (``session_id`` and ``model_seq_id``)."""
+
+    path: str
+    optimizer: bool
+    model_id: str | None = None
+    seq_id: int = 0
+    session_id: str | None = None
+    model_seq_id: int | None = None
+    base_model: str | None = None
+    optimizer_config: dict[str, Any] | None = None
+    user_metadata: dict[str, Any] | None = None
+
+
+class WeightsPath(msgspec.Struct):
+    """A question about one checkpoint."""
+
+    tinker_path: str
+
+
+class CreateSampler(msgspec.Struct):
+    """Open a sampling session."""
+
+    session_id: str
+    sampling_session_seq_id: int
+    base_model: str | None = None
+    model_path: str | None = None
+
+
+class SamplerId(msgspec.Struct):
+    """A request about one sampling session."""
+
+    sampling_session_id: str
+
+
+class Chunk(msgspec.Struct):
+    """A part of a prompt; this server reads text only."""
+
+    type: str = "encoded_text"
+    tokens: list[int] = []
+
+
+class Prompt(msgspec.Struct):
+    """A prompt in parts."""
+
+    chunks: list[Chunk]
+
+    def tokens(self) -> list[int]:
+        """Return the tokens; raise :class:`BadInput` for images and sound."""
+        for chunk in self.chunks:
+            if chunk.type != "encoded_text":
+                raise BadInput(f"a chunk of type {chunk.type!r} is not served here; send text tokens only")
+        return [token for chunk in self.chunks for token in chunk.tokens]
+
+
+class SamplingParams(msgspec.Struct):
+    """Settings of sampling; see the SDK."""
+
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: str | list[str | int] | None = None
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+
+
+class Sample(msgspec.Struct):
+    """Continue a prompt."""
+
+    prompt: Prompt
+    sampling_params: SamplingParams
+    sampling_session_id: str
+    seq_id: int
+    num_samples: int = 1
+    prompt_logprobs: bool | None = None
+    prompt_logprobs_last_n: int | None = None
+    topk_prompt_logprobs: int = 0
+    topk_sample_logprobs: int = 0
+    target_prompt_logprobs: Any = None
+    prompt_alt_tokens_k: int = 0
+    record_stability_info: bool | None = None
+
+
+class FutureId(msgspec.Struct):
+    """A question about one future."""
+
+    request_id: str
+
+
+class FuturesTarget(msgspec.Struct):
+    """One copy of a sampling client."""
+
+    sampling_session_id: str
+    cloned_sampler_id: int = 0
+
+
+class FuturesPoll(msgspec.Struct):
+    """Which requests of a sampling client are done."""
+
+    target: FuturesTarget
+    prev_cursor: int = 0
+    timeout: float | None = None
+    retrieved_request_ids: list[str] = []
+
+
+class TimeToLive(msgspec.Struct):
+    """When a checkpoint expires; ``None`` is never."""
+
+    ttl_seconds: int | None = None
+
+
+def body_of(kind: type[Body]) -> Body:
+    """Decode the JSON body of the current request; a wrong one becomes a reply with status 400."""
+    return msgspec.json.decode(request.get_data(cache=False) or b"{}", type=kind)

@@ -1,0 +1,1 @@
+"""HTTP paths that the Tinker SDK calls, under ``/api/v1``."""
