@@ -196,7 +196,11 @@ def _announcement(known: FleetFile, args: argparse.Namespace) -> str:
 
 
 def _output(args: argparse.Namespace) -> Any:
-    """Return the file for the announcement: stdout, or in the background a pipe that no server inherits."""
+    """Return the file that the URLs of the started fleet are printed to: stdout, or a duplicate of it.
+
+    In the background, stdout is a pipe to the command that started this process, which reads it to its end. Servers
+    do not inherit the duplicate, so closing it ends the pipe. Their stdout is the log: descriptor 1 becomes stderr.
+    """
     if not args.background:
         return sys.stdout
     pipe = os.fdopen(os.dup(1), "w")

@@ -210,7 +210,11 @@ class StepColumns:
 
 
 class ColumnStreams:
-    """Callable that builds the stream of a row after a reset or step of a native vector, from the vector's arrays."""
+    """Callable that builds a row's ``Stream`` (its events and open requests) from the arrays of a reset or step.
+
+    Vectors that keep their rows in arrays use it. A stream is built only when it is read, because building the
+    streams of all rows would take far longer than the step.
+    """
 
     def __init__(
         self,

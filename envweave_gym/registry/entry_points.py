@@ -249,10 +249,13 @@ def as_gym(
     autoreset: bool = False,
     **others: Any,
 ) -> gym.Env[Any, Any]:
-    """Wrap ``env`` in a ``RequestStream``, unless it has a stream; then ``max_steps`` and ``others`` are refused.
+    """Wrap ``env`` in a ``RequestStream``, which puts the events of each step into ``info["stream"]``.
 
-    ``others`` are arguments of ``RequestStream``. By default, of the resets without a seed only the first
-    one gets a drawn seed; after that the environment continues its random generator.
+    ``max_steps`` and ``others`` are arguments of that wrapper. An environment that has a stream already is not
+    wrapped, and giving these arguments for it raises ``InvalidArgument``. ``autoreset`` adds next-step autoreset.
+
+    Unless ``reproducible=True`` is given, only the first reset without a seed gets a drawn one; later resets continue
+    the environment's random generator.
     """
     if not has_stream(env):
         how: dict[str, Any] = {"reproducible": False, **others}

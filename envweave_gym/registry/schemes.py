@@ -48,7 +48,10 @@ _table = PlugInTable("envweave_gym.schemes", SCHEMES, Scheme)
 
 
 def scheme_of(name: str) -> Scheme | None:
-    """Return the function for the scheme of a name, ``None`` for a name without a scheme; refuse an unknown one."""
+    """Return the function that makes the environment for a name ``scheme://…``; ``None`` if it has no scheme.
+
+    Raise ``UnknownEnvironment`` if no function is registered for the scheme.
+    """
     if (match := _NAME.fullmatch(name)) is None:
         return None
     scheme = match["scheme"].lower()

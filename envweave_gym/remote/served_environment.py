@@ -121,9 +121,10 @@ class ServedEnvironment:
 
     @property
     def goes_on(self) -> bool:
-        """Whether resets send no seed now, so that the environment continues its random generator.
+        """Whether the next reset may be sent without a seed, so that the environment continues its random generator.
 
-        The first reset of a session sends a seed even then, because a new environment's generator has no state yet.
+        It may if the caller gave no seed, ``reproducible`` is off, and the server's environment supports it. The
+        first reset of a session always sends a seed, because the generator of a new environment has no state yet.
         """
         return self.is_drawn and not self.reproducible and self.description.get("goes_on", False)
 

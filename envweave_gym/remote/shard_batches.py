@@ -83,7 +83,10 @@ _TRAVELLING = (int, float, bool, str, bytes, type(None))
 
 
 class JoinedStreams:
-    """Callable that returns a row's stream, for infos that were joined from those of several vectors."""
+    """Callable that finds the vector that a row of joined infos comes from, and returns the row's ``Stream``.
+
+    The stream is built only when it is read: :class:`StreamRows` calls this, because building all of them is slow.
+    """
 
     def __init__(self, parts: Sequence[StreamRows | None], sizes: Sequence[int]) -> None:
         self._parts, self._ends = parts, list(accumulate(sizes))

@@ -346,10 +346,11 @@ class RewardTransform(gymnasium.Wrapper[ObsType, str, ObsType, str]):
 def judged(
     name: str, function: RewardFunction, action: str, observation: Any, info: Mapping[str, Any]
 ) -> Score:
-    """Return the score of a finished step, with the violations that inner wrappers found added.
+    """Call the reward function for a finished step, and return its score.
 
-    ``name`` is the name of the environment in errors. :class:`RewardTransform` and the environments of programs
-    (``envs/code/program_env.py``) write the parts of the score into ``info["reward_parts"]``.
+    If ``info["reward_parts"]`` has a negative ``penalty``, an inner reward transform found a violation, such as
+    forbidden code; that penalty is added to the score. The caller then writes the parts of the new score there.
+    ``name`` is the name of the environment in errors.
     """
     try:
         return score_of(function, action, observation, info) + _inner_violation(info)

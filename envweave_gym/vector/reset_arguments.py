@@ -109,7 +109,11 @@ def _mask_and_options(
 def _options_of_rows(
     name: str, num_envs: int, rows: Any, shared: dict[str, Any], metadata: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the options of each row: ``options["rows"]``, repeated to all rows, over the shared options."""
+    """Return the options of each row: the shared options, updated with the row's dict in ``rows``.
+
+    ``rows`` is the value of ``options["rows"]``. If it has fewer dicts than the vector has rows, it is repeated: row
+    ``i`` gets ``rows[i % len(rows)]``.
+    """
     fits = isinstance(rows, list | tuple) and 1 <= len(rows) <= num_envs
     if not fits or not all(isinstance(one, dict) for one in rows):
         raise InvalidArgument(

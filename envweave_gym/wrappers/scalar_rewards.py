@@ -26,7 +26,10 @@ def is_scalar_reward(given: Any) -> bool:
 
 
 def scalar_reward(name: str, given: Any) -> Callable[[Any], float] | None:
-    """Return the function for a ``reward=`` argument, or ``None`` for ``None``; raise if it is invalid."""
+    """Return a function that converts rewards to floats, as the argument ``reward=`` says; ``None`` for ``None``.
+
+    ``given`` is ``"sum"``, ``"first"`` or a function; anything else raises ``InvalidArgument``. ``name`` is for errors.
+    """
     if given is None:
         return None
     if not is_scalar_reward(given):

@@ -78,9 +78,10 @@ def options_of(problem: Problem) -> tuple[str, tuple[str, ...]]:
 
 
 def _chosen(right: int, mistakes: list[int], key: int) -> list[int]:
-    """Choose three of the wrong results ``mistakes``; ``key`` seeds how many of them exceed ``right``.
+    """Return three wrong results: some of ``mistakes``, and numbers near ``right`` if there are too few.
 
-    More of them exceed it if there are not enough numbers from 0 to ``right``.
+    ``key`` seeds the draw of how many exceed ``right``, 0 to 3 with equal chance, so that the rank of the right result
+    tells nothing. More than drawn exceed it if it is so small that too few numbers from 0 lie below it.
     """
     draw = mix(key)
     # The rank of the result must be uniform, or "take the second largest" would be a strategy.

@@ -96,7 +96,7 @@ class REPLTeam(TurnBasedGame):
         self.show()
 
     def agents_to_act(self) -> list[str]:
-        """Return the agents that must act now: those that must answer, else ``root``."""
+        """Return the agents that must act now: those with a sub-call to answer, or ``root`` if there are none."""
         return list(self._answering) or [ROOT]
 
     def _act(self, agent: str, action: Any) -> None:

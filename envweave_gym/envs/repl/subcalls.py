@@ -155,7 +155,10 @@ class Subcalls:
     # How they are answered
 
     def chat(self, messages: Chat, model: str | None = None) -> str:
-        """Return the endpoint's reply to messages; raise ``SubcallFailed`` if there is no token or no reply."""
+        """Return the endpoint's reply to messages; raise ``SubcallFailed`` if it does not reply.
+
+        The default endpoint, Hugging Face, needs an access token; without one nothing is sent, and this raises too.
+        """
         token = self._token if self._is_hugging_face else Secret()
         if self._is_hugging_face and not token and not secret_at(self.endpoint.api_key):
             raise SubcallFailed(

@@ -183,7 +183,10 @@ class Zygote:
         return is_host_there
 
     def _reaped(self) -> Iterator[tuple[int, bytes]]:
-        """Reap all ended children; yield the key and the packed ``END`` of each known one."""
+        """Reap all ended children; yield the host's key of each worker among them, and how it ended.
+
+        How it ended is a packed ``END``: exit code, processor time and peak memory. Other children are not reported.
+        """
         with suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
