@@ -6,12 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from envweave_gym_server.tinker.models.llama import ModelConfig, Transformer
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envweave_gym_server.tinker.models.decoding_batch import DecodingBatch, token_limit
+from envweave_gym_server.tinker.models.llama import LowRankWeights, ModelConfig, Transformer
 from envweave_gym_server.tinker.models.lora import FrozenAdapter
+from envweave_gym_server.tinker.models.prompt_scores import PromptScores, score_prompt
+from envweave_gym_server.tinker.models.token_choice import ChoiceRules, TokenLogprobs, choose, top_logprobs
 
 StopReason = Literal["stop", "length"]
-TokenLogprobs = list[tuple[int, float]]
-"""The most probable tokens of one position with their log-probabilities, the best first."""
+MAX_BATCH_SEQUENCES = 256
+"""Most sequences that are continued at once: their logits are in memory together."""
+_ASSUMED_TOKENS = 64
+"""Tokens reserved for a new sequence; it is suspended if it gets longer and the cache is full."""
+_SLACK_TOKENS = 8
+"""Tokens decoded before a stop string, whose first character they may hold in part."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +70,66 @@ class SampleResult:
     top_prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
+class _Sequence:
+    """One continuation in progress."""
+
+    def __init__(self, config: ModelConfig, request: SampleRequest, index: int) -> None:
+        self.request, self.index = request, index
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[TokenLogprobs] = []
+        self.stop_reason: StopReason | None = None
+        self.scores = PromptScores(None, None)
+        self.limit = min(request.max_tokens, config.context - len(request.prompt))
+        self.rules = ChoiceRules(request.temperature, request.top_k, request.top_p)
+        key = np.array([request.seed % 2**64, index], np.uint64)
+        self.noise = np.random.Generator(np.random.Philox(key=key)).random(self.limit)
+
+    def add(self, token: int, logprob: float, decode: Callable[[list[int]], str]) -> None:
+        """Append a token, and set the reason if the sequence ends with it."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if token in self.request.stop_ids or self._has_stop_string(decode):
+            self.stop_reason = "stop"
+        elif len(self.tokens) >= self.limit:
+            self.stop_reason = "length"
+
+    def _has_stop_string(self, decode: Callable[[list[int]], str]) -> bool:
+        """Return whether a stop string is in the last tokens; every token of one has a byte at least."""
+        strings = self.request.stop_strings
+        if not strings:
+            return False
+        text = decode(self.tokens[-max(len(string.encode()) for string in strings) - _SLACK_TOKENS :])
+        return any(string in text for string in strings)
+
+    def result(self) -> SampledSequence:
+        return SampledSequence(self.tokens, self.logprobs, self.stop_reason or "length", self.top_logprobs)
+
+
 def check_request(config: ModelConfig, request: SampleRequest) -> None:
     """Raise ``ValueError`` if the model cannot serve the request: tokens, length, or a parameter out of range."""
-    raise NotImplementedError
+    length = len(request.prompt)
+    if not 0 < length < config.context:
+        raise ValueError(f"the prompt has {length} tokens; the model takes 1 to {config.context - 1}")
+    check_tokens(config, request.prompt, "the prompt")
+    for name, least in {"count": 1, "max_tokens": 1, "top_logprobs": 0, "top_prompt_logprobs": 0}.items():
+        if getattr(request, name) < least:
+            raise ValueError(f"{name} must be at least {least}, not {getattr(request, name)}")
+    if not 0 <= request.temperature < float("inf"):
+        raise ValueError(f"temperature must be 0 or more, not {request.temperature}")
+    if not 0 < request.top_p <= 1:
+        raise ValueError(f"top_p must be more than 0 and at most 1, not {request.top_p}")
 
 
+def check_tokens(config: ModelConfig, tokens: Sequence[int], name: str) -> None:
+    """Raise ``ValueError`` if a token is not in the vocabulary."""
+    ids = np.asarray(tokens, np.int64)
+    if len(ids) and not 0 <= ids.min() <= ids.max() < config.vocabulary:
+        wrong = ids[(ids < 0) | (ids >= config.vocabulary)][0]
+        raise ValueError(f"{name} has the token {wrong}; the model has tokens 0 to {config.vocabulary - 1}")
+
+
+@torch.inference_mode()
 def sample(
     transformer: Transformer,
     adapter: FrozenAdapter | None,
@@ -74,4 +141,87 @@ def sample(
     ``decode`` turns tokens into text, special tokens included; it is used only for stop strings. At the end of
     the model's context a sequence ends with reason ``length``. Large batches are cut in pieces.
     """
-    raise NotImplementedError
+    for request in requests:
+        check_request(transformer.config, request)
+    weights = adapter.weights if adapter is not None else {}
+    sequences = [
+        [_Sequence(transformer.config, request, index) for index in range(request.count)]
+        for request in requests
+    ]
+    waiting = [sequence for group in sequences for sequence in group]
+    while waiting:
+        batch, waiting = _admitted(transformer.config, waiting)
+        waiting = _continue(transformer, weights, batch, decode) + waiting
+    return [SampleResult([sequence.result() for sequence in group], *group[0].scores) for group in sequences]
+
+
+def _admitted(config: ModelConfig, waiting: list[_Sequence]) -> tuple[list[_Sequence], list[_Sequence]]:
+    """Split off the first sequences that fit in a batch: one at least."""
+    limit, needed = token_limit(config), 0
+    prompts: set[tuple[int, ...]] = set()
+    for count, sequence in enumerate(waiting):
+        known = (*sequence.request.prompt, *sequence.tokens)
+        needed += min(_ASSUMED_TOKENS, sequence.limit - len(sequence.tokens))
+        needed += 0 if known in prompts else len(known)
+        prompts.add(known)
+        if count and (needed > limit or count >= MAX_BATCH_SEQUENCES):
+            return waiting[:count], waiting[count:]
+    return waiting, []
+
+
+def _continue(
+    transformer: Transformer,
+    weights: LowRankWeights,
+    sequences: list[_Sequence],
+    decode: Callable[[list[int]], str],
+) -> list[_Sequence]:
+    """Continue sequences to their ends; return those that the cache had no more space for."""
+    known = [(*sequence.request.prompt, *sequence.tokens) for sequence in sequences]
+    prompts = {prompt: index for index, prompt in enumerate(sorted(set(known)))}
+    batch = DecodingBatch(transformer, weights, list(prompts), len(sequences))
+    rows = np.array([prompts[prompt] for prompt in known])  # row of the batch that each sequence is at
+    _score_prompts(transformer, weights, sequences, [batch.prompt_hidden[row] for row in rows])
+    logits, suspended = batch.prompt_logits, list[_Sequence]()
+    while True:
+        tokens = _step(logits, rows, sequences, decode)
+        live = np.array([sequence.stop_reason is None for sequence in sequences])
+        if not live.any():
+            return suspended
+        live_sequences = [sequence for sequence in sequences if sequence.stop_reason is None]
+        rows, tokens = rows[live], tokens[live]
+        keep = batch.rows_that_fit(len(live_sequences))
+        sequences, late = live_sequences[:keep], live_sequences[keep:]
+        suspended += late
+        logits, rows = batch.extend(rows[:keep], tokens[:keep])
+
+
+def _score_prompts(
+    transformer: Transformer, weights: LowRankWeights, sequences: list[_Sequence], hidden: list[Tensor]
+) -> None:
+    """Compute what requests want to know about their prompts, at the first sequence of each."""
+    for sequence, states in zip(sequences, hidden, strict=True):
+        if sequence.index == 0 and not sequence.tokens:
+            request = sequence.request
+            sequence.scores = score_prompt(
+                lambda part: transformer.logits(part, weights),
+                states,
+                request.prompt,
+                wants_logprobs=request.prompt_logprobs,
+                top=request.top_prompt_logprobs,
+            )
+
+
+def _step(
+    logits: Tensor, rows: NDArray[np.int64], sequences: list[_Sequence], decode: Callable[[list[int]], str]
+) -> NDArray[np.int64]:
+    """Choose one token for each sequence from the logits of its row, and append it."""
+    noise = np.array([sequence.noise[len(sequence.tokens)] for sequence in sequences])
+    tokens, logprobs = choose(logits, rows, [sequence.rules for sequence in sequences], noise)
+    best = top_logprobs(logits, max(sequence.request.top_logprobs for sequence in sequences))
+    for sequence, row, token, logprob in zip(
+        sequences, rows, tokens.tolist(), logprobs.tolist(), strict=True
+    ):
+        sequence.add(token, logprob, decode)
+        if sequence.request.top_logprobs:
+            sequence.top_logprobs.append(best[row][: sequence.request.top_logprobs])
+    return tokens

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from envweave_gym_server.tinker.models.prefix_packing import PackedTokens
 
 
 @dataclass(frozen=True)
@@ -28,8 +38,201 @@ class ModelConfig:
     query_key_norm: bool = False
     """Whether queries and keys are normalised per head (Qwen3)."""
 
+    @property
+    def qkv_sizes(self) -> list[int]:
+        """Outputs of the projections of queries, keys and values."""
+        return [self.heads * self.head_size, *[self.key_value_heads * self.head_size] * 2]
+
+
+class Site(NamedTuple):
+    """A linear layer, or several with the same input that run as one."""
+
+    layer: int
+    """``config.layers`` for the output layer."""
+    name: str
+    """``qkv``, ``out``, ``gate_up``, ``down``, or ``unembed``."""
+
+
+class LowRank(NamedTuple):
+    """A change of a linear layer: ``x @ first.T @ second.T`` is added to its output."""
+
+    first: Tensor
+    """(rank, inputs)"""
+    second: Tensor
+    """(outputs, rank), scaled"""
+
+
+LowRankWeights = Mapping[Site, LowRank]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """The weights of one layer; projections with the same input are joined."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    out: Tensor
+    feed_forward_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class Projections(NamedTuple):
+    """Queries (N, heads, size), and keys and values (N, key_value_heads, size), of N tokens."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+Attention = Callable[[int, Projections], Tensor]
+"""Attention of one layer: its number and the projections of N tokens to their (N, heads * size) results."""
+
 
 class Transformer:
     """Decoder-only transformer with frozen weights; adapters are given to each pass."""
 
-    config: ModelConfig
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+        """Take float32 weights by their Hugging Face names; raise ``ValueError`` if one is missing or misshapen."""
+        self.config = config
+        read = partial(_read, weights)
+        self.embedding = read("model.embed_tokens.weight", config.vocabulary, config.width)
+        self.final_norm = read("model.norm.weight", config.width)
+        self.unembedding = (
+            self.embedding if config.tied else read("lm_head.weight", config.vocabulary, config.width)
+        )
+        self.layers = [_layer(config, read, f"model.layers.{layer}.") for layer in range(config.layers)]
+        self._cosines, self._sines = _rotations(config)
+
+    def forward(
+        self,
+        packed: PackedTokens,
+        adapter: LowRankWeights,
+        *,
+        on_layer: Callable[[Projections], None] | None = None,
+        recompute: bool = False,
+    ) -> Tensor:
+        """Return the final hidden states (N, width) of packed tokens.
+
+        ``on_layer`` gets the projections of each layer, for a cache. With ``recompute``, the backward pass
+        computes each layer again, which needs less memory.
+        """
+
+        def attend(_: int, projections: Projections) -> Tensor:
+            if on_layer is not None:
+                on_layer(projections)
+            return _packed_attention(projections, packed.mask)
+
+        hidden = self.embedding[packed.tokens]
+        for layer in range(self.config.layers):
+            step = partial(self.layer, layer, positions=packed.positions, adapter=adapter, attend=attend)
+            hidden = checkpoint(step, hidden, use_reentrant=False) if recompute else step(hidden)
+        return self.normalised(hidden, self.final_norm)
+
+    def layer(
+        self, layer: int, hidden: Tensor, *, positions: Tensor, adapter: LowRankWeights, attend: Attention
+    ) -> Tensor:
+        """Return the hidden states (N, width) after one layer."""
+        weights = self.layers[layer]
+        normalised = self.normalised(hidden, weights.attention_norm)
+        joined = linear(normalised, weights.qkv, adapter.get(Site(layer, "qkv")), weights.qkv_bias)
+        attended = attend(layer, self._project(weights, joined, positions))
+        hidden = hidden + linear(attended, weights.out, adapter.get(Site(layer, "out")))
+        normalised = self.normalised(hidden, weights.feed_forward_norm)
+        gate, up = linear(normalised, weights.gate_up, adapter.get(Site(layer, "gate_up"))).chunk(2, -1)
+        return hidden + linear(F.silu(gate) * up, weights.down, adapter.get(Site(layer, "down")))
+
+    def logits(self, hidden: Tensor, adapter: LowRankWeights) -> Tensor:
+        """Return the logits (N, vocabulary) of final hidden states."""
+        return linear(hidden, self.unembedding, adapter.get(Site(self.config.layers, "unembed")))
+
+    def normalised(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """Return RMS-normalised vectors."""
+        return F.rms_norm(hidden, (hidden.shape[-1],), weight, self.config.norm_eps)
+
+    def _project(self, weights: LayerWeights, joined: Tensor, positions: Tensor) -> Projections:
+        """Split joined projections (N, …) into heads; normalise and rotate queries and keys."""
+        queries, keys, values = (
+            part.unflatten(-1, (-1, self.config.head_size))
+            for part in joined.split(self.config.qkv_sizes, -1)
+        )
+        if weights.query_norm is not None and weights.key_norm is not None:
+            queries = self.normalised(queries, weights.query_norm)
+            keys = self.normalised(keys, weights.key_norm)
+        cosines, sines = self._cosines[positions][:, None], self._sines[positions][:, None]  # (N, 1, size)
+        return Projections(_rotated(queries, cosines, sines), _rotated(keys, cosines, sines), values)
+
+
+def linear(inputs: Tensor, weight: Tensor, change: LowRank | None, bias: Tensor | None = None) -> Tensor:
+    """Return the output (N, outputs) of a linear layer with its low-rank change.
+
+    A single row is computed as two: its matrix product would take another path in torch, with other rounding.
+    """
+    if len(inputs) == 1:
+        return linear(inputs.expand(2, -1), weight, change, bias)[:1]
+    output = F.linear(inputs, weight, bias)
+    if change is None:
+        return output
+    return output + F.linear(F.linear(inputs, change.first), change.second)
+
+
+def _packed_attention(projections: Projections, mask: Tensor | None) -> Tensor:
+    queries, keys, values = (part.transpose(0, 1) for part in projections)  # (heads, N, size)
+    repeats = queries.shape[0] // keys.shape[0]
+    attended = F.scaled_dot_product_attention(
+        queries[None],
+        keys.repeat_interleave(repeats, 0)[None],
+        values.repeat_interleave(repeats, 0)[None],
+        attn_mask=mask,
+        is_causal=mask is None,
+    )
+    return attended[0].transpose(0, 1).flatten(1)
+
+
+def _rotated(vectors: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotate vectors (N, heads, size) by their positions (RoPE)."""
+    first, second = vectors.chunk(2, -1)
+    return vectors * cosines + torch.cat([-second, first], -1) * sines
+
+
+def _rotations(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines (context, size) of the rotary embedding."""
+    exponents = torch.arange(0, config.head_size, 2).float() / config.head_size
+    angles = torch.arange(config.context).float()[:, None] / config.rope_theta**exponents
+    return torch.cat([angles.cos()] * 2, -1), torch.cat([angles.sin()] * 2, -1)
+
+
+def _layer(config: ModelConfig, read: Callable[..., Tensor], prefix: str) -> LayerWeights:
+    width, feed_forward = config.width, config.feed_forward_width
+    attention = prefix + "self_attn."
+    parts = list(zip("qkv", config.qkv_sizes, strict=True))
+    qkv = [read(f"{attention}{part}_proj.weight", size, width) for part, size in parts]
+    biases = [read(f"{attention}{part}_proj.bias", size) for part, size in parts if config.attention_bias]
+    norms = [
+        config.query_key_norm and read(f"{attention}{part}_norm.weight", config.head_size) for part in "qk"
+    ]
+    return LayerWeights(
+        attention_norm=read(prefix + "input_layernorm.weight", width),
+        qkv=torch.cat(qkv),
+        qkv_bias=torch.cat(biases) if biases else None,
+        query_norm=norms[0] if isinstance(norms[0], Tensor) else None,
+        key_norm=norms[1] if isinstance(norms[1], Tensor) else None,
+        out=read(attention + "o_proj.weight", width, config.qkv_sizes[0]),
+        feed_forward_norm=read(prefix + "post_attention_layernorm.weight", width),
+        gate_up=torch.cat(
+            [read(f"{prefix}mlp.{part}_proj.weight", feed_forward, width) for part in ("gate", "up")]
+        ),
+        down=read(prefix + "mlp.down_proj.weight", width, feed_forward),
+    )
+
+
+def _read(weights: Mapping[str, Tensor], name: str, *shape: int) -> Tensor:
+    weight = weights.get(name)
+    if weight is None:
+        raise ValueError(f"the model has no weight {name!r}; it is not a llama, qwen2 or qwen3 model")
+    if tuple(weight.shape) != shape:
+        raise ValueError(f"the weight {name!r} has the shape {tuple(weight.shape)}; its config says {shape}")
+    return weight.detach().float().contiguous()

@@ -1,0 +1,76 @@
+"""The transformer's forward pass and the packing of its tokens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from random_models import CLASSES, reference_model, transformer_of
+
+from envweave_gym_server.tinker.models.base_model import config_of
+from envweave_gym_server.tinker.models.llama import Transformer
+from envweave_gym_server.tinker.models.prefix_packing import cut_by_nodes, pack
+
+SEQUENCES = [[1, 2, 3, 4, 5], [1, 2, 9], [7, 8], [1, 2, 3, 4, 5], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", CLASSES)
+def test_packed_logits_are_those_of_transformers(family: str, tied: bool):
+    model = reference_model(family, tied=tied)
+    ours = transformer_of(model)
+    packed = pack(SEQUENCES)
+    logits = ours.logits(ours.forward(packed, {}), {})
+    for sequence, path in zip(SEQUENCES, packed.paths, strict=True):
+        torch.testing.assert_close(logits[path], model(torch.tensor([sequence])).logits[0], rtol=0, atol=1e-5)
+
+
+def test_a_single_sequence_is_computed_without_a_mask():
+    model = reference_model()
+    ours = transformer_of(model)
+    packed = pack([SEQUENCES[0]])
+    assert packed.mask is None
+    logits = ours.logits(ours.forward(packed, {}), {})
+    torch.testing.assert_close(logits, model(torch.tensor(SEQUENCES[:1])).logits[0], rtol=0, atol=1e-5)
+
+
+def test_every_distinct_prefix_is_one_node():
+    packed = pack(SEQUENCES)
+    prefixes = {tuple(row[: end + 1]) for row in SEQUENCES for end in range(len(row))}
+    assert len(packed) == len(prefixes)
+    for row, path in zip(SEQUENCES, packed.paths, strict=True):
+        assert packed.tokens[path].tolist() == row
+        assert packed.positions[path].tolist() == list(range(len(row)))
+
+
+def test_a_node_sees_itself_and_its_ancestors_only():
+    chooser = random.Random(0)
+    rows = [[chooser.randrange(3) for _ in range(chooser.randrange(1, 6))] for _ in range(40)]
+    packed = pack(rows)
+    assert packed.mask is not None
+    for path in packed.paths:
+        assert packed.mask[path[-1]].nonzero()[:, 0].tolist() == path.tolist()
+
+
+def test_pieces_stay_within_the_budget_unless_one_sequence_exceeds_it():
+    rows = sorted([[1, 2, 3, index] for index in range(9)] + [[4] * 20])
+    pieces = list(cut_by_nodes(rows, 8))
+    assert [index for piece in pieces for index in piece] == list(range(len(rows)))
+    sizes = [len(pack([rows[index] for index in piece])) for piece in pieces]
+    assert [size for size, piece in zip(sizes, pieces, strict=True) if len(piece) > 1] == [8, 7]
+    assert sizes[-1] == 20
+
+
+def test_a_missing_weight_is_named():
+    model = reference_model()
+    weights = {name: weight for name, weight in model.state_dict().items() if name != "model.norm.weight"}
+    with pytest.raises(ValueError, match=r"'model\.norm\.weight'"):
+        Transformer(config_of(model.config.to_dict()), weights)
+
+
+def test_a_misshapen_weight_is_named():
+    model = reference_model()
+    weights = {**model.state_dict(), "model.norm.weight": torch.ones(3)}
+    with pytest.raises(ValueError, match=r"'model\.norm\.weight' has the shape \(3,\)"):
+        Transformer(config_of(model.config.to_dict()), weights)
